@@ -313,7 +313,7 @@ def parse_spec_entries(fields: Fields) -> list[dict[str, Any]]:
         for name in ("low", "high"):
             if isinstance(each.value(name), dict):
                 raise each.invalid(name, "a bound")
-        found.append(each.data)
+        found.append(dict(each.data))
     return found
 
 

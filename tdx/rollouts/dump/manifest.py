@@ -386,37 +386,31 @@ def read_header(root: Container, kind: str = FORMAT, version: int = VERSION) -> 
     folder = root.path
     file = folder / MANIFEST
     try:
-        with root.open_file(MANIFEST) as stream:
-            text = stream.read(MAX_HEADER_BYTES + 1)
+        text = root.read(MANIFEST, MAX_HEADER_BYTES)
     except FileNotFoundError:
         raise missing_dump(folder) from None
-    if len(text) > MAX_HEADER_BYTES:
-        raise StorageError(f"{file} has more than {MAX_HEADER_BYTES:,} bytes", hint=DAMAGED)
     fields = Fields(parse_json(text, file), str(file), DAMAGED)
-    found = fields.data.get("format")
-    if found == SHARDS_FORMAT and kind == FORMAT:
+    written = fields.data.get("format")
+    if written == SHARDS_FORMAT and kind == FORMAT:
         raise StorageError(
             f"the shards of the dump are missing: {folder / SHARDS} does not exist",
             hint="restore it from a copy, or record the dump again with --force",
         )
-    if found != kind:
+    if written != kind:
         raise StorageError(f"{file} is not the manifest of a dump", hint=DAMAGED)
-    _check_version(fields.value("version"), version, folder)
+    written = fields.value("version")
+    if written != version:
+        is_newer = isinstance(written, int) and written > version
+        raise StorageError(
+            f"{folder} is a dump of version {str(written)[:20]}; this release reads version "
+            f"{version}",
+            hint="read it with a newer release of tdx"
+            if is_newer
+            else "record it again, or read it with the release of tdx that wrote it",
+        )
     if read_seal(text) is None:
         raise StorageError(f"{file} was changed after it was written", hint=DAMAGED)
     return fields
-
-
-def _check_version(found: object, known: int, folder: Path) -> None:
-    if found == known:
-        return
-    is_newer = isinstance(found, int) and found > known
-    raise StorageError(
-        f"{folder} is a dump of version {str(found)[:20]}; this release reads version {known}",
-        hint="read it with a newer release of tdx"
-        if is_newer
-        else "record it again, or read it with the release of tdx that wrote it",
-    )
 
 
 def header_start(header: Mapping[str, Any]) -> Position:
