@@ -326,12 +326,16 @@ class ColumnReader(ABC):
     def columns(self) -> Mapping[str, FileColumn]:
         """Return every column by name."""
 
-    @abstractmethod
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         """Read a range of steps, ``[n, ...]`` per column.
 
         Ranges are contiguous: each one starts where the previous one stopped.
         """
+        return {name: self.read_column(name, start, stop) for name in names}
+
+    def read_column(self, name: str, start: int, stop: int) -> Array:
+        """Read a range of steps of one column, ``[n, ...]``."""
+        raise NotImplementedError(f"{type(self).__name__} has neither read_steps nor read_column")
 
     def is_at_end(self) -> bool:
         """Return True if no step remains to be read."""

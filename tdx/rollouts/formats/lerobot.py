@@ -144,7 +144,8 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     for number, group in enumerate(_groups(source.episodes)):
         place = {"chunk_index": number // _CHUNK_FILES, "file_index": number % _CHUNK_FILES}
         episodes += _write_files(source, target, features, group, place, options.fps, task)
-    _write_table(target / _EPISODES.format(chunk_index=0, file_index=0), _columns_of(episodes))
+    columns = {name: [row[name] for row in episodes] for name in episodes[0]}
+    _write_table(target / _EPISODES.format(chunk_index=0, file_index=0), columns)
     _write_tasks(target / "meta/tasks.parquet", task)
     steps = episodes[-1]["dataset_to_index"]
     shapes = {
@@ -298,10 +299,6 @@ def _episode_table(
     }
     arrays += [pa.array(index[name]) for name in _INDEX]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _write_table(path: Path, columns: dict[str, list[Any]], metadata: Any = None) -> None:

@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,10 +171,7 @@ class _Reader(ColumnReader):
     def columns(self) -> Mapping[str, FileColumn]:
         return {name: FileColumn(each.dtype, each.shape) for name, each in self._arrays.items()}
 
-    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._read_column(name, start, stop) for name in names}
-
-    def _read_column(self, name: str, start: int, stop: int) -> Array:
+    def read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._arrays[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)
