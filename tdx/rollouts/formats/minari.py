@@ -21,6 +21,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
@@ -32,13 +33,13 @@ from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import (
+    MAX_FILES,
     MAX_NOTE_BYTES,
     Array,
     FileColumn,
     array_bytes,
     array_format,
     check_expansion,
-    check_folder,
     check_note,
     to_array,
 )
@@ -518,7 +519,8 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
     Raises:
         StorageError: There are links, spaces are missing or odd, or the HDF5 file is not safe.
     """
-    files = check_folder(folder)
+    with Container.open(folder) as container:
+        files = container.check_links(most=MAX_FILES)
     if _METADATA not in files:
         raise StorageError(
             f"{folder} cannot be read as a Minari dataset: {_METADATA} is missing",

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource
@@ -23,6 +24,7 @@ from tdx.rollouts.formats.files import (
     FREE_BYTES,
     MAX_CHUNK_BYTES,
     MAX_COLUMNS,
+    MAX_FILES,
     MAX_NOTE_BYTES,
     ZSTD_RATIO,
     Array,
@@ -30,7 +32,6 @@ from tdx.rollouts.formats.files import (
     array_bytes,
     array_format,
     check_expansion,
-    check_folder,
     check_note,
     is_numeric,
     to_array,
@@ -282,7 +283,8 @@ def check_group(folder: Path) -> dict[str, ZarrArray]:
     Raises:
         StorageError: There are links, objects, unknown codecs or impossible sizes.
     """
-    sizes = check_folder(folder)
+    with Container.open(folder) as container:
+        sizes = container.check_links(most=MAX_FILES)
     metadata = sum(_is_metadata(name) for name in sizes)
     if metadata > MAX_COLUMNS:
         raise StorageError(
