@@ -50,7 +50,8 @@ def test_values_of_each_step(checkpoint: Checkpoint) -> None:
 def test_drawn_samples_are_repeatable(checkpoint: Checkpoint) -> None:
     one, other = (draw_samples(checkpoint, 2, seed=3) for _ in range(2))
     assert len(one) == 2
-    assert all(np.array_equal(a[STATE], b[STATE]) for a, b in zip(one, other, strict=True))
+    pairs = zip(one, other, strict=True)
+    assert all(str(first[STATE]) == str(second[STATE]) for first, second in pairs)
 
 
 def test_error_of_a_step_ends_the_report(tmp_path: Path) -> None:
@@ -67,14 +68,14 @@ def test_error_of_a_step_ends_the_report(tmp_path: Path) -> None:
 def test_samples_of_a_file(suffix: str, tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
-    arrays = {STATE: np.arange(12, dtype=np.float32).reshape(2, 6)}
+    states = np.arange(12, dtype=np.float32).reshape(2, 6)
     path = tmp_path / f"samples{suffix}"
     if suffix == ".npz":
-        np.savez(path, **arrays)
+        np.savez(path, **{STATE: states})  # type: ignore[arg-type]
     else:
-        save_file(arrays, path)
+        save_file({STATE: states}, path)
     samples = read_samples(path)
-    assert [np.asarray(sample[STATE]).tolist() for sample in samples] == arrays[STATE].tolist()
+    assert [np.asarray(sample[STATE]).tolist() for sample in samples] == states.tolist()
 
 
 def test_file_without_samples_gets_one_error(tmp_path: Path) -> None:
