@@ -9,9 +9,9 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.cli.options import Format, OutputOptions
 from tdx.cli.runtime import SCHEMA_VERSION, json_text
@@ -24,15 +24,12 @@ from tdx.cli.views import (
     Paragraph,
     Style,
     Table,
+    TextBlock,
     View,
-    escape_blocks,
+    text_blocks,
 )
-from tdx.foundation.files import (
-    check_replaceable,
-    make_folders,
-    report_write_errors,
-    write_atomically,
-)
+from tdx.foundation.container import make_folders
+from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
@@ -68,7 +65,7 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
         case Format.JSON:
             return _json(view.kind, view.data(), indent=2)
         case Format.JSONL:
-            return "".join(_json(view.kind, record) for record in view.records())
+            return "".join(_json(view.kind, record) for record in view.rows())
         case Format.CSV:
             return _csv(view)
         case Format.MD:
@@ -86,7 +83,7 @@ def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def _csv(view: View) -> str:
-    records = list(view.records())
+    records = list(view.rows())
     names = list(dict.fromkeys(name for row in [view.names, *records] for name in row))
     if not names:
         return ""
@@ -186,7 +183,7 @@ def table_width(table: Table) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -> str:
+def terminal_text(blocks: Iterable[Block], width: int, *, color: bool = False) -> str:
     """Return blocks as text.
 
     Args:
@@ -197,30 +194,30 @@ def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -
     Returns:
         Complete lines without trailing spaces.
     """
-    blocks = escape_blocks(blocks)
+    shown = text_blocks(blocks)
     lines: list[str] = []
-    for position, block in enumerate(blocks):
-        if position and _needs_blank_line(block, blocks[position - 1]):
+    for position, block in enumerate(shown):
+        if position and _needs_blank_line(block, shown[position - 1]):
             lines.append("")
         lines += _lines(block, width, color=color)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _needs_blank_line(block: Block, previous: Block) -> bool:
+def _needs_blank_line(block: TextBlock, previous: TextBlock) -> bool:
     if isinstance(block, Table):
         return not (isinstance(previous, Heading) and previous.level > 1)
     is_excerpt = isinstance(previous, Code) and previous.excerpt
     return isinstance(block, Heading) or (isinstance(previous, Table | Code) and not is_excerpt)
 
 
-def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
+def _lines(block: TextBlock, width: int, *, color: bool) -> Iterator[str]:
     if isinstance(block, Code):
         yield from (f"  {line}" for line in block.text.splitlines())
         return
     if isinstance(block, Table):
         rows = [_titles(block), *block.rows] if _has_titles(block) else block.rows
         if table_width(block) <= width:
-            yield from _aligned_rows(rows, _column_widths(block), color=color)
+            yield from _aligned_rows(rows, block, color=color)
         else:
             cells = [[_color_cell(cell, color=color) for cell in row] for row in rows]
             yield from _wrapped_table(cells, block.columns, width)
@@ -240,14 +237,14 @@ def _running_text(block: Heading | Paragraph) -> tuple[Sequence[Cell], int]:
     return [title, Cell(f"  {block.aside}", "dim")] if block.aside else [title], 0
 
 
-def _aligned_rows(
-    rows: Sequence[Sequence[Cell]], widths: Sequence[int], *, color: bool
-) -> Iterator[str]:
+def _aligned_rows(rows: Sequence[Sequence[Cell]], table: Table, *, color: bool) -> Iterator[str]:
+    widths = _column_widths(table)
     for row in rows:
-        yield (" " * _GAP).join(
-            _color_cell(cell, color=color) + " " * (width - _text_width(cell.text))
-            for cell, width in zip(row, widths, strict=True)
-        )
+        cells = []
+        for cell, column, width in zip(row, table.columns, widths, strict=True):
+            text, space = _color_cell(cell, color=color), " " * (width - _text_width(cell.text))
+            cells.append(f"{space}{text}" if column.is_number else f"{text}{space}")
+        yield (" " * _GAP).join(cells)
 
 
 def _color_cell(cell: Cell, *, color: bool) -> str:
@@ -304,7 +301,8 @@ def _wrapped_table(
 
     table = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in columns:
-        table.add_column(no_wrap=column.fixed, overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(no_wrap=column.fixed, overflow="fold", justify=justify)
     for row in rows:
         table.add_row(*(Text.from_ansi(cell) for cell in row))
     return _render(table, width)
@@ -330,7 +328,7 @@ def _render(renderable: RenderableType, width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def markdown(blocks: Sequence[Block]) -> str:
+def markdown(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown.
 
     Args:
@@ -339,10 +337,10 @@ def markdown(blocks: Sequence[Block]) -> str:
     Returns:
         Complete lines.
     """
-    return "\n\n".join(_block(block) for block in escape_blocks(blocks)) + "\n"
+    return "\n\n".join(_block(block) for block in text_blocks(blocks)) + "\n"
 
 
-def _block(block: Block) -> str:
+def _block(block: TextBlock) -> str:
     match block:
         case Heading():
             aside = f" {_escape(block.aside)}" if block.aside else ""
@@ -359,7 +357,7 @@ def _block(block: Block) -> str:
 
 def _table(table: Table) -> str:
     titles = [_cell(Cell(column.title)) for column in table.columns]
-    lines = [_row(titles), _row(["---"] * len(titles))]
+    lines = [_row(titles), _row(["--:" if each.is_number else "---" for each in table.columns])]
     lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
     return "\n".join(lines)
 

@@ -65,15 +65,16 @@ def show_sweep(
     Returns:
         The exit code.
     """
-    from tdx.cli.html.profile import sweep_page
-    from tdx.cli.output import write_view
+    from tdx.cli.html import html_page
+    from tdx.cli.output import UNLIMITED, write_view
     from tdx.cli.views.profile_sweep import sweep_view
 
     result = _measure(request, settings, own_processes=on is not None)
+    view = sweep_view(request.plan.subject, result)
     if "--html" in files.requested:
-        files.write_text("--html", sweep_page(request.plan.subject, result))
+        files.write_text("--html", html_page(view.blocks(UNLIMITED)))
     if not files.use_stdout:
-        write_view(sweep_view(request.plan.subject, result), output)
+        write_view(view, output)
     problems = [cell.problem for cell in result.cells]
     raise_error(INTERRUPTED if result.interrupted else problems[0] if all(problems) else None)
     return ExitCode.OK

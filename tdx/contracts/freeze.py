@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.contracts.compare import compare_contracts
-from tdx.contracts.model import (
+from tdx.compare.model import (
     DEFAULT_PARTS,
     Contract,
     Segment,
@@ -20,19 +19,20 @@ from tdx.contracts.model import (
     StageRecord,
     StateRecord,
 )
-from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, run_inputs
-from tdx.contracts.recorded import record, replay
-from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
-from tdx.contracts.states import is_of_episode, is_statistic
-from tdx.contracts.values import Values, compare, digest
+from tdx.compare.replay import record, replay, restored
+from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
+from tdx.compare.stacks import compare_contracts
+from tdx.compare.states import is_of_episode, is_statistic
+from tdx.compare.values import Values, digest, explain_change, float_tolerance
+from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, run_inputs
 from tdx.foundation.errors import ArgumentError
-from tdx.inspection.leaf import domain_text
+from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.inspection.leaf import LeafSpec
+    from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
     from tdx.stacks.observe import Recording
 
@@ -197,7 +197,8 @@ def _find_random(
         places = [
             place
             for place, values in first.values.items()
-            if place in run.values and _is_other(values, run.values[place])
+            if place in run.values
+            and explain_change(values, run.values[place], float_tolerance([values.dtype]))
         ]
         for lane in ("forward", "inverse"):
             indices = [index for each, index, _ in places if each == lane and index >= 0]
@@ -206,10 +207,6 @@ def _find_random(
                 origin = min(indices) if lane == "forward" else max(indices)
                 found.setdefault(min(origin, layout.last), kind)
     return found
-
-
-def _is_other(a: Values, b: Values) -> bool:
-    return compare(a, b, tolerance_of("", [a.dtype])) is not None
 
 
 class _Builder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _LINE_SEPARATORS = "\u2028\u2029"
@@ -37,6 +38,16 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
     return _UNSAFE.sub(
         lambda match: match[0] if match[0] in keep else _escape_character(match[0]), text
     )
+
+
+def escape_html(text: str) -> str:
+    r"""Escape text for HTML and SVG, with its control characters apart from newlines and tabs.
+
+    Example:
+        >>> escape_html("<b>\x07")
+        '&lt;b&gt;\\x07'
+    """
+    return escape(escape_control_characters(text, keep="\n\t"))
 
 
 def is_printable(text: str) -> bool:

@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -97,7 +97,6 @@ class ClockMeter:
             wrap = _BY_ARITY.get(_arity(function), _time_any_arguments)
             timed_function = wrap(function, self._clock, log.stamps.append)
         timed_function.is_timed, timed_function.part, timed_function.inside = True, part, function
-        timed_function.time_too = partial(self.timed, part)
         return cast(AnyFunction, timed_function)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:

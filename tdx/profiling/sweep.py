@@ -12,12 +12,14 @@ import numpy as np
 import torch
 
 from tdx.core.envs import EnvBase
-from tdx.core.meter import UNATTRIBUTED
+from tdx.core.meter import UNATTRIBUTED, Lane
 from tdx.core.planned.columns import step_bytes
 from tdx.engines import LocalEngine, run_tasks
 from tdx.foundation.errors import DeviceError, TdxError, WorkerError, summarize_error
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import Pipeline
 from tdx.pipeline.envs import check_device
+from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.machine import (
     STEP_COPIES,
     find_free_memory,
@@ -27,12 +29,13 @@ from tdx.profiling.machine import (
 )
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.profiling.saved import ProfileEntries, profile_to_json
 from tdx.profiling.sweep_axes import SweepAxis, SweepPoint, apply_point, format_setting, list_points
 from tdx.stacks.building import build_env
 
 
 @dataclass(frozen=True)
-class SweepCell:
+class SweepCell(Result):
     """One combination of settings.
 
     Args:
@@ -41,9 +44,23 @@ class SweepCell:
         problem: Why it was not measured completely. ``None``: no problem.
     """
 
+    json_entries: ClassVar[Entries] = (
+        Entry("point", "plain_point"),
+        "problem",
+        Entry("profile", convert=profile_to_json, type=ProfileEntries | None),
+    )
+
     point: SweepPoint
     profile: Profile | None
     problem: str | None = None
+
+    @property
+    def plain_point(self) -> dict[str, Any]:
+        """Settings as plain data; values that JSON does not have are text."""
+        return {
+            name: value if isinstance(value, bool | int | float | str) else format_setting(value)
+            for name, value in self.point.items()
+        }
 
     @property
     def label(self) -> str:
@@ -220,12 +237,15 @@ class SweepJob:
             )
 
 
-TOTAL_KEY = ("step", "step")
-CostKey = tuple[str, str]
+CostKey = tuple[str, Lane]
+
+
+def _format_point(point: SweepPoint) -> dict[str, str]:
+    return {name: format_setting(value) for name, value in point.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class CostGrowth:
+class CostGrowth(Result):
     """Growth of the cost of one part with one setting, all others fixed.
 
     Args:
@@ -240,11 +260,16 @@ class CostGrowth:
             proportional one. ``None``: fewer than two costs.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("axis", Entry("others", convert=_format_point, type=dict[str, str]), "mode"),
+        *("label", "lane", "values", "step_us", "slope"),
+    )
+
     axis: str
     others: SweepPoint
     mode: Mode
     label: str
-    lane: str
+    lane: Lane
     values: tuple[float, ...]
     step_us: tuple[float, ...]
     slope: float | None

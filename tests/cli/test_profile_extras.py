@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx.cli.html.profile import sweep_page
+from tdx.cli.html import html_page
+from tdx.cli.output import UNLIMITED
+from tdx.cli.views.profile_sweep import sweep_view
 from tdx.pipeline import Pipeline
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
@@ -163,7 +165,7 @@ def test_output_of_marginal_costs_and_advice(
         )
         for saving in (GAIN, NO_GAIN)
     ]
-    advice = Suggestions((tried[0],), (tried[1],), ("swap them: the values change",))
+    advice = Suggestions("eager", (tried[0],), (tried[1],), ("swap them: the values change",))
     stand_ins("suggestions.try_changes", advice)
     arguments = (*PENDULUM, "--mode", "eager", "--marginal", "--advice", "--top", "1")
     shown = tdx(*arguments, columns=columns)
@@ -211,8 +213,8 @@ def test_json_csv_and_html_of_a_sweep(tdx: Tdx, golden: Golden, stand_ins: Any) 
     whole = document["growth"][0]
     assert (whole["label"], whole["values"]) == ("step", [1.0, 8.0])
     golden("profile_sweep.csv", tdx(*arguments, "--format", "csv").out)
-    page = Page(sweep_page("--env Pendulum-v1", swept()))
-    assert "Along num_envs" in page.text
+    page = Page(html_page(sweep_view("--env Pendulum-v1", swept()).blocks(UNLIMITED)))
+    assert "along num_envs" in page.text
     assert "does not fit into memory" in page.text
     assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
 

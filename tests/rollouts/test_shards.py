@@ -22,7 +22,7 @@ import pytest
 from torch import nn
 
 from tdx import ArgumentError, StorageError, TdxError, open_dump, save_mlp_policy
-from tdx.foundation.confined_files import open_folder
+from tdx.foundation.container import Container
 from tdx.foundation.errors import OutputError
 from tdx.foundation.processes import delay_interrupts
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
@@ -487,8 +487,8 @@ def test_forged_counts_are_compared_with_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
     plan = ShardPlan.load(folder)
-    with open_folder(folder) as root:
-        found = read_shard_index(root, folder, plan)
+    with Container.open(folder) as root:
+        found = read_shard_index(root, plan)
         assert found is not None
         tracks, summaries = found
         forged = [replace(each, steps=2**40) for each in summaries]

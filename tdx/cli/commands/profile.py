@@ -348,7 +348,7 @@ def _measure(
     files.write(result, extras)
     if not files.use_stdout:
         write_view(profile_view(result, layout, extras), output)
-    raise_error(INTERRUPTED if any(each.interrupted for _, each in advised) else error)
+    raise_error(INTERRUPTED if any(each.interrupted for each in advised) else error)
     return ExitCode.FINDINGS if extras.failed else ExitCode.OK
 
 
@@ -412,7 +412,7 @@ def profile_compare(
 
     limits = parse_limits(fail_if or ())
     result = compare_profiles(read_profile(before), read_profile(after), limits, force=force)
-    write_view(comparison_view(result, limits, before, after), output)
+    write_view(comparison_view(result, before, after), output)
     return ExitCode.FINDINGS if result.failures else ExitCode.OK
 
 

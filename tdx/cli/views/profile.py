@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar
 
+from tdx.cli.charts import flame_chart, times_plot
 from tdx.cli.output import UNLIMITED
 from tdx.cli.views import (
     NONE,
     Block,
     Cell,
     Column,
+    Gallery,
     Heading,
     Paragraph,
+    Picture,
     Style,
     Table,
     View,
@@ -22,11 +26,8 @@ from tdx.cli.views import (
 )
 from tdx.cli.views.profile_comparisons import (
     advice_blocks,
-    advice_data,
     comparison_blocks,
-    comparison_data,
     marginal_blocks,
-    marginal_data,
     verdict,
 )
 from tdx.cli.views.profile_table import (
@@ -42,13 +43,13 @@ from tdx.cli.views.profile_table import (
     whole_number,
 )
 from tdx.core.meter import Lane
-from tdx.profiling.compare import Limit, ProfileComparison
+from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
     DeviceUse,
     MemoryUse,
-    Mode,
     ModeProfile,
     OperatorUse,
     Profile,
@@ -56,6 +57,7 @@ from tdx.profiling.result import (
 )
 from tdx.profiling.saved import profile_to_json, row_to_json
 from tdx.profiling.suggestions import Suggestions
+from tdx.profiling.traces import build_mean_step
 
 Order = Literal["chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr"]
 
@@ -83,27 +85,28 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class Extras(Result):
     """Other measurements to show with a profile.
 
     Args:
         marginal: Cost of the chain without each of its stages, for each mode.
         comparison: Comparison with a baseline.
-        limits: Limits of the comparison.
-        baseline: Name of the baseline.
         advice: Changes that were tried, for each mode.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry(name, optional=True) for name in ("marginal", "advice")),
+        Entry("comparison", omit_none=True),
+    )
+
     marginal: tuple[MarginalCosts, ...] = ()
     comparison: ProfileComparison | None = None
-    limits: tuple[Limit, ...] = ()
-    baseline: str = ""
-    advice: tuple[tuple[Mode, Suggestions], ...] = ()
+    advice: tuple[Suggestions, ...] = ()
 
     @property
     def failed(self) -> bool:
         """True if a limit of the comparison is exceeded."""
-        return self.comparison is not None and bool(self.comparison.failures)
+        return self.comparison is not None and self.comparison.failed
 
 
 def profile_view(
@@ -127,32 +130,22 @@ def profile_view(
         return [*result, *extra_blocks(extras, width)]
 
     def data() -> dict[str, Any]:
-        return profile_to_json(profile) | _extra_data(extras)
+        others = {name: value for name, value in extras.to_dict().items() if value}
+        return profile_to_json(profile) | others
 
-    return View("profile", data, lambda: _records(profile, layout), blocks)
+    return View("profile", data, blocks, lambda: _records(profile, layout))
 
 
 def extra_blocks(extras: Extras, width: int) -> Iterator[Block]:
     """Yield the other measurements."""
     for cost in extras.marginal:
         yield from marginal_blocks(cost, width)
-    for mode, advice in extras.advice:
-        yield from advice_blocks(mode, advice)
+    for advice in extras.advice:
+        yield from advice_blocks(advice)
     if extras.comparison is not None:
-        result = verdict(extras.comparison, extras.limits)
-        yield Heading(f"comparison with {extras.baseline}", result)
-        yield from comparison_blocks(extras.comparison, extras.limits, width)
-
-
-def _extra_data(extras: Extras) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    if extras.marginal:
-        data["marginal"] = [marginal_data(cost) for cost in extras.marginal]
-    if extras.advice:
-        data["advice"] = [advice_data(mode, advice) for mode, advice in extras.advice]
-    if extras.comparison is not None:
-        data["comparison"] = {"baseline": extras.baseline, **comparison_data(extras.comparison)}
-    return data
+        comparison = extras.comparison
+        yield Heading(f"comparison with {comparison.baseline}", verdict(comparison))
+        yield from comparison_blocks(comparison, width)
 
 
 def _head(profile: Profile) -> Iterator[Block]:
@@ -169,23 +162,17 @@ def _head(profile: Profile) -> Iterator[Block]:
 
 def machine_text(machine: Machine) -> str:
     """Return the facts about a machine on one line."""
-    return "; ".join(value for _, value in machine_facts(machine))
-
-
-def machine_facts(machine: Machine) -> list[tuple[str, str]]:
-    """Return the facts about a machine with their titles."""
     threads, cores = count_text(machine.threads, "thread"), count_text(machine.cores, "core")
-    memory = f"{machine.memory_bytes / 2**30:,.0f} GiB" if machine.memory_bytes else ""
     facts = [
-        ("processor", machine.processor),
-        ("cores", f"{cores}, torch uses {threads}"),
-        ("memory", memory),
-        ("accelerators", ", ".join(machine.accelerators)),
-        ("system", machine.system),
-        ("Python", f"Python {machine.python}"),
-        ("packages", ", ".join(f"{name} {which}" for name, which in machine.packages.items())),
+        machine.processor,
+        f"{cores}, torch uses {threads}",
+        f"{machine.memory_bytes / 2**30:,.0f} GiB" if machine.memory_bytes else "",
+        ", ".join(machine.accelerators),
+        machine.system,
+        f"Python {machine.python}",
+        ", ".join(f"{name} {version}" for name, version in machine.packages.items()),
     ]
-    return [(name, value) for name, value in facts if value]
+    return "; ".join(filter(None, facts))
 
 
 def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
@@ -196,6 +183,13 @@ def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
     yield cost_table(_lines(mode, rows), width)
     for note in table_notes(mode, rows):
         yield Paragraph([Cell(note, "dim")], indent=2)
+    flames = Picture(lambda: flame_chart(build_mean_step(mode)))
+    yield Gallery([flames], Heading("mean step", level=3), _FLAMES_TEXT)
+    times = [
+        Picture(partial(times_plot, row), f"{row.part.label} {row.part.lane}, µs per call")
+        for row in rows
+    ]
+    yield Gallery(times, Heading("distribution of times", level=3), _TIMES_TEXT)
     if layout.histograms:
         yield from histograms(rows)
     yield from details(mode, width, rows)
@@ -233,11 +227,6 @@ def table_notes(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[str]:
             share = slowest.sum() / samples.sum()
             calls = f"{len(slowest):,} of {statistics.n:,} calls took {share:.0%} of its time"
             yield f"{row.part.label} {row.part.lane}: the mean is above p95, since {calls}"
-
-
-def mode_table(mode: ModeProfile) -> Table:
-    """Return a table of all rows and columns."""
-    return cost_table(_lines(mode, mode.rows), UNLIMITED)
 
 
 def ordered(mode: ModeProfile, layout: Layout) -> list[Row]:
@@ -282,6 +271,8 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
             yield record
 
 
+_FLAMES_TEXT = "Parts are drawn below the parts that call them. Hover for details."
+_TIMES_TEXT = "From the shortest time to p99; the last bar includes all longer times."
 Use = TypeVar("Use")
 Key = tuple[str, Lane]
 
@@ -356,30 +347,30 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
         yield Table([Column(fixed=True)] * 3, bars)
 
 
-def details(mode: ModeProfile, width: int, rows: Sequence[Row] | None = None) -> Iterator[Block]:
+def details(mode: ModeProfile, width: int, rows: Sequence[Row]) -> Iterator[Block]:
     """Yield the results of the other passes: device, memory, operators.
 
     Args:
         mode: Mode of the profile.
         width: Maximum columns.
-        rows: Rows to show. ``None``: all.
+        rows: Rows to show.
     """
-    keys = {row.key for row in rows} if rows is not None else None
+    keys = {row.key for row in rows}
 
     def select(uses: Mapping[Key, Use]) -> dict[Key, Use]:
-        return {key: use for key, use in uses.items() if keys is None or key in keys}
+        return {key: use for key, use in uses.items() if key in keys}
 
     device, memory = select(mode.on_device), select(mode.memory)
     operators = select(mode.operators)
     if device:
-        yield Heading("device", "per step")
+        yield Heading("device", "per step", level=3)
         yield _device(device, width)
         yield from _syncs(device)
     if memory:
-        yield Heading("memory", "bytes per step; peak above the level before a call")
+        yield Heading("memory", "bytes per step; peak above the level before a call", level=3)
         yield _memory(memory, width)
     if operators:
-        yield Heading("operators", "per step, measured in a separate, slower pass")
+        yield Heading("operators", "per step, measured in a separate, slower pass", level=3)
         yield from _operators(operators, width)
 
 

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, View, duration_text
+from tdx.cli.charts import growth_plot
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Gallery,
+    Heading,
+    Paragraph,
+    Picture,
+    View,
+    duration_text,
+)
 from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
+from tdx.foundation.serialization import to_plain
+from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import Estimate, ProfilePlan
-from tdx.profiling.saved import profile_to_json
-from tdx.profiling.sweep import TOTAL_KEY, CostGrowth, SweepResult, fit_growth
+from tdx.profiling.sweep import CostGrowth, SweepResult, fit_growth
 from tdx.profiling.sweep import SweepCell as Setting
 from tdx.profiling.sweep_axes import format_setting
 
 _OPTIONAL_COLUMNS = ("noise", "µs/frame")
+_PLOT_TEXT = (
+    "Both axes are logarithmic: a slope of 0 is a constant cost, a slope of 1 a proportional one."
+)
 
 
 def sweep_view(subject: str, sweep: SweepResult) -> View:
@@ -25,7 +39,6 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
         subject: Pipeline.
         sweep: Sweep to show.
     """
-    growth = fit_growth(sweep)
 
     def blocks(width: int) -> list[Block]:
         axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in sweep.axes)
@@ -34,23 +47,13 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
     def data() -> dict[str, Any]:
         return {
             "subject": subject,
-            "axes": [
-                {"name": a.name, "values": [format_setting(v) for v in a.values]}
-                for a in sweep.axes
-            ],
+            "axes": to_plain(sweep.axes),
             "interrupted": sweep.interrupted,
-            "cells": [
-                {
-                    "point": _point(cell),
-                    "problem": cell.problem,
-                    "profile": None if cell.profile is None else profile_to_json(cell.profile),
-                }
-                for cell in sweep.cells
-            ],
-            "growth": [_growth_data(each) for each in growth],
+            "cells": to_plain(sweep.cells),
+            "growth": to_plain(fit_growth(sweep)),
         }
 
-    return View("profile_sweep", data, lambda: _records(sweep), blocks)
+    return View("profile_sweep", data, blocks, lambda: _records(sweep))
 
 
 def sweep_blocks(sweep: SweepResult, width: int) -> Iterator[Block]:
@@ -139,31 +142,22 @@ def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
     titles = ("part", "lane", *values, "slope", "growth")
     optional = ("growth", "lane", *values[1:-1])
     yield number_table(titles, lines, width, ("part", "lane", "growth"), optional)
+    yield Gallery([Picture(lambda: _plot(group))], text=_PLOT_TEXT)
 
 
-def _point(cell: Setting) -> dict[str, Any]:
-    plain = (bool, int, float, str)
-    return {n: v if isinstance(v, plain) else format_setting(v) for n, v in cell.point.items()}
-
-
-def _growth_data(growth: CostGrowth) -> dict[str, Any]:
-    return {
-        "axis": growth.axis,
-        "others": {name: format_setting(value) for name, value in growth.others.items()},
-        "mode": growth.mode,
-        "label": growth.label,
-        "lane": growth.lane,
-        "values": list(growth.values),
-        "step_us": list(growth.step_us),
-        "slope": growth.slope,
-    }
+def _plot(group: Sequence[CostGrowth]) -> str:
+    values = sorted({value for growth in group for value in growth.values})
+    costs = [dict(zip(growth.values, growth.step_us, strict=True)) for growth in group]
+    by_cost = sorted(zip(group, costs, strict=True), key=lambda pair: -max(pair[1].values()))
+    lines = [(part_name(growth), [cost.get(value) for value in values]) for growth, cost in by_cost]
+    return growth_plot(group[0].axis, values, lines)
 
 
 def _records(sweep: SweepResult) -> Iterator[dict[str, Any]]:
     """Yield a record for each part in each mode of each cell; one for a cell without modes."""
     for cell in sweep.cells:
         modes = () if cell.profile is None else cell.profile.modes
-        base = {**_point(cell), "problem": cell.problem}
+        base = {**cell.plain_point, "problem": cell.problem}
         if not modes:
             yield {**base, "mode": None, "label": None, "lane": None, "step_us": None}
         for mode in modes:
@@ -194,8 +188,10 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         estimates: Estimate of each mode.
     """
     seconds = sum(each.seconds for each in estimates)
-    records = [asdict(each) for each in estimates]
-    data = {"subject": plan.subject, "seconds": seconds, "modes": records}
+
+    def data() -> dict[str, Any]:
+        modes = [each.to_dict() for each in estimates]
+        return {"subject": plan.subject, "seconds": seconds, "modes": modes}
 
     def blocks(width: int) -> list[Block]:
         titles = ("mode", "steps", "µs/step", "about", "samples")
@@ -213,4 +209,4 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 
-    return View("profile_estimate", lambda: data, lambda: records, blocks)
+    return View("profile_estimate", data, blocks, lambda: estimates)

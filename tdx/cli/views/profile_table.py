@@ -121,12 +121,14 @@ def cost_table(lines: Sequence[Line], width: int) -> Table:
         width: Maximum columns.
     """
     columns = list(_columns(lines))
-    while True:
-        table = _table(columns, lines)
-        lightest = min(columns, key=lambda column: column[1])
-        if table_width(table) <= width or lightest[1] == _REQUIRED:
-            return table
-        columns.remove(lightest)
+    by_weight = sorted(columns, key=lambda column: column[1])
+    return number_table(
+        [title for title, _, _ in columns],
+        [[show(line) for _, _, show in columns] for line in lines],
+        width,
+        ("part", "lane", "", "histogram"),
+        [title for title, weight, _ in by_weight if weight != _REQUIRED],
+    )
 
 
 def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
@@ -159,27 +161,6 @@ def _statistic(name: str) -> CellOf:
     return cell_of
 
 
-_LEFT_ALIGNED = ("part", "lane", "", "histogram")
-
-
-def _table(columns: Sequence[tuple[str, float, CellOf]], lines: Sequence[Line]) -> Table:
-    cells = {title: [show(line) for line in lines] for title, _, show in columns}
-    titles = {title: title for title in cells}
-    for title, column in cells.items():
-        if title not in _LEFT_ALIGNED:
-            titles[title], cells[title] = right_aligned(title, column)
-    return Table(
-        [Column(titles[title], fixed=True) for title in cells],
-        [list(row) for row in zip(*cells.values(), strict=True)],
-    )
-
-
-def right_aligned(title: str, cells: Sequence[Cell]) -> tuple[str, list[Cell]]:
-    """Return the title and the cells of a column, right-aligned."""
-    width = max(len(title), *(len(cell.text) for cell in cells)) if cells else len(title)
-    return title.rjust(width), [Cell(cell.text.rjust(width), cell.style) for cell in cells]
-
-
 def number_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[Cell]],
@@ -196,15 +177,14 @@ def number_table(
         text_columns: Titles of columns without numbers.
         optional_columns: Titles of columns that may be dropped, the first one first.
     """
-    columns = {}
-    for place, title in enumerate(titles):
-        cells = [row[place] for row in rows]
-        columns[title] = (title, cells) if title in text_columns else right_aligned(title, cells)
+    columns = {
+        title: (Column(title, fixed=True, is_number=title not in text_columns), cells)
+        for title, *cells in zip(titles, *rows, strict=True)
+    }
     for dropped in (None, *optional_columns):
         columns.pop(dropped or "no column", None)
         lines = zip(*(cells for _, cells in columns.values()), strict=True)
-        heads = [Column(title, fixed=True) for title, _ in columns.values()]
-        table = Table(heads, [list(line) for line in lines])
+        table = Table([column for column, _ in columns.values()], [list(line) for line in lines])
         if table_width(table) <= width:
             break
     return table

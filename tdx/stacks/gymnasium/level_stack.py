@@ -14,23 +14,18 @@ import torch
 from torch import Tensor
 
 from tdx.core import StageSpecs
+from tdx.core.meter import Meter
 from tdx.foundation.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.html_repr import repr_html
+from tdx.foundation.patches import Patches
 from tdx.specs import Binary, Composite
-from tdx.stacks.gymnasium.calls import (
-    Call,
-    CallRecorder,
-    Events,
-    LastResults,
-    OnEvents,
-    outermost_site,
-)
 from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
-from tdx.stacks.gymnasium.observed import ObservedLevels
+from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
-from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
-from tdx.stacks.gymnasium.traces import TraceBuilder
-from tdx.stacks.replay import BaseCalls, Entries, replaced_attributes, write_number
+from tdx.stacks.gymnasium.snapshots import reward_specs, space_specs
+from tdx.stacks.observe import Actor, Event, LastResults, locate, measured, traced
+from tdx.stacks.observe.events import ACTION, INFO, OBSERVATION
+from tdx.stacks.replay import BaseCalls, Entries, write_number
 from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
 from tdx.stacks.tracer import OnTrace
@@ -47,9 +42,7 @@ class LevelStack(Stack):
     _repr_html_ = repr_html
     free_keys = (INFO,)
     attaches_to_runs = True
-    recorder: Callable[[OnEvents, LastResults], CallRecorder] = CallRecorder
-    builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
-    vec_methods: Callable[[Any], Sequence[str]] | None = None
+    level_type: type[WrapperLevels] = WrapperLevels
 
     def __init__(self, target: Any, levels: Sequence[Level]) -> None:
         self.target = target
@@ -59,7 +52,7 @@ class LevelStack(Stack):
         self._seeded_space: Any = None
         # A tracer may attach for each step.
         self._last_results: LastResults = {}
-        self._builder = type(self).builder(self.levels, self.name)
+        self.actor = Actor()
 
     @abstractmethod
     def level_flags(self, level: Level) -> Sequence[str]:
@@ -123,23 +116,22 @@ class LevelStack(Stack):
             Composite(outputs, shape=shape),
         )
 
-    @contextmanager
-    def attach(self, on_trace: OnTrace) -> Iterator[None]:
+    def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        top = self.levels[-1].index
+        return traced(self.observed_levels(), self.actor, self._last_results, on_trace)
 
-        def on_events(events: Events) -> None:
-            if outermost_site(events).level == top:
-                on_trace(self._builder.defer(events))
-
-        self._builder.forget_spaces()
-        with type(self).recorder(on_events, self._last_results).attached(self.levels):
-            yield
+    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return measured(self.observed_levels(), meter)
 
     def locate_error(self, error: Exception) -> TdxError | None:
         """See :class:`~tdx.stacks.Stack`."""
         place = place_of_error(error, self.levels)
-        return None if place is None else self._builder.located(Call(*place, error=error))
+        if place is None:
+            return None
+        level, row, method = place
+        failed = Event(level, row, method, None, 0, error=error)
+        return locate(self.observed_levels(), failed)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`."""
@@ -150,17 +142,19 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         return replaced_env(self.levels, calls)
 
-    def observed_levels(self) -> ObservedLevels:
+    def observed_levels(self) -> WrapperLevels:
         """See :class:`~tdx.stacks.Stack`."""
-        return ObservedLevels(self.target, self.levels, self.vec_methods)
+        return self.level_type(self.target, self.levels, self.name)
 
     def encode_action(self, entries: Entries) -> Any:
         """See :class:`~tdx.stacks.Stack`."""
         return build_action(self.levels[-1].action_space, entries, self.num_envs)
 
-    def paused_learning(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def paused_learning(self) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        return replaced_attributes(learning_switches(self.state_owners()))
+        with Patches(learning_switches(self.state_owners())):
+            yield
 
     def state_owners(self) -> Sequence[Any]:
         """See :class:`~tdx.stacks.Stack`."""
@@ -253,17 +247,17 @@ class LevelDriver(ABC):
 
     def step(self, action: Any = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`."""
-        builder = self._stack._builder
+        actor = self._stack.actor
         start = time.perf_counter_ns()
-        builder.policy = "given"
+        actor.name = "given"
         if action is None:
-            builder.policy = self._policy_name
+            actor.name = self._policy_name
             action = self._sample() if self._policy is None else self._policy(self._observation)
-        builder.policy_ns = time.perf_counter_ns() - start
+        actor.took_ns = time.perf_counter_ns() - start
         try:
             result = self._stack.target.step(action)
         finally:
-            builder.policy, builder.policy_ns = "given", 0
+            actor.name, actor.took_ns = "given", 0
         self._observation, self._reset_due = self._read(result)
 
     @abstractmethod

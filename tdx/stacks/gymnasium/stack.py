@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from torch import Tensor
 from tdx.core.meter import Meter
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
 from tdx.foundation.errors import ArgumentError, EnvError, get_first_line
+from tdx.foundation.patches import Patches
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
@@ -27,9 +28,9 @@ from tdx.stacks.gymnasium.levels import (
     list_wrappers,
     worker_sentence,
 )
-from tdx.stacks.gymnasium.measuring import measured_levels
-from tdx.stacks.gymnasium.snapshots import FLAGS, level_state
-from tdx.stacks.replay import replaced_attributes
+from tdx.stacks.gymnasium.snapshots import level_state
+from tdx.stacks.observe import measured
+from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class GymnasiumStack(LevelStack):
         outer = list_wrappers(self.target)
         changes = [(outer[-1], inner_name(outer[-1], core), rebuilt)] if outer else []
         try:
-            with replaced_attributes(changes):
+            with Patches(changes):
                 stack = GymnasiumStack(self.target if outer else rebuilt)
                 stack._notes = (
                     f"the sub-envs of {type(core).__name__} run in worker processes; those that "
@@ -126,14 +127,12 @@ class GymnasiumStack(LevelStack):
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
         return GymnasiumDriver(self, policy)
 
-    @contextmanager
-    def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
+    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`; thin wrappers alone are measured as part of the env."""
-        levels: Sequence[Level] = self.levels
-        if not all_stages and all(type(each.owner) in THIN_WRAPPERS for each in levels[1:]):
-            levels = [replace(levels[-1], index=-1)]
-        with measured_levels(levels, self.name, meter):
-            yield
+        if all_stages or any(type(level.owner) not in THIN_WRAPPERS for level in self.levels[1:]):
+            return super().measure(meter)
+        env = replace(self.levels[-1], index=-1)
+        return measured(self.level_type(self.target, [env], self.name), meter)
 
     @property
     def takes_env_settings(self) -> bool:

@@ -22,19 +22,13 @@ from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import format_key
 from tdx.stacks.conversion import (
     ConvertedStack,
-    ConvertedStage,
     Counterpart,
     Entries,
     action_entries,
 )
-from tdx.stacks.gymnasium.converted import (
-    convert_wrappers,
-    root_key,
-    stack_error,
-    with_observation_key,
-)
+from tdx.stacks.counterparts import convert_stages, root_key
+from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error, with_observation_key
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
 from tdx.stacks.sb3.levels import VecLevel, sub_envs
 
 
@@ -61,19 +55,24 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
             hint="use a DummyVecEnv of equal envs in the function; `batching: parallel` in the "
             "file runs them in processes",
         )
-    converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
-    env = converted.env
-    stages = list(converted.stages)
-    for level in vec_levels:
-        info = level.info()
-        if level.inside is None:
-            result: Any = Counterpart(comment="num_envs of the env", observable=True)
-        else:
-            result = find_counterpart(level.owner, place, level.inside.observation_space)
-        place.key = getattr(result, "key", None) or _key_after(level, place.key)
-        stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
-    env = replace(env, num_envs=levels[0].num_envs)
-    return ConvertedStack(env, tuple(stages), converted.key)
+    converted, place = convert_wrappers(levels[0].owner, rows)
+    of_vec_env = Counterpart(comment="num_envs of the env", observable=True)
+    stages = convert_stages(
+        (
+            (level.info(), of_vec_env, None, level.observation_space)
+            if level.inside is None
+            else (
+                level.info(),
+                level.owner,
+                level.inside.observation_space,
+                level.observation_space,
+            )
+            for level in vec_levels
+        ),
+        place,
+    )
+    env = replace(converted.env, num_envs=levels[0].num_envs)
+    return ConvertedStack(env, (*converted.stages, *stages), converted.key)
 
 
 def level_at(levels: Sequence[Level], last: int) -> VecLevel:
@@ -81,11 +80,6 @@ def level_at(levels: Sequence[Level], last: int) -> VecLevel:
     level = levels[last + 1]
     assert isinstance(level, VecLevel)
     return level
-
-
-def _key_after(level: VecLevel, key: str | None) -> str | None:
-    found = root_key(level.observation_space)
-    return None if found is None else key or found
 
 
 class SteppedRows:

@@ -184,7 +184,10 @@ class Custom(VecEnvWrapper):
     [
         (different, "the sub-envs have different wrappers"),
         (unregistered, "the env inside, Reach, was not created by an id"),
-        (lambda: Custom(cart_poles(limit=500)), "no stage has a counterpart: Custom: no counter"),
+        (
+            lambda: Custom(cart_poles(limit=500)),
+            "no stage has a counterpart: Custom: it is a class",
+        ),
     ],
 )
 def test_stacks_that_cannot_be_converted(make: Make, message: str) -> None:
