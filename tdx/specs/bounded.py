@@ -571,13 +571,17 @@ class Bounded(TensorSpec):
 
     def _assign_bounds(self, low: Tensor, high: Tensor) -> None:
         """Set the bounds, one after the other, with the shape and dtype that they agree on."""
+        for bound in (low, high):
+            if _bounded_class(None, bound.dtype) is not type(self):
+                raise SpecError(
+                    f"the bounds of a {type(self).__name__} cannot be {bound.dtype}",
+                    hint="set the entry of its composite to spec.replace(low=..., dtype=...)",
+                )
         self._low, self._high, self._sampler = low, high, None
         if low.shape != high.shape or low.dtype != high.dtype:
             return
         if low.shape != replace_unknown_sizes(self._shape):
             self._shape = low.shape
-        if low.dtype != self._dtype:
-            self.__class__ = _bounded_class(None, low.dtype)
         self._dtype, self._device = low.dtype, low.device
 
     def rand(self, shape: Any = ()) -> Tensor:

@@ -45,7 +45,8 @@ class TensorSpec:
     """Describes a tensor, or a TensorDict (``Composite``), without holding data.
 
     A spec also contains values with extra leading dimensions, so ``spec.rand((4,))`` is in
-    ``spec``. Setting ``shape``, ``device`` or ``dtype`` changes a spec as ``replace`` does.
+    ``spec``. Setting ``shape``, ``device`` or ``dtype`` changes a spec as ``replace`` does, if its
+    class remains.
 
     Args:
         shape: Shape of the values; -1 for an unknown size.
@@ -100,8 +101,13 @@ class TensorSpec:
         self._become(self.to(as_dtype(dtype)))
 
     def _become(self, other: TensorSpec) -> None:
-        """Take over the state of another spec of the same family."""
-        self.__class__, self.__dict__ = type(other), dict(other.__dict__)
+        """Take over the state of another spec of the same class."""
+        if type(other) is not type(self):
+            raise SpecError(
+                f"a {type(self).__name__} cannot become a {type(other).__name__} in place",
+                hint="set the entry of its composite to spec.to(dtype) or spec.replace(...)",
+            )
+        self.__dict__ = dict(other.__dict__)
 
     @property
     def space(self) -> Box | None:
