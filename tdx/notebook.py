@@ -5,7 +5,7 @@ The blocks are those of the commands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.html import html_fragment
@@ -59,7 +59,7 @@ def to_html(value: object) -> str | None:
     return None if blocks is None else html_fragment(blocks)
 
 
-def _blocks(value: object) -> Sequence[Block] | None:
+def _blocks(value: object) -> Iterable[Block] | None:
     from tdx.pipeline import Pipeline
 
     if isinstance(value, Pipeline):
@@ -85,7 +85,7 @@ def _blocks(value: object) -> Sequence[Block] | None:
     return _stack(value) if is_stack(value) else _report(value)
 
 
-def _report(value: object) -> Sequence[Block] | None:
+def _report(value: object) -> Iterable[Block] | None:
     """Return the blocks of a result that a command prints."""
     from tdx.cli.output import UNLIMITED
     from tdx.cli.views.comparisons import contract_view

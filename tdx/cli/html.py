@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tdx.cli.views import Block, Code, Fold, Gallery, Heading, Paragraph, Picture, Table
 from tdx.foundation.text import escape_html
@@ -122,12 +122,13 @@ _PAGE_HEAD = (
 )
 
 
-def html_page(blocks: Sequence[Block]) -> str:
+def html_page(blocks: Iterable[Block]) -> str:
     """Return blocks as a complete page, with its sections as links at the top.
 
     Args:
         blocks: Blocks with the layout for unlimited width; the first heading is the title.
     """
+    blocks = list(blocks)
     title = next(block.text for block in blocks if isinstance(block, Heading))
     writer = _Writer(sys.maxsize, is_page=True)
     body = "\n".join(writer.write(blocks))
@@ -141,7 +142,7 @@ def html_page(blocks: Sequence[Block]) -> str:
     )
 
 
-def html_fragment(blocks: Sequence[Block]) -> str:
+def html_fragment(blocks: Iterable[Block]) -> str:
     """Return blocks as a ``<div>`` of at most ``MAX_BYTES``.
 
     Long lists and tables are folded, and what exceeds the limit is counted instead.
@@ -149,6 +150,7 @@ def html_fragment(blocks: Sequence[Block]) -> str:
     Args:
         blocks: Blocks with the layout for unlimited width.
     """
+    blocks = list(blocks)
     style = _STYLE + _PICTURE_STYLE if any(isinstance(b, Gallery) for b in blocks) else _STYLE
     writer = _Writer(MAX_BYTES - _RESERVED - len(style), is_page=False)
     body = "".join(writer.write(blocks))

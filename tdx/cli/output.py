@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,12 +28,8 @@ from tdx.cli.views import (
     View,
     text_blocks,
 )
-from tdx.foundation.files import (
-    check_replaceable,
-    make_folders,
-    report_write_errors,
-    write_atomically,
-)
+from tdx.foundation.container import make_folders
+from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
@@ -69,7 +65,7 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
         case Format.JSON:
             return _json(view.kind, view.data(), indent=2)
         case Format.JSONL:
-            return "".join(_json(view.kind, record) for record in view.records())
+            return "".join(_json(view.kind, record) for record in view.rows())
         case Format.CSV:
             return _csv(view)
         case Format.MD:
@@ -87,7 +83,7 @@ def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def _csv(view: View) -> str:
-    records = list(view.records())
+    records = list(view.rows())
     names = list(dict.fromkeys(name for row in [view.names, *records] for name in row))
     if not names:
         return ""
@@ -187,7 +183,7 @@ def table_width(table: Table) -> int:
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
-def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -> str:
+def terminal_text(blocks: Iterable[Block], width: int, *, color: bool = False) -> str:
     """Return blocks as text.
 
     Args:
@@ -332,7 +328,7 @@ def _render(renderable: RenderableType, width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def markdown(blocks: Sequence[Block]) -> str:
+def markdown(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown.
 
     Args:

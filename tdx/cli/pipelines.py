@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
     from tdx.stacks import Stack
+    from tdx.stacks.checkpoints import Checkpoint
 
 
 _CONFIGURABLE = ("seed", "num_envs", "device")
@@ -62,6 +63,25 @@ def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeli
         PipelineError: The file or a stage is invalid.
     """
     return read_source(options, tolerant=tolerant)[0]
+
+
+def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
+    """Read the policy checkpoint that a target names; ``None`` if it names something else.
+
+    Raises:
+        ArgumentError: Stages are added to a checkpoint.
+        StorageError: The checkpoint cannot be read.
+    """
+    from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
+
+    target = options.target or options.pipeline
+    if target is None or not is_checkpoint(target):
+        return None
+    if options.transforms:
+        raise ArgumentError(
+            "-t does not apply to a policy checkpoint", hint="its processors are its stages"
+        )
+    return read_checkpoint(target)
 
 
 def read_source(
@@ -271,12 +291,14 @@ def _override(env: EnvConfig, options: PipelineOptions, *, tolerant: bool) -> En
 @contextmanager
 def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     """Build the env of a pipeline with its chain, and close it at the end."""
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_env
 
     with third_party_code():
         env = build_env(pipeline, allow_code=options.allow_code)
         try:
-            yield env
+            with log_mujoco_warnings():
+                yield env
         finally:
             env.close()
 
@@ -290,6 +312,7 @@ def open_stack(
     A factory without further stages may return an env of any library that tdx supports; its own
     wrappers are then the stages. Otherwise the env is built as a chain of tdx.
     """
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
     with third_party_code():
@@ -299,7 +322,8 @@ def open_stack(
             with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
                 for note in shown.notes:
                     print(f"note: {note}", file=sys.stderr)
-                yield shown
+                with log_mujoco_warnings():
+                    yield shown
         finally:
             stack.close()
 

@@ -56,9 +56,10 @@ def match_stages(
             if i < i2:
                 matches.append(Match("paired", i, j))
             next_a, next_b = i + 1, j + 1
-    for missing in [match for match in matches if match.a is not None and match.b is None]:
+    for missing in [match for match in matches if match.status == "missing"]:
         for place, extra in enumerate(matches):
-            if extra.a is None and extra.b is not None and a[missing.a] == b[extra.b]:
+            is_same = missing.a is not None and extra.b is not None and a[missing.a] == b[extra.b]
+            if is_same and extra.status == "extra":
                 matches[place] = Match("moved", missing.a, extra.b)
                 matches.remove(missing)
                 break

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.compare.values import Values, digest, explain_change, float_tolerance
-from tdx.contracts.compare import compare_contracts
-from tdx.contracts.model import (
+from tdx.compare.model import (
     DEFAULT_PARTS,
     Contract,
     Segment,
@@ -21,10 +19,12 @@ from tdx.contracts.model import (
     StageRecord,
     StateRecord,
 )
-from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, run_inputs
-from tdx.contracts.recorded import record, replay
-from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
-from tdx.contracts.states import is_of_episode, is_statistic
+from tdx.compare.replay import record, replay, restored
+from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
+from tdx.compare.stacks import compare_contracts
+from tdx.compare.states import is_of_episode, is_statistic
+from tdx.compare.values import Values, digest, explain_change, float_tolerance
+from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, run_inputs
 from tdx.foundation.errors import ArgumentError
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack

@@ -301,8 +301,8 @@ def _stage_change(
 ) -> StageChange:
     one, other = None if i is None else a[i], None if j is None else b[j]
     arguments = tuple(_compare_arguments(one, other)) if one and other else ()
-    texts = [None if stage is None else format_stage(stage) for stage in (one, other)]
-    return StageChange(status, i, j, *texts, arguments)
+    texts = tuple(None if stage is None else format_stage(stage) for stage in (one, other))
+    return StageChange(status, i, j, texts[0], texts[1], arguments)
 
 
 def _compare_arguments(one: StageConfig, other: StageConfig) -> Iterator[SettingChange]:

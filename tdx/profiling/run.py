@@ -16,6 +16,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.patches import Patches
+from tdx.foundation.serialization import Result
 from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
@@ -331,7 +332,7 @@ _SAMPLE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Result):
     """Estimated duration of one mode.
 
     Args:

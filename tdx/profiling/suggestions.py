@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -14,10 +14,11 @@ from tdx.compare.values import Tolerance, compare_entries
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import TdxError
-from tdx.pipeline import Pipeline
+from tdx.foundation.serialization import Entries, Entry, Result, finite
+from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.profiling.candidates import Candidate, find_candidates
 from tdx.profiling.interleaved import Contender, TimeDifference, measure_interleaved
-from tdx.profiling.result import ModeProfile
+from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks.building import build_env
 
@@ -28,8 +29,12 @@ _STEPS, _SEED = 12, 0
 _CLOSE = Tolerance(0.01, 0.01)
 
 
+def _format_stages(stages: Sequence[StageConfig]) -> list[str]:
+    return [format_stage(stage) for stage in stages]
+
+
 @dataclass(frozen=True, slots=True)
-class TriedChange:
+class TriedChange(Result):
     """A change that was measured.
 
     Args:
@@ -37,6 +42,17 @@ class TriedChange:
         saving: Time that it saves per step.
         values: Effect on values: ``same`` bit for bit, ``close`` within 1 %, or ``other``.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry(name, f"candidate.{name}") for name in ("kind", "stages", "found", "change")),
+        Entry("chain", "candidate.pipeline.transforms", _format_stages),
+        Entry("mode", "candidate.mode"),
+        *(
+            Entry(name, f"saving.{name}", finite)
+            for name in ("before_us", "after_us", "saved_us", "saved_share", "noise_us")
+        ),
+        "values",
+    )
 
     candidate: Candidate
     saving: TimeDifference
@@ -60,16 +76,18 @@ def _format_us(time: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestions:
+class Suggestions(Result):
     """Results of all changes that were tried.
 
     Args:
+        mode: Mode of the rollouts.
         advice: Changes that saved time, largest saving first.
         without_gain: Changes that saved no time beyond the noise.
         refused: Changes that could not be tried or change the values, each a sentence.
         interrupted: Whether Ctrl-C ended the measurement early.
     """
 
+    mode: Mode
     advice: tuple[TriedChange, ...]
     without_gain: tuple[TriedChange, ...]
     refused: tuple[str, ...]
@@ -163,7 +181,7 @@ class _Trial:
             tried.append((candidate, values))
             contenders.append(self._contender(changed, candidate))
         if not tried:
-            return Suggestions((), (), tuple(refused))
+            return Suggestions(self.measured.mode, (), (), tuple(refused))
         turns = measure_interleaved(contenders, self.measured.mode, self.plan)
         found: list[TriedChange] = []
         for place, (candidate, values) in enumerate(tried, 1):
@@ -174,7 +192,8 @@ class _Trial:
         found.sort(key=lambda each: -each.saving.saved_us)
         good = [each for each in found if each.saving.is_significant and each.saving.saved_us > 0]
         rest = [each for each in found if each not in good]
-        return Suggestions(tuple(good), tuple(rest), tuple(refused), turns.interrupted)
+        mode, interrupted = self.measured.mode, turns.interrupted
+        return Suggestions(mode, tuple(good), tuple(rest), tuple(refused), interrupted)
 
     def _contender(self, env: TransformedEnv, candidate: Candidate | None) -> Contender:
         policy = self.plan.policy if self.policy_of is None else self.policy_of(env)

@@ -19,7 +19,6 @@ PARALLEL = ("--env", "CartPole-v1", "--num-envs", "2", "--batching", "parallel",
 LONG = ("--steps", "10000000")
 COMMANDS = {
     "rollout": ("rollout", "--env", "Pendulum-v1", *LONG, "--out", "dump"),
-    "rollout --workers": ("rollout", "--env", "Pendulum-v1", "--workers", "2", *LONG, "-o", "dump"),
     "rollout --shards": (
         *("rollout", "--env", "Pendulum-v1", "--shards", "4", "--workers", "2"),
         *(*LONG, "--out", "dump"),
@@ -50,7 +49,7 @@ def make():
     pathlib.Path("started").touch()
     return gymnasium.make("Pendulum-v1")
 """
-MOMENTS = (0.05, 0.3, 0.9, 1.8)
+MOMENTS = (0.05, 1.2)
 """Processor time of a command and its workers at Ctrl-C, in seconds: how far it gets in a second
 depends on the load.
 """

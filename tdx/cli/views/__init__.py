@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
+from tdx.foundation.serialization import Result
 from tdx.foundation.text import escape_control_characters
 
 Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "title", "heading"]
@@ -140,26 +141,51 @@ TextBlock = Table | Heading | Paragraph | Code
 class View:
     """A result for all output formats.
 
-    ``records`` contains the items of the lists in ``data`` with the same values, flat instead of
-    nested. The rest of ``data`` describes the whole result. An output format creates only what it
-    shows.
+    The records contain the items of the lists in the result with the same values, flat instead of
+    nested. The rest of the result describes the whole. An output format creates only what it shows.
 
     Args:
         kind: Kind of the result in JSON.
-        data: Returns the complete result as plain data, for json.
-        records: Returns rows as plain data, for jsonl and csv.
-        blocks: Layout for a width in columns, for table and md.
+        result: The result, or a function that returns it as plain data, for json.
+        blocks: Layout for a width in columns, for table, md and HTML.
+        records: Returns the rows for jsonl and csv. ``None``: the result is the only one.
+        calls: Each stage of the chain in the ``--t`` grammar, for a result about a chain.
         names: Columns of csv if there are no records.
     """
 
     kind: str
-    data: Callable[[], Mapping[str, Any]]
-    records: Callable[[], Iterable[Mapping[str, Any]]]
-    blocks: Callable[[int], Sequence[Block]]
+    result: Result | Callable[[], Mapping[str, Any]]
+    blocks: Callable[[int], Iterable[Block]]
+    records: Callable[[], Iterable[Result | Mapping[str, Any]]] | None = None
+    calls: Sequence[str] | None = None
     names: Sequence[str] = ()
 
+    def data(self) -> Mapping[str, Any]:
+        """Return the whole result as plain data."""
+        result = self.result
+        data = dict(result.to_dict() if isinstance(result, Result) else result())
+        if self.calls is None:
+            return data
+        stages: list[dict[str, Any]] = data.setdefault("stages", [{} for _ in self.calls])
+        for index, (stage, call) in enumerate(zip(stages, self.calls, strict=True)):
+            stage.update(StageCall(stage=index, transform=call.partition("(")[0], call=call))
+        return data
 
-def text_blocks(blocks: Sequence[Block]) -> list[TextBlock]:
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each record as plain data."""
+        for record in [self.data()] if self.records is None else self.records():
+            yield record.to_dict() if isinstance(record, Result) else record
+
+
+class StageCall(TypedDict):
+    """JSON entries of each stage of a chain."""
+
+    stage: int
+    transform: str
+    call: str
+
+
+def text_blocks(blocks: Iterable[Block]) -> list[TextBlock]:
     """Return what a terminal and Markdown show of blocks.
 
     Control and bidirectional characters are escaped.
@@ -241,27 +267,6 @@ def change_text(before: str, after: str) -> str:
 def fact(title: str, text: str, style: Style = "") -> Paragraph:
     """Return an indented line of a title and a text."""
     return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
-
-
-class StageCall(TypedDict):
-    """JSON entries of each stage of a chain."""
-
-    stage: int
-    transform: str
-    call: str
-
-
-def add_calls(data: dict[str, Any], calls: Sequence[str]) -> dict[str, Any]:
-    """Add the stages of a chain to a document about it, or their calls to its stages.
-
-    Args:
-        data: The document, which is changed.
-        calls: Each stage in the ``--t`` grammar.
-    """
-    stages: list[dict[str, Any]] = data.setdefault("stages", [{} for _ in calls])
-    for index, (stage, call) in enumerate(zip(stages, calls, strict=True)):
-        stage.update(StageCall(stage=index, transform=call.partition("(")[0], call=call))
-    return data
 
 
 def stage_list(calls: Sequence[str]) -> list[Paragraph]:

@@ -16,7 +16,6 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    add_calls,
     change_text,
     count_text,
     stage_list,
@@ -42,9 +41,6 @@ def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False
         graph: Draw the chain as a diagram instead of a table.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
     def blocks(width: int) -> list[Block]:
         if not report.stages:
             return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
@@ -56,7 +52,7 @@ def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False
                 return [_head(report), *stage_list(calls), table]
         return [_head(report), *_narrow_stages(report, calls)]
 
-    return View("chain", data, lambda: _stage_records(report, calls), blocks)
+    return View("chain", report, blocks, lambda: _stage_records(report, calls), calls)
 
 
 def _head(report: ChainReport) -> Heading:
@@ -211,9 +207,6 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(lineage.to_dict(), calls)
-
     def blocks(width: int) -> list[Block]:
         head = Heading(lineage.env, _version_count(lineage), level=1)
         for whole in (True, False):
@@ -222,7 +215,7 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
                 return [head, *stage_list(calls), table]
         return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
 
-    return View("keys", data, lambda: _version_records(lineage.versions), blocks)
+    return View("keys", lineage, blocks, lambda: _version_records(lineage.versions), calls)
 
 
 def _version_count(lineage: Lineage) -> str:

@@ -6,8 +6,9 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
 from urllib.parse import quote
 
 from tdx import __version__
@@ -27,6 +28,7 @@ from tdx.cli.views import (
 )
 from tdx.foundation.errors import Where
 from tdx.foundation.keys import format_key
+from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.explanations import Explanation, explain_code
 from tdx.inspection.lint.rule import Severity
@@ -94,12 +96,9 @@ def check_view(
         return [*found, *_summary(report), *notes]
 
     def data() -> dict[str, Any]:
-        return report.to_dict() if fixes is None else {**report.to_dict(), "fixed": fixes}
+        return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (finding.to_dict() for finding in report.findings)
-
-    return View("check", data, records, blocks, _COLUMNS)
+    return View("check", data, blocks, lambda: report.findings, names=_COLUMNS)
 
 
 def _outcomes(report: CheckReport) -> Iterator[Block]:
@@ -225,23 +224,23 @@ def explain_view(explained: Explanation) -> View:
         prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
         return [head, *prose, *_examples(explained)]
 
-    return View("explanation", explained.to_dict, lambda: [explained.to_dict()], blocks)
+    return View("explanation", explained, blocks)
 
 
-class CodeEntries(TypedDict):
-    """JSON entries of a code in the list of codes."""
+@dataclass(frozen=True, slots=True)
+class CodeRow(Result):
+    """A code in the list of codes.
 
-    code: str
-    family: str
-    name: str
-    severity: Severity
-    title: str
+    Args:
+        explained: Explanation of the code.
+    """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry("code", "explained.code"), Entry("family", "explained.kind")),
+        *(Entry(name, f"explained.{name}") for name in ("name", "severity", "title")),
+    )
 
-class CodesEntries(TypedDict):
-    """JSON entries of the list of codes."""
-
-    codes: list[CodeEntries]
+    explained: Explanation
 
 
 def codes_view(explained: Sequence[Explanation]) -> View:
@@ -250,10 +249,7 @@ def codes_view(explained: Sequence[Explanation]) -> View:
     Args:
         explained: Explanations to show.
     """
-    names = ("code", "family", "name", "severity", "title")
-
-    def records() -> list[dict[str, Any]]:
-        return [{name: each.to_dict()[name] for name in names} for each in explained]
+    codes = [CodeRow(each) for each in explained]
 
     def blocks(width: int) -> list[Block]:
         rows = [
@@ -272,7 +268,7 @@ def codes_view(explained: Sequence[Explanation]) -> View:
             return [table]
         return [Table([columns[0], columns[3]], [[row[0], row[3]] for row in rows])]
 
-    return View("codes", lambda: {"codes": records()}, records, blocks)
+    return View("codes", lambda: {"codes": to_plain(codes)}, blocks, lambda: codes)
 
 
 def _aside(explained: Explanation) -> str:

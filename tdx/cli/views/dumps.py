@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from tdx.cli.output import UNLIMITED, table_width
 from tdx.cli.views import (
@@ -14,7 +14,6 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
-    add_calls,
     count_text,
     duration_text,
     stage_list,
@@ -47,7 +46,7 @@ def summary_view(path: str, manifest: Manifest) -> View:
     def blocks(width: int) -> list[Block]:
         return [dump_head(data), dump_facts(data)]
 
-    return View("rollout", lambda: data, lambda: [flat_summary(data)], blocks)
+    return View("rollout", lambda: data, blocks, lambda: [flat_summary(data)])
 
 
 def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
@@ -70,11 +69,9 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
             ]
         return shown
 
-    def records() -> list[dict[str, Any]]:
-        return [each.to_dict() for each in result.failures]
-
     whole = {**data, **result.to_dict(), "shards": data["shards"]}
-    return View("sharded_rollout", lambda: whole, records, blocks, ("shard", "attempts", "message"))
+    names = ("shard", "attempts", "message")
+    return View("sharded_rollout", lambda: whole, blocks, lambda: result.failures, names=names)
 
 
 def dump_head(data: Mapping[str, Any], name: str | None = None) -> Heading:
@@ -162,7 +159,7 @@ def estimate_view(estimate: Estimate) -> View:
         columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
         return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
 
-    return View("rollout_estimate", estimate.to_dict, lambda: records, blocks)
+    return View("rollout_estimate", estimate, blocks, lambda: records)
 
 
 def _speed(estimate: Estimate) -> Iterator[str]:
@@ -184,9 +181,7 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
         overview: Overview of the dump.
         name: Name of the dump. ``None``: its path.
     """
-    data = add_calls(overview.to_dict(), overview.calls)
-    if name is not None:
-        data["path"] = name
+    data = overview.to_dict() | ({} if name is None else {"path": name})
 
     def blocks(width: int) -> list[Block]:
         result: list[Block] = [
@@ -199,10 +194,7 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
         result += [Heading("entries"), *_entries(overview.entries, width)]
         return [*result, *_episodes(overview, width)]
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in overview.episodes)
-
-    return View("dump", lambda: data, records, blocks)
+    return View("dump", lambda: data, blocks, lambda: overview.episodes, calls=overview.calls)
 
 
 def _histograms(overview: Overview) -> Table:
@@ -267,13 +259,6 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
         yield Paragraph([Cell(more, "dim")])
 
 
-class DumpsEntries(TypedDict):
-    """JSON entries of a list of dumps."""
-
-    folder: str
-    dumps: list[Listed]
-
-
 def list_view(dumps: Sequence[Listed], root: str) -> View:
     """Lay out a list of dumps.
 
@@ -296,7 +281,7 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
         return [_dumps(dumps, width), *lines]
 
-    return View("dumps", data, records, blocks)
+    return View("dumps", data, blocks, records)
 
 
 def _dumps(dumps: Sequence[Listed], width: int) -> Table:
@@ -358,7 +343,7 @@ def export_view(result: Exported) -> View:
     def records() -> Iterator[dict[str, Any]]:
         return ({"path": result.path, **each.to_dict()} for each in result.entries)
 
-    return View("export", result.to_dict, records, blocks)
+    return View("export", result, blocks, records)
 
 
 def _export_facts(result: Exported) -> Table:
@@ -411,4 +396,4 @@ def import_view(result: Imported) -> View:
     def records() -> list[dict[str, Any]]:
         return [{**flat_summary(data), "imported": result.source, "format": result.format}]
 
-    return View("import", result.to_dict, records, blocks)
+    return View("import", result, blocks, records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tdx.cli.output import mermaid_label, table_width
@@ -15,7 +15,6 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
-    add_calls,
     fact,
     stage_list,
 )
@@ -42,9 +41,6 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
     def blocks(width: int) -> list[Block]:
         stages = _stage_table(report)
         versions = _version_table(report)
@@ -56,7 +52,8 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         head = Heading(report.env, report.plan.executor, level=1)
         return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
 
-    return View("plan", data, lambda: _records(report, data()), blocks)
+    view = View("plan", report, blocks, lambda: _records(report, view.data()), calls)
+    return view
 
 
 def _facts(report: PlanReport) -> Iterator[Paragraph]:
@@ -140,7 +137,7 @@ def _narrow_versions(report: PlanReport) -> Iterator[Block]:
         yield Paragraph([Cell("read by ", "dim"), _readers(report, version)], indent=4)
 
 
-def _records(report: PlanReport, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _records(report: PlanReport, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a record for each stage, then one for each version."""
     for stage in data["stages"]:
         yield {"record": "stage", "executor": data["executor"], **stage}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from tdx.cli.charts import flame_chart, times_plot
 from tdx.cli.output import UNLIMITED
@@ -26,11 +26,8 @@ from tdx.cli.views import (
 )
 from tdx.cli.views.profile_comparisons import (
     advice_blocks,
-    advice_data,
     comparison_blocks,
-    comparison_data,
     marginal_blocks,
-    marginal_data,
     verdict,
 )
 from tdx.cli.views.profile_table import (
@@ -46,13 +43,13 @@ from tdx.cli.views.profile_table import (
     whole_number,
 )
 from tdx.core.meter import Lane
-from tdx.profiling.compare import Limit, ProfileComparison
+from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
     DeviceUse,
     MemoryUse,
-    Mode,
     ModeProfile,
     OperatorUse,
     Profile,
@@ -88,27 +85,28 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class Extras(Result):
     """Other measurements to show with a profile.
 
     Args:
         marginal: Cost of the chain without each of its stages, for each mode.
         comparison: Comparison with a baseline.
-        limits: Limits of the comparison.
-        baseline: Name of the baseline.
         advice: Changes that were tried, for each mode.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry(name, optional=True) for name in ("marginal", "advice")),
+        Entry("comparison", omit_none=True),
+    )
+
     marginal: tuple[MarginalCosts, ...] = ()
     comparison: ProfileComparison | None = None
-    limits: tuple[Limit, ...] = ()
-    baseline: str = ""
-    advice: tuple[tuple[Mode, Suggestions], ...] = ()
+    advice: tuple[Suggestions, ...] = ()
 
     @property
     def failed(self) -> bool:
         """True if a limit of the comparison is exceeded."""
-        return self.comparison is not None and bool(self.comparison.failures)
+        return self.comparison is not None and self.comparison.failed
 
 
 def profile_view(
@@ -132,32 +130,22 @@ def profile_view(
         return [*result, *extra_blocks(extras, width)]
 
     def data() -> dict[str, Any]:
-        return profile_to_json(profile) | _extra_data(extras)
+        others = {name: value for name, value in extras.to_dict().items() if value}
+        return profile_to_json(profile) | others
 
-    return View("profile", data, lambda: _records(profile, layout), blocks)
+    return View("profile", data, blocks, lambda: _records(profile, layout))
 
 
 def extra_blocks(extras: Extras, width: int) -> Iterator[Block]:
     """Yield the other measurements."""
     for cost in extras.marginal:
         yield from marginal_blocks(cost, width)
-    for mode, advice in extras.advice:
-        yield from advice_blocks(mode, advice)
+    for advice in extras.advice:
+        yield from advice_blocks(advice)
     if extras.comparison is not None:
-        result = verdict(extras.comparison, extras.limits)
-        yield Heading(f"comparison with {extras.baseline}", result)
-        yield from comparison_blocks(extras.comparison, extras.limits, width)
-
-
-def _extra_data(extras: Extras) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    if extras.marginal:
-        data["marginal"] = [marginal_data(cost) for cost in extras.marginal]
-    if extras.advice:
-        data["advice"] = [advice_data(mode, advice) for mode, advice in extras.advice]
-    if extras.comparison is not None:
-        data["comparison"] = {"baseline": extras.baseline, **comparison_data(extras.comparison)}
-    return data
+        comparison = extras.comparison
+        yield Heading(f"comparison with {comparison.baseline}", verdict(comparison))
+        yield from comparison_blocks(comparison, width)
 
 
 def _head(profile: Profile) -> Iterator[Block]:

@@ -13,56 +13,51 @@ from tdx.profiling.calibration import FIGURE, Calibration, DetectableChange
 from tdx.profiling.compare import (
     TOTAL_LABEL,
     FigureChange,
-    Limit,
     LimitViolation,
     ProfileComparison,
 )
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts
-from tdx.profiling.result import Mode
 from tdx.profiling.suggestions import Suggestions, TriedChange
 
 _SLIGHT = 0.005
 _OPTIONAL_CHANGE_COLUMNS = ("noise", "before", "lane")
 
 
-def comparison_view(
-    comparison: ProfileComparison, limits: Sequence[Limit], before: str, after: str
-) -> View:
+def comparison_view(comparison: ProfileComparison, before: str, after: str) -> View:
     """Lay out which parts are slower or faster.
 
     Args:
         comparison: Comparison to show.
-        limits: Limits of the comparison.
         before: Name of the first profile.
         after: Name of the second profile.
     """
 
-    def blocks(width: int) -> list[Block]:
-        head = Heading(f"{before} → {after}", verdict(comparison, limits), level=1)
-        return [head, *comparison_blocks(comparison, limits, width)]
+    def blocks(width: int) -> Iterator[Block]:
+        yield Heading(f"{before} → {after}", verdict(comparison), level=1)
+        yield from comparison_blocks(comparison, width)
 
-    def data() -> dict[str, Any]:
-        return comparison_data(comparison)
+    def records() -> Iterator[dict[str, Any]]:
+        limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
+        for change in comparison.changes:
+            yield {**change.to_dict(), "limit": limits.get(id(change))}
 
-    return View("profile_comparison", data, lambda: _change_records(comparison), blocks)
+    return View("profile_comparison", comparison, blocks, records)
 
 
-def verdict(comparison: ProfileComparison, limits: Sequence[Limit]) -> str:
+def verdict(comparison: ProfileComparison) -> str:
     """Return the result in a few words."""
     if comparison.failures:
         return f"too slow: {', '.join(_part_name(label) for label in comparison.failing)}"
-    return "within the limits" if limits else "no limits given"
+    return "within the limits" if comparison.limits else "no limits given"
 
 
-def comparison_blocks(
-    comparison: ProfileComparison, limits: Sequence[Limit], width: int
-) -> Iterator[Block]:
+def comparison_blocks(comparison: ProfileComparison, width: int) -> Iterator[Block]:
     """Yield the differences without a heading."""
     for failure in comparison.failures:
         yield Paragraph([Cell("too slow: ", "bad"), Cell(failure.message)], indent=2)
     for difference in comparison.differences:
         yield Paragraph([Cell("different: ", "changed"), Cell(difference)], indent=2)
-    figures = {limit.figure for limit in limits} or {"mean"}
+    figures = {limit.figure for limit in comparison.limits} or {"mean"}
     changes = [
         change
         for change in comparison.changes
@@ -127,41 +122,6 @@ def _percent(share: float) -> str:
     return "new" if math.isinf(share) else f"{share:+.0%}"
 
 
-def comparison_data(comparison: ProfileComparison) -> dict[str, Any]:
-    """Return the differences as plain data."""
-    return {
-        "failed": bool(comparison.failures),
-        "failures": [
-            {"limit": each.limit.text, "message": each.message, **_change_data(each.change)}
-            for each in comparison.failures
-        ],
-        "differences": list(comparison.differences),
-        "gone": [{"label": label, "lane": lane} for label, lane in comparison.removed],
-        "new": [{"label": label, "lane": lane} for label, lane in comparison.new],
-        "changes": [_change_data(change) for change in comparison.changes],
-    }
-
-
-def _change_data(change: FigureChange) -> dict[str, Any]:
-    return {
-        "mode": change.mode,
-        "label": change.label,
-        "lane": change.lane,
-        "figure": change.figure,
-        "before_us": round(change.before_us, 4),
-        "after_us": round(change.after_us, 4),
-        "ratio": None if math.isinf(change.ratio) else round(change.ratio, 4),
-        "noise": round(change.noise, 4),
-        "significant": bool(change.is_significant),
-    }
-
-
-def _change_records(comparison: ProfileComparison) -> Iterator[dict[str, Any]]:
-    limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
-    for change in comparison.changes:
-        yield {**_change_data(change), "limit": limits.get(id(change))}
-
-
 def calibration_view(calibration: Calibration) -> View:
     """Lay out the smallest changes that profiles can show.
 
@@ -195,14 +155,8 @@ def calibration_view(calibration: Calibration) -> View:
             Paragraph([Cell("suggested limit: ", "dim"), limit], indent=2),
         ]
 
-    def data() -> dict[str, Any]:
-        return {**calibration.to_dict(), "limit": calibration.limit}
-
-    def records() -> Iterator[dict[str, Any]]:
-        return (change.to_dict() for change in calibration.changes)
-
     has_modes = len({change.mode for change in calibration.changes}) > 1
-    return View("profile_calibration", data, records, blocks)
+    return View("profile_calibration", calibration, blocks, lambda: calibration.changes)
 
 
 _MARGINAL_TITLES = ("stage", "own time", "saved without it", "noise", "effect on others", "share")
@@ -251,54 +205,14 @@ def _format_signed(value: float) -> str:
     return f"-{micros(-value)}" if value < 0 else micros(value)
 
 
-def marginal_data(marginal: MarginalCosts) -> dict[str, Any]:
-    """Return the measurement as plain data."""
-    return {
-        "mode": marginal.mode,
-        "step_us": marginal.step_us,
-        "error": marginal.error,
-        "stages": [
-            {
-                "stage": stage.index,
-                "name": stage.name,
-                "own_us": stage.own_us,
-                "needed": stage.needed,
-                **_marginal_cost_data(stage),
-            }
-            for stage in marginal.stages
-        ],
-    }
-
-
-def _marginal_cost_data(stage: MarginalCost) -> dict[str, Any]:
-    cost = stage.cost
-    return {
-        "saved_us": None if cost is None else finite(cost.saved_us),
-        "noise_us": None if cost is None else finite(cost.noise_us),
-        "for_neighbors_us": finite(stage.for_neighbors_us),
-        "significant": cost is not None and bool(cost.is_significant),
-        "turns": 0 if cost is None else cost.turns,
-    }
-
-
-def finite(value: float | None) -> float | None:
-    """Return a finite number, or ``None`` for JSON."""
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
 _VALUES = {"same": "same values", "close": "values within 1 %", "other": "different values"}
 
 
-def advice_blocks(mode: Mode, advised: Suggestions) -> Iterator[Block]:
-    """Yield the changes that saved time, then the others.
-
-    Args:
-        mode: Execution mode.
-        advised: Changes that were tried.
-    """
+def advice_blocks(advised: Suggestions) -> Iterator[Block]:
+    """Yield the changes that saved time, then the others."""
     tried = len(advised.advice) + len(advised.without_gain)
     result = f"{count_text(tried, 'change')} tried, {len(advised.advice)} saved time"
-    yield Heading(f"advice, {mode}", result)
+    yield Heading(f"advice, {advised.mode}", result)
     if advised.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
     for advice in advised.advice:
@@ -324,37 +238,7 @@ def _advice(advice: TriedChange) -> Iterator[Block]:
 
 def _saving(advice: TriedChange) -> str:
     saving = advice.saving
-    noise = finite(saving.noise_us)
-    tolerance = "" if noise is None else f" ± {micros(noise)}"
+    tolerance = f" ± {micros(saving.noise_us)}" if math.isfinite(saving.noise_us) else ""
     before, after = micros(saving.before_us), micros(saving.after_us)
     saved = f"{'-' if saving.saved_us < 0 else ''}{micros(abs(saving.saved_us))}"
     return f"{before} → {after} µs per step, saved {saved}{tolerance}; {_VALUES[advice.values]}"
-
-
-def advice_data(mode: Mode, result: Suggestions) -> dict[str, Any]:
-    """Return the measurement as plain data."""
-    return {
-        "mode": mode,
-        "advice": [_advice_item_data(each) for each in result.advice],
-        "without_gain": [_advice_item_data(each) for each in result.without_gain],
-        "refused": list(result.refused),
-        "interrupted": result.interrupted,
-    }
-
-
-def _advice_item_data(advice: TriedChange) -> dict[str, Any]:
-    remedy, saving = advice.candidate, advice.saving
-    return {
-        "kind": remedy.kind,
-        "stages": list(remedy.stages),
-        "found": remedy.found,
-        "change": remedy.change,
-        "chain": [format_stage(stage) for stage in remedy.pipeline.transforms],
-        "mode": remedy.mode,
-        "before_us": finite(saving.before_us),
-        "after_us": finite(saving.after_us),
-        "saved_us": finite(saving.saved_us),
-        "saved_share": finite(saving.saved_share),
-        "noise_us": finite(saving.noise_us),
-        "values": advice.values,
-    }

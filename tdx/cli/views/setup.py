@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tdx.cli.output import table_width
 from tdx.cli.views import (
@@ -18,6 +19,7 @@ from tdx.cli.views import (
     View,
     count_text,
 )
+from tdx.foundation.serialization import Result, to_plain
 from tdx.foundation.settings import Settings, SettingValue
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def setting_view(setting: SettingValue) -> View:
         setting: Setting to show.
     """
     shown = [] if setting.value is None else [Paragraph([Cell(str(setting.value))])]
-    return View("setting", setting.to_dict, lambda: [setting.to_dict()], lambda width: shown)
+    return View("setting", setting, lambda width: shown)
 
 
 def config_view(settings: Settings) -> View:
@@ -47,10 +49,7 @@ def config_view(settings: Settings) -> View:
         table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
         return [Heading(str(settings.path), state, level=1), table]
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (found.to_dict() for found in settings.values)
-
-    return View("config", settings.to_dict, records, blocks)
+    return View("config", settings, blocks, lambda: settings.values)
 
 
 def _row(setting: SettingValue) -> list[Cell]:
@@ -95,10 +94,7 @@ def doctor_view(report: DoctorReport) -> View:
             return [head, with_hints]
         return [head, table, *([Heading("hints")] if hints else []), *map(_hint, hints)]
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in report.diagnoses)
-
-    return View("doctor", report.to_dict, records, blocks)
+    return View("doctor", report, blocks, lambda: report.diagnoses)
 
 
 def _summary(report: DoctorReport) -> str:
@@ -110,17 +106,17 @@ def _hint(diagnosis: Diagnosis) -> Paragraph:
     return Paragraph([Cell(f"{diagnosis.name}: ", "name"), Cell(diagnosis.hint or "")])
 
 
-class KindEntries(TypedDict):
-    """JSON entries of a kind of document."""
+@dataclass(frozen=True, slots=True)
+class DocumentKind(Result):
+    """A kind of document.
+
+    Args:
+        name: Value of its entry ``kind``.
+        command: Command that prints it.
+    """
 
     name: str
     command: str
-
-
-class KindsEntries(TypedDict):
-    """JSON entries of the kinds of documents."""
-
-    kinds: list[KindEntries]
 
 
 def kinds_view(commands: Mapping[str, str]) -> View:
@@ -129,12 +125,10 @@ def kinds_view(commands: Mapping[str, str]) -> View:
     Args:
         commands: Command that prints each kind.
     """
-    records: list[KindEntries] = [
-        {"name": name, "command": command} for name, command in commands.items()
-    ]
+    kinds = [DocumentKind(name, command) for name, command in commands.items()]
 
     def blocks(width: int) -> list[Block]:
-        rows = [[Cell(each["name"], "name"), Cell(each["command"])] for each in records]
+        rows = [[Cell(kind.name, "name"), Cell(kind.command)] for kind in kinds]
         return [Table([Column("kind", fixed=True), Column("printed by")], rows)]
 
-    return View("kinds", lambda: {"kinds": records}, lambda: records, blocks)
+    return View("kinds", lambda: {"kinds": to_plain(kinds)}, blocks, lambda: kinds)

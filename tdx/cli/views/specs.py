@@ -16,7 +16,6 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    add_calls,
     change_text,
     stage_list,
 )
@@ -188,9 +187,6 @@ def spec_view(
     selected = selected.only_changes() if changes else selected
     each = stages or changes or key is not None
 
-    def data() -> dict[str, Any]:
-        return add_calls(selected.to_dict(each=each), calls)
-
     def blocks(width: int) -> list[Block]:
         if changes:
             return _changes(selected, calls, width)
@@ -200,7 +196,13 @@ def spec_view(
             return [*_head(selected, calls), *_each_stage(selected, calls, width)]
         return [*_head(selected, calls), _whole_chain(selected, width)]
 
-    return View("spec", data, lambda: _records(selected, calls, each=each), blocks)
+    return View(
+        "spec",
+        lambda: selected.to_dict(each=each),
+        blocks,
+        lambda: _records(selected, calls, each=each),
+        calls,
+    )
 
 
 def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:

@@ -16,7 +16,6 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    add_calls,
     count_text,
     stage_list,
 )
@@ -45,9 +44,6 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
     def blocks(width: int) -> list[Block]:
         facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
         batch = f"batch {shape_text(report.batch_size)}  {facts}"
@@ -60,7 +56,7 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
             result += [block for violation in report.violations for block in _violation(violation)]
         return result
 
-    return View("values", data, lambda: _records(report), blocks)
+    return View("values", report, blocks, lambda: _records(report), calls)
 
 
 def _phase_heading(phase: PhaseValues) -> Heading:
@@ -224,9 +220,6 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
         calls: Each stage as a call.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
     def blocks(width: int) -> list[Block]:
         facts = f"after {count_text(report.steps, 'random step')}"
         result: list[Block] = [Heading(report.env, facts, level=1), *stage_list(calls)]
@@ -236,7 +229,7 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
         rows = [_state_row(each, marked=bool(report.steps)) for each in report.entries]
         return [*result, Table([Column(title) for title in titles], rows)]
 
-    return View("state", data, lambda: [each.to_dict() for each in report.entries], blocks)
+    return View("state", report, blocks, lambda: report.entries, calls)
 
 
 def _state_row(entry: StateEntry, *, marked: bool) -> list[Cell]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from tdx.cli.views import Block, Cell, Column, Heading, Paragraph, Table, View, count_text
 from tdx.cli.views.dumps import next_step, size_text
 from tdx.rollouts.dump.verification import Repair, Verification
@@ -41,10 +38,7 @@ def verify_view(result: Verification) -> View:
             blocks.append(Paragraph([Cell(repair, "dim")]))
         return blocks
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in result.problems)
-
-    return View("verification", result.to_dict, records, blocks, _PROBLEM)
+    return View("verification", result, blocks, lambda: result.problems, names=_PROBLEM)
 
 
 def repair_view(result: Repair) -> View:
@@ -71,7 +65,7 @@ def repair_view(result: Repair) -> View:
         return [*verdict, table]
 
     data = {"path": result.verification.path, **result.to_dict()}
-    return View("repair", lambda: data, lambda: [data], blocks)
+    return View("repair", lambda: data, blocks)
 
 
 def _amounts(chunks: int, steps: int, episodes: int) -> str:

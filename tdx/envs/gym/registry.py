@@ -31,6 +31,7 @@ from tdx.foundation.errors import (
     summarize_error,
 )
 from tdx.foundation.files import write_atomically
+from tdx.foundation.serialization import Result
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -40,7 +41,7 @@ _LIST_HINT = "`tdx list envs` shows all ids; for other packages use module:EnvId
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredEnv:
+class RegisteredEnv(Result):
     """A registered env.
 
     Args:
