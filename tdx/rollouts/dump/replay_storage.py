@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tdx.data.saved import Saved
-from tdx.data.snapshots import TensorRows
-from tdx.data.storage import Storage
+from tdx.data.storage import Storage, TensorStorage
 from tdx.foundation.errors import ArgumentError
 from tdx.rollouts.dump.reading import Dump, open_dump
 
@@ -98,7 +97,7 @@ class DumpStorage(Storage):
     def empty(self, empty_write_count: bool = True) -> None:
         self._refuse()
 
-    def as_tensors(self) -> TensorRows:
+    def as_tensors(self) -> TensorStorage:
         self._refuse()
 
     def load_saved(self, saved: Saved) -> None:
