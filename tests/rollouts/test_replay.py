@@ -149,6 +149,7 @@ def test_unfinished_replay_is_not_offered_for_resuming(tmp_path: Path) -> None:
     manifest.complete = False
     with Container.open(tmp_path / "replayed") as root:
         manifest.save(root)
-    shown = str(summary_view("replayed", Manifest.load(tmp_path / "replayed")).blocks(100)[0])
+    view = summary_view("replayed", Manifest.load(tmp_path / "replayed"))
+    shown = str(next(iter(view.blocks(100))))
     assert "--resume" not in shown
     assert f"replay {tmp_path / 'source'} again with --force" in shown

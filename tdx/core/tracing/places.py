@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 import tensordict.nn
 from tensordict import TensorDictBase
@@ -15,16 +15,35 @@ from torch import nn
 from tdx.core.chain import StageSpecs, chain_stages, declares, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
-from tdx.core.envs.spec_violations import spec_leaves
-from tdx.core.tracing.recorder import Recorder
 from tdx.core.tracing.traces import Direction, Kind, Place
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
 from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.patches import Patches
+from tdx.specs.violations import spec_leaves
 
 Hooked = Callable[..., Any]
+
+
+class HookRecorder(Protocol):
+    """Calls the hooks of a chain and records what they write.
+
+    Args:
+        is_busy: True while hooks run as they are: between two resets or steps, and inside a hook.
+    """
+
+    is_busy: bool
+
+    def call(
+        self, place: Place, direction: Direction, function: Hooked, *arguments: Any
+    ) -> TensorDictBase:
+        """Call a hook and return its result."""
+        ...
+
+    def settle(self, place: Place, direction: Direction, result: Any) -> None:
+        """Record what was written outside of any hook."""
+        ...
 
 
 def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:
@@ -135,7 +154,7 @@ class TracedChain:
 
     def __init__(self, env: EnvBase) -> None:
         self.env = env
-        self.record: Recorder | None = None
+        self.record: HookRecorder | None = None
         self.thread = 0
         self.other_threads: set[int] = set()
         """Threads that stepped the env during a reset or step of this one."""
