@@ -91,7 +91,7 @@ class ChainProgram:
 
     def __init__(self, chain: Compose) -> None:
         self.chain = chain
-        functions = [each.function for each in chain if isinstance(each, CallableTransform)]
+        functions = [stage.function for stage in chain if isinstance(stage, CallableTransform)]
         self._functions = functions if len(functions) == len(chain) else None
         self._hooks = forward_hooks(chain)
         self._steps = tuple((stage, _plain_pairs(stage), *forward_hooks(stage)) for stage in chain)

@@ -34,13 +34,13 @@ def resolve_members(index: Any, count: int) -> int | list[int]:
     if isinstance(index, slice):
         return list(range(count))[index]
     try:
-        found = torch.as_tensor(list(index) if isinstance(index, range) else index)
+        numbers = torch.as_tensor(list(index) if isinstance(index, range) else index)
     except (TypeError, ValueError, RuntimeError):
-        found = torch.zeros(())
-    if found.ndim > 1 or found.is_floating_point() or found.dtype is torch.bool:
+        numbers = torch.zeros(())
+    if numbers.ndim > 1 or numbers.is_floating_point() or numbers.dtype is torch.bool:
         raise IndexError(f"cannot select members of an ensemble by {index!r}")
-    members = [range(count)[i] for i in found.reshape(-1).tolist()]
-    return members if found.ndim else members[0]
+    members = [range(count)[i] for i in numbers.reshape(-1).tolist()]
+    return members if numbers.ndim else members[0]
 
 
 def _refuse_writes(*args: Any, **kwargs: Any) -> NoReturn:
@@ -69,7 +69,7 @@ class StorageEnsemble(Storage):
     def __init__(
         self, *storages: Storage, transforms: Sequence[Transform | None] | None = None
     ) -> None:
-        super().__init__(max(sum(each.max_size for each in storages), 1))
+        super().__init__(max(sum(storage.max_size for storage in storages), 1))
         if transforms is not None and len(transforms) != len(storages):
             raise ArgumentError(
                 f"there are {len(storages)} storages and {len(transforms)} transforms",
@@ -358,16 +358,16 @@ class ReplayBufferEnsemble(ReplayBuffer):
             if any(part is not None for part in (storages, samplers, writers)):
                 raise ArgumentError("both buffers and parts are given", hint="pass one of the two")
             storages = StorageEnsemble(
-                *(each.storage for each in buffers),
-                transforms=[each.transform for each in buffers],
+                *(buffer.storage for buffer in buffers),
+                transforms=[buffer.transform for buffer in buffers],
             )
             samplers = SamplerEnsemble(
-                *(each.sampler for each in buffers),
+                *(buffer.sampler for buffer in buffers),
                 p=p,
                 sample_from_all=sample_from_all,
                 num_buffer_sampled=num_buffer_sampled,
             )
-            writers = WriterEnsemble(*(each.writer for each in buffers))
+            writers = WriterEnsemble(*(buffer.writer for buffer in buffers))
         if storages is None or samplers is None or writers is None:
             raise ArgumentError(
                 "the buffers are missing", hint="pass buffers, or storages, samplers and writers"
@@ -484,8 +484,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             index = [torch.atleast_1d(_as_rows(batch.info["index"])) for batch in batches]
             info = {
                 "index": TensorDict(index=collate(index), buffer_ids=torch.tensor(chosen))
-                if len({each.shape for each in index}) == 1
-                else [TensorDict(index=each) for each in index],
+                if len({rows.shape for rows in index}) == 1
+                else [TensorDict(index=rows) for rows in index],
                 "buffer_ids": torch.tensor(chosen),
             }
             return Batch(data, info, any(batch.ended for batch in batches), before)
@@ -508,7 +508,9 @@ class ReplayBufferEnsemble(ReplayBuffer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each buffer, by its number, and of the chain."""
-        state: dict[str, Any] = {str(i): each.state_dict() for i, each in enumerate(self._members)}
+        state: dict[str, Any] = {
+            str(i): member.state_dict() for i, member in enumerate(self._members)
+        }
         return state | {"_transforms": self._transform.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -563,8 +565,8 @@ def _with_collate_fns(
             hint="pass one for each buffer",
         )
     copies = [_twin(member) for member in members]
-    for each, function in zip(copies, collate_fns, strict=True):
-        each._collate_fn = function
+    for copied, function in zip(copies, collate_fns, strict=True):
+        copied._collate_fn = function
     return tuple(copies)
 
 
@@ -575,7 +577,7 @@ def _draw(member: ReplayBuffer, count: int) -> Batch:
     if not batch.ended or drawn >= count or not hasattr(batch.data, "shape"):
         return batch
     rest = _draw(member, count - drawn)
-    index = torch.cat([_as_rows(each.info["index"]) for each in (batch, rest)])
+    index = torch.cat([_as_rows(part.info["index"]) for part in (batch, rest)])
     return Batch(torch.cat([batch.data, rest.data]), {"index": index}, True, batch.before)
 
 

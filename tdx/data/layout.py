@@ -62,11 +62,11 @@ class Layout:
         if layout.shapes.keys() != self.shapes.keys():
             raise _other_keys(layout, self)
         for path, shape in self.shapes.items():
-            found = (layout.shapes[path], layout.dtypes[path])
-            if found != (shape, self.dtypes[path]):
+            actual = (layout.shapes[path], layout.dtypes[path])
+            if actual != (shape, self.dtypes[path]):
                 raise ArgumentError(
-                    f"the data has shape {tuple(found[0])} and dtype {_name(found[1])} in a step, "
-                    f"the storage {tuple(shape)} and {_name(self.dtypes[path])}",
+                    f"the data has shape {tuple(actual[0])} and dtype {_name(actual[1])} in a "
+                    f"step, the storage {tuple(shape)} and {_name(self.dtypes[path])}",
                     hint="the first data defines the shapes and dtypes of a storage",
                     where=Where(key=normalize_key(path)) if path else None,
                 )
@@ -161,14 +161,14 @@ def build_tensordict(
         path: Path of the tree.
     """
     fields = {}
-    for key, each in tree.items():
-        if type(each) is int:
-            fields[key] = values[each]
-        elif type(each) is dict:
+    for key, node in tree.items():
+        if type(node) is int:
+            fields[key] = values[node]
+        elif type(node) is dict:
             inner = (*path, key)
-            fields[key] = build_tensordict(each, groups, batch, device, names, values, inner)
+            fields[key] = build_tensordict(node, groups, batch, device, names, values, inner)
         else:
-            fields[key] = each
+            fields[key] = node
     size = torch.Size((*batch, *groups[path]))
     if names is not None and len(names) != len(size):
         names = [*names, *[None] * (len(size) - len(names))]
@@ -363,12 +363,14 @@ def stack_trees(items: list[Any]) -> Any:
         return items
     flat = [tree_flatten(item) for item in items]
     leaves, tree = flat[0]
-    if not leaves or any(each != tree for _, each in flat[1:]):
+    if not leaves or any(other != tree for _, other in flat[1:]):
         return items
-    columns = list(zip(*(each for each, _ in flat), strict=True))
-    if not all(isinstance(leaf, (Tensor, bool, int, float)) for each in columns for leaf in each):
+    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    if not all(
+        isinstance(leaf, (Tensor, bool, int, float)) for column in columns for leaf in column
+    ):
         return items
-    stacked = [torch.stack([torch.as_tensor(leaf) for leaf in each]) for each in columns]
+    stacked = [torch.stack([torch.as_tensor(leaf) for leaf in column]) for column in columns]
     return tree_unflatten(stacked, tree)
 
 
@@ -380,7 +382,7 @@ def to_time_first(data: Any, dim: int) -> Any:
         return map_tree(lambda leaf: to_time_first(leaf, dim), data)
     if not hasattr(data, "permute") or data.ndim <= dim:
         return data
-    return data.permute(dim, *(each for each in range(data.ndim) if each != dim))
+    return data.permute(dim, *(other for other in range(data.ndim) if other != dim))
 
 
 def to_written_order(stored: Any, dim: int) -> Any:

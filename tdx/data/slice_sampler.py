@@ -59,7 +59,7 @@ class EpisodeBoundaries:
         trajectories: Tensor | None,
     ) -> None:
         for pair in ((end_key, end_keys), (ends, trajectories)):
-            if None not in [each if each is None else 0 for each in pair]:
+            if all(value is not None for value in pair):
                 raise ArgumentError(
                     "the ends of episodes are given in two ways", hint="remove one of them"
                 )
@@ -722,7 +722,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
     def _choose(
         self, storage: TensorStorage, plan: Plan, count: int
     ) -> tuple[Tensor, Tensor, dict[Any, Tensor]]:
-        if not any(each is self for each in storage.listeners):
+        if not any(listener is self for listener in storage.listeners):
             self.fill_missing(storage)
         counts = plan.starts.long()
         episodes = torch.repeat_interleave(torch.arange(len(counts)), counts)

@@ -186,12 +186,12 @@ class Storage(ABC):
 
     def attach(self, listener: WriteListener) -> None:
         """Notify a sampler of each write. Stored steps count as written."""
-        if not any(each is listener for each in self._listeners):
+        if not any(attached is listener for attached in self._listeners):
             self._listeners.append(listener)
 
     def detach(self, listener: WriteListener) -> None:
         """Stop to notify a sampler."""
-        self._listeners = [each for each in self._listeners if each is not listener]
+        self._listeners = [attached for attached in self._listeners if attached is not listener]
 
     def _notify(self, rows: Tensor) -> None:
         for listener in self._listeners:
@@ -210,7 +210,7 @@ class Storage(ABC):
             index: Step, int64 ``[N]``, ``[N, ndim]``, or a tuple of one tensor per dim.
         """
         if isinstance(index, tuple):
-            index = torch.stack([torch.as_tensor(each) for each in index], -1)
+            index = torch.stack([torch.as_tensor(part) for part in index], -1)
         steps: Tensor = torch.as_tensor(index, dtype=torch.int64)
         return steps
 
@@ -362,11 +362,11 @@ def as_rows(index: Any, rows: int) -> Tensor:
     """
     if isinstance(index, slice):
         index = range(rows)[index]
-    found = torch.tensor(index) if isinstance(index, range) else torch.as_tensor(index)
-    if found.dtype is torch.bool:
-        found = found.nonzero()
-    found = found.reshape(-1).long().cpu()
-    return torch.where(found < 0, found + rows, found)
+    numbers = torch.tensor(index) if isinstance(index, range) else torch.as_tensor(index)
+    if numbers.dtype is torch.bool:
+        numbers = numbers.nonzero()
+    numbers = numbers.reshape(-1).long().cpu()
+    return torch.where(numbers < 0, numbers + rows, numbers)
 
 
 def check_rows(rows: Tensor, count: int, max_rows: int) -> None:
@@ -729,10 +729,10 @@ class TensorStorage(Storage):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, range):
             index = torch.tensor(index)
-        found = self._view()[index]
-        if self._form is None or not isinstance(found, TensorDictBase):
-            return found
-        return self._form(found)
+        entries = self._view()[index]
+        if self._form is None or not isinstance(entries, TensorDictBase):
+            return entries
+        return self._form(entries)
 
     def assign(self, index: Any, data: Any, dim: int) -> None:
         """Replace stored data at an index into data whose time dim is ``dim``."""

@@ -76,8 +76,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         priority = read(written, self.priority_key)
         if priority is None and written.batch_size == data.batch_size:  # a transform dropped it
             priority = read(data, self.priority_key)
-        found: Tensor | None = priority
-        return found
+        result: Tensor | None = priority
+        return result
 
     def _reduce(self, priority: Tensor) -> Tensor:
         """Return one priority per step, ``[N]``."""

@@ -141,14 +141,14 @@ def bound_tensor(value: Any, dtype: torch.dtype, device: torch.device, *, upper:
             value = math.nan if value != value else math.copysign(math.inf, value)
         return torch.tensor(value, dtype=dtype, device=device)
     try:
-        found = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+        bound = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except TypeError as error:
         raise SpecError(
             f"{'high' if upper else 'low'} must contain numbers, got {value!r}",
             hint="give a number, or a tensor of numbers",
         ) from error
-    found = cast(found.detach(), dtype, torch.floor if upper else torch.ceil)
-    return found.to(device)
+    bound = cast(bound.detach(), dtype, torch.floor if upper else torch.ceil)
+    return bound.to(device)
 
 
 def _round_inwards(value: float, dtype: torch.dtype, upper: bool) -> int:

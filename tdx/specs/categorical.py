@@ -38,15 +38,15 @@ def _as_mask(mask: Any, lead: torch.Size, n: int, device: torch.device | None) -
     """
     if mask is None:
         return None
-    found = torch.as_tensor(mask, dtype=torch.bool, device=device)
+    converted = torch.as_tensor(mask, dtype=torch.bool, device=device)
     try:
-        found = found.expand(*lead, n)
+        converted = converted.expand(*lead, n)
     except RuntimeError as error:
         raise SpecError(
-            f"a mask of shape {tuple(found.shape)} does not broadcast to {(*lead, n)}",
+            f"a mask of shape {tuple(converted.shape)} does not broadcast to {(*lead, n)}",
             hint="give the mask the shape of the spec, with n as its last dim",
         ) from error
-    return found
+    return converted
 
 
 def _view_mask(mask: Tensor, lead: torch.Size, view: Callable[[Tensor], Tensor]) -> Tensor:
@@ -418,14 +418,14 @@ class OneHot(TensorSpec):
         """
         if self.use_register:
             val = self._space.assign(val.item() if hasattr(val, "item") else val)
-        found = to_tensor(val)
+        value = to_tensor(val)
         if not ignore_device:
-            found = found.to(self._device)
-        are_vectors = found.dtype is torch.bool or found.is_floating_point()
-        if are_vectors and found.shape[-1:] == self._shape[-1:]:
-            return match_shape(found.to(self._dtype), self._shape)
+            value = value.to(self._device)
+        are_vectors = value.dtype is torch.bool or value.is_floating_point()
+        if are_vectors and value.shape[-1:] == self._shape[-1:]:
+            return match_shape(value.to(self._dtype), self._shape)
         # Not every integer dtype can be compared.
-        return self._encode_index(found if found.is_floating_point() else found.long())
+        return self._encode_index(value if value.is_floating_point() else value.long())
 
     def _encode_index(self, index: Tensor) -> Tensor:
         is_valid = (index >= 0) & (index < self.n)
@@ -468,10 +468,10 @@ class OneHot(TensorSpec):
             index: One-hot vectors, ``[*B, n]``. A single vector takes entries of shape ``[1]``.
             tensor_to_index: Tensor of shape ``[*B, n]`` or ``[*A, n]``.
         """
-        found = index.long().argmax(-1)
-        if found.ndim == 0:
-            found = found.unsqueeze(0)
-        return Categorical(self.n).index(found, tensor_to_index)
+        category = index.long().argmax(-1)
+        if category.ndim == 0:
+            category = category.unsqueeze(0)
+        return Categorical(self.n).index(category, tensor_to_index)
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Convert one-hot vectors to category numbers, ``[*B, n]`` to ``[*B]``."""

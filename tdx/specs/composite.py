@@ -1142,9 +1142,9 @@ def _add_missing_entries(members: list[Any]) -> None:
         for key, entry in member.items():
             entries.setdefault(key, []).append(entry)
     for member in members:
-        for key, found in entries.items():
+        for key, specs in entries.items():
             if key not in member:
-                member[key] = _without_elements(found, member.ndim)
+                member[key] = _without_elements(specs, member.ndim)
 
 
 def _without_elements(specs: list[Any], batch_dims: int) -> Any:
@@ -1158,7 +1158,7 @@ def _without_elements(specs: list[Any], batch_dims: int) -> Any:
         part = _without_elements(first.specs, batch_dims)
         return Stacked(*[part.clone() for _ in first.specs], dim=first.dim)
     shapes = list(zip(*(spec.shape for spec in specs), strict=True))
-    sizes = [0 if len(set(found)) > 1 else found[0] for found in shapes]
+    sizes = [0 if len(set(lengths)) > 1 else lengths[0] for lengths in shapes]
     if 0 not in sizes:
         sizes = [size if i < batch_dims else 0 for i, size in enumerate(sizes)]
     return Unbounded(torch.Size(sizes), first.device, first.dtype)

@@ -274,10 +274,10 @@ class TensorSpec:
             SpecError: The shapes differ by more than sizes of 1, or an integer does not fit.
         """
         assert self._dtype is not None
-        found = to_dtype(to_tensor(val), self._dtype)
+        encoded = to_dtype(to_tensor(val), self._dtype)
         if not ignore_device:
-            found = found.to(self._device)
-        return match_shape(found, self._shape)
+            encoded = encoded.to(self._device)
+        return match_shape(encoded, self._shape)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Convert a value of the spec to an array.
@@ -607,10 +607,10 @@ class SpecStack(TensorSpec):
             before.append(parts.pop(0))
         selection, after = (parts[0], parts[1:]) if parts else (slice(None), [])
         full = (*before, *(slice(None),) * (self._dim - taken), *after)
-        found = self._select_members(selection)
-        if isinstance(found, TensorSpec):
-            return found[full] if full else found
-        members = [spec[full] if full else spec for spec in found]
+        selected = self._select_members(selection)
+        if isinstance(selected, TensorSpec):
+            return selected[full] if full else selected
+        members = [spec[full] if full else spec for spec in selected]
         dropped = sum(isinstance(part, int) for part in before)
         added = sum(part is None for part in before)
         return torch.stack(members, self._dim - dropped + added)
