@@ -193,7 +193,7 @@ def _parse_state(data: bytes, name: str) -> dict[str, Array]:
     from safetensors.numpy import load
 
     try:
-        return dict(load(data))
+        return dict(sorted(load(data).items()))
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StorageError(
             f"{name} is not a valid safetensors file: {error}", hint="download it again"
