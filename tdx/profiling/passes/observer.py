@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
 import torch
 from torch.autograd.profiler import profile, record_function
@@ -25,13 +26,14 @@ class Observer(ABC):
         self.parts: list[Part] = []
         """Parts with calls; other methods refer to a part by its index here."""
         self._places: dict[Part, int] = {}
+        self._observed: WeakSet[Callable[..., Any]] = WeakSet()
         self._on = False
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
         """See :class:`~tdx.core.meter.Meter`; results are totals over all steps."""
-        if getattr(function, "is_timed", False):
+        if function in self._observed:
             return function
         place = self._place(part)
 
@@ -44,9 +46,8 @@ class Observer(ABC):
             finally:
                 self._end()
 
-        observed_function: Any = run
-        observed_function.is_timed = True
-        return cast(AnyFunction, observed_function)
+        self._observed.add(run)
+        return cast(AnyFunction, run)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
         """See :class:`~tdx.core.meter.Meter`."""
