@@ -73,8 +73,8 @@ def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
     if isinstance(base, GymWrapper):
         yield base
     elif isinstance(base, SerialEnv):
-        for each in base._envs:
-            yield from _iterate_gym_envs(flatten_chain(each)[0])
+        for inner in base._envs:
+            yield from _iterate_gym_envs(flatten_chain(inner)[0])
 
 
 def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
@@ -159,11 +159,11 @@ def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
 
 def _list_levels(env: EnvBase) -> list[TransformedEnv]:
     """List the transformed envs inside each other, outermost first."""
-    found = []
+    levels = []
     while isinstance(env, TransformedEnv):
-        found.append(env)
+        levels.append(env)
         env = env.base_env
-    return found
+    return levels
 
 
 def _attach_to_env(
@@ -193,8 +193,8 @@ def _attach_to_env(
     iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
     patches.put(env, "iter_rollout", iter_rollout)
     # Other threads may step any level. The chain does not call these methods of inner levels.
-    for each in (base, *_list_levels(env)):
-        _note_threads(each, patches, threads)
+    for inner in (base, *_list_levels(env)):
+        _note_threads(inner, patches, threads)
 
 
 def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:

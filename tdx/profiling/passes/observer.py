@@ -154,18 +154,18 @@ def collect_host_events(events: Iterable[Any]) -> list[HostEvent]:
         events: Events of torch's profiler.
     """
     results, threads = [], set()
-    for each in events:
-        name = each.name()
+    for entry in events:
+        name = entry.name()
         place = parse_part_index(name)
         if place >= 0:
-            threads.add(each.start_thread_id())
-        start, nbytes = each.start_ns(), 0
+            threads.add(entry.start_thread_id())
+        start, nbytes = entry.start_ns(), 0
         if name == MEMORY_EVENT:
-            if each.device_type() != torch.profiler.DeviceType.CPU:
+            if entry.device_type() != torch.profiler.DeviceType.CPU:
                 continue
-            nbytes = each.nbytes()
-        event = HostEvent(name, place, start, start + each.duration_ns(), nbytes)
-        results.append((each.start_thread_id(), event))
+            nbytes = entry.nbytes()
+        event = HostEvent(name, place, start, start + entry.duration_ns(), nbytes)
+        results.append((entry.start_thread_id(), event))
     kept = [event for thread, event in results if thread in threads]
     return sorted(kept, key=lambda event: (event.start_ns, -event.end_ns))
 
