@@ -284,7 +284,9 @@ def _value_problems(
     root: Container, manifest: Manifest, track: Track, leaf: Parts
 ) -> Iterator[Problem]:
     file = track.file(leaf)
-    spec = _spec_of(manifest, leaf) if track.name == DATA else None
+    key = list(leaf[1:] if leaf[0] == "next" else leaf)
+    specs = manifest.specs if track.name == DATA else []
+    spec = next((spec for spec in specs if spec["key"] == key), None)
     dtype, shape = track.leaves[leaf]
     size = track.step_bytes(leaf)
     block_steps = max(1, BLOCK // max(size, 1))
@@ -375,11 +377,6 @@ def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -
 def _track_field(track: Track) -> str:
     """Return the field of the index that lists the entries of a track."""
     return f"{INDEX}[0].tracks.{track.name}"
-
-
-def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:
-    key = list(leaf[1:] if leaf[0] == "next" else leaf)
-    return next((spec for spec in manifest.specs if spec["key"] == key), None)
 
 
 def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
