@@ -119,8 +119,8 @@ def _pipeline(pipeline: Pipeline) -> list[Block]:
 
 def _spec(spec: TensorSpec) -> list[Block]:
     from tdx.foundation.keys import format_key
-    from tdx.inspection.leaf import SpecText, leaf_spec, shape_text
     from tdx.specs import Composite
+    from tdx.specs.leaf import SpecText, leaf_spec, shape_text
 
     facts = f"shape {shape_text(tuple(spec.shape))}  device {spec.device}"
     head = Heading(type(spec).__name__, facts, level=1)
@@ -174,7 +174,7 @@ def _dump(dump: Dump) -> list[Block]:
 
 def _entry(spec: Mapping[str, Any]) -> list[Cell]:
     from tdx.foundation.keys import format_key
-    from tdx.inspection.leaf import shape_text
+    from tdx.specs.leaf import shape_text
 
     text = f"{shape_text(spec['shape'])}  {spec['dtype']}"
     return [Cell(spec["part"], "dim"), Cell(format_key(tuple(spec["key"]))), Cell(text)]

@@ -76,7 +76,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.cli.views.catalog import TransformDocument, TransformRow
     from tdx.cli.views.check import CodeRow, FixEntries
     from tdx.cli.views.setup import DocumentKind
-    from tdx.contracts.report import ContractReport
+    from tdx.compare.report import ContractReport
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.foundation.settings import Settings, SettingValue
     from tdx.inspection.chain_report import ChainReport

@@ -18,7 +18,6 @@ from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
 from tdx.foundation.text import escape_control_characters
 from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
-from tdx.inspection.leaf import INPUT_PARTS, LeafSpec, SpecText
 from tdx.inspection.spec_report import inspect_spec
 from tdx.pipeline import (
     EnvConfig,
@@ -31,6 +30,7 @@ from tdx.pipeline import (
     write_pipeline,
 )
 from tdx.pipeline.transform_info import strip_markup
+from tdx.specs.leaf import INPUT_PARTS, LeafSpec, SpecText
 
 if TYPE_CHECKING:
     from tdx.inspection.stack_import import StackImport
@@ -351,7 +351,7 @@ def conversion_comments(found: StackImport) -> list[str]:
 
 
 def _missing_lines(stage: ConvertedStage) -> Iterator[str]:
-    from tdx.pipeline.file.stage_lines import format_disabled_stage
+    from tdx.pipeline.file.pipeline_text import format_disabled_stage
     from tdx.stacks.conversion import Missing
 
     assert isinstance(stage.result, Missing)
@@ -363,7 +363,7 @@ def _missing_lines(stage: ConvertedStage) -> Iterator[str]:
         yield escape_control_characters(line)
     if stage.result.suggestion is not None:
         # A disabled stage, which the app can enable.
-        yield format_disabled_stage(stage.result.suggestion, 0).removeprefix("# ")
+        yield format_disabled_stage(stage.result.suggestion).removeprefix("# ")
 
 
 def _describe(stage: ConvertedStage) -> str:

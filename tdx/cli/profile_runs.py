@@ -88,7 +88,10 @@ def measure(
 
     if request.as_stack:
         options, config = request.options, request.config
-        with activity_on(sys.stderr) as on_progress, open_stack(config, options) as stack:
+        with (
+            activity_on(sys.stderr) as on_progress,
+            open_stack(config, options, is_measured=True) as stack,
+        ):
             policy = load_stack_policy(
                 request.policy, config, stack, request.plan.steps, allow_code=options.allow_code
             )

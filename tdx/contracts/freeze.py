@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.contracts.compare import compare_contracts
-from tdx.contracts.model import (
+from tdx.compare.model import (
     DEFAULT_PARTS,
     Contract,
     Segment,
@@ -20,19 +19,20 @@ from tdx.contracts.model import (
     StageRecord,
     StateRecord,
 )
-from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, run_inputs
-from tdx.contracts.recorded import record, replay
-from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
-from tdx.contracts.states import is_of_episode, is_statistic
-from tdx.contracts.values import Values, compare, digest
-from tdx.foundation.errors import ArgumentError, TdxError
-from tdx.inspection.leaf import domain_text
+from tdx.compare.replay import record, replay, restored
+from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
+from tdx.compare.stacks import compare_contracts
+from tdx.compare.states import is_of_episode, is_statistic
+from tdx.compare.values import Values, digest, explain_change, float_tolerance
+from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, run_inputs
+from tdx.foundation.errors import ArgumentError
+from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.inspection.leaf import LeafSpec
+    from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
     from tdx.stacks.observe import Recording
 
@@ -169,34 +169,19 @@ def _random_stages(stack: Stack, recording: Recording) -> dict[int, str]:
 
 @contextmanager
 def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]]]:
-    """Yield a stack whose stages that change values are in this process, and notes about it.
+    """Yield a stack with as many of its stages in this process as possible, and notes about it.
 
     Raises:
-        ArgumentError: A stage in a worker process cannot be copied, or the stack has no env that
-            can be replaced.
+        ArgumentError: The stack has no env that can be replaced.
+        EnvError: Its sub-envs cannot be created again.
     """
     if not hasattr(stack, "replaced_env"):
         raise ArgumentError(
             f"the env inside a stack of the kind {stack.kind!r} cannot be replaced",
             hint="derive its stack from tdx.Stack, and define replaced_env",
         )
-    names = {stage.index: stage.name for stage in stack.stages}
-    remote = [names[index] for index in getattr(stack, "remote_stages", ())]
-    listed = ", ".join(remote)
-    if all(role_of(name) in PASSIVE for name in remote):
-        note = f"{listed} run in worker processes and are not compared"
-        yield stack, (note,) if remote else ()
-        return
-    with ExitStack() as opened:
-        try:
-            local = opened.enter_context(stack.in_this_process())
-        except TdxError as error:
-            raise ArgumentError(
-                f"{listed} run in worker processes, and cannot be copied into this one: "
-                f"{error.message}",
-                hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
-            ) from error
-        yield local, (f"copies of {listed} were compared: they run in worker processes",)
+    with stack.in_this_process() as local:
+        yield local, tuple(stack.hidden if local is stack else local.notes)
 
 
 def _find_random(
@@ -212,7 +197,8 @@ def _find_random(
         places = [
             place
             for place, values in first.values.items()
-            if place in run.values and _is_other(values, run.values[place])
+            if place in run.values
+            and explain_change(values, run.values[place], float_tolerance([values.dtype]))
         ]
         for lane in ("forward", "inverse"):
             indices = [index for each, index, _ in places if each == lane and index >= 0]
@@ -221,10 +207,6 @@ def _find_random(
                 origin = min(indices) if lane == "forward" else max(indices)
                 found.setdefault(min(origin, layout.last), kind)
     return found
-
-
-def _is_other(a: Values, b: Values) -> bool:
-    return compare(a, b, tolerance_of("", [a.dtype])) is not None
 
 
 class _Builder:

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tdx.contracts.model import DONE_KEYS, Lane, Place, Segment, key_name
-from tdx.contracts.values import Values
+from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, key_name
+from tdx.compare.replay import MAX_ROWS
+from tdx.compare.values import Values
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
-from tdx.inspection.leaf import LeafSpec, composite_leaves
+from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.observe import preserved_generators
-from tdx.stacks.replay import Entries, StateKeeper, base_key, to_rows
+from tdx.stacks.replay import Entries, base_key, to_rows
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace
     from tdx.stacks import Stack
 
-MAX_ROWS = 2
-"""Sub-envs of a vector env whose values are recorded."""
 STEPS = 12
 """Golden steps by default."""
 _MAX_CALLS = 64
@@ -286,21 +285,6 @@ def run_inputs(
         error = EnvError(f"the stack raised {summarize_error(raised)}", hint="correct the stage")
     complete = [each for each in traces if each.error is None]
     return Run(_read_values(layout, complete), before, stack.state(), error)
-
-
-@contextmanager
-def restored(stack: Stack, *, generators: bool = True) -> Iterator[None]:
-    """Restore the state of the stages of a stack after a block.
-
-    Args:
-        stack: The stack.
-        generators: True to restore their random generators as well.
-    """
-    keeper = StateKeeper(stack.state_owners(), generators=generators)
-    try:
-        yield
-    finally:
-        keeper.restore()
 
 
 @contextmanager

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.contracts.calls_file import decode_recording, encode_recording
-from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
-from tdx.contracts.model import (
+from tdx.compare.model import (
     VERSION,
     Contract,
     Place,
@@ -30,7 +28,9 @@ from tdx.contracts.model import (
     key_name,
     parse_key_name,
 )
-from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
+from tdx.compare.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
+from tdx.contracts.calls_file import decode_recording, encode_recording
+from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
 from tdx.foundation.confined_files import open_below, open_folder
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
 from tdx.foundation.files import atomic_folder, report_write_errors

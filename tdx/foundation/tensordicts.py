@@ -99,6 +99,13 @@ def plain_entries(tensordict: TensorDictBase) -> dict[str, Any] | None:
     return None
 
 
+def root_entries(tensordict: TensorDictBase) -> dict[str, Any] | None:
+    """Return the root entries of a plain TensorDict to read; else ``None``."""
+    if type(tensordict) is TensorDict:
+        return cast("dict[str, Any]", tensordict._tensordict)
+    return None
+
+
 def flat_entries(tensordict: TensorDictBase | None) -> dict[str, Any] | None:
     """Return :func:`plain_entries` of a TensorDict without nested entries; else ``None``."""
     if tensordict is None:

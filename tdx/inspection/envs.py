@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Result
-from tdx.inspection.leaf import LeafSpec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig
+from tdx.specs.leaf import LeafSpec
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -120,7 +120,7 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
 
 def get_env_leaves(env: EnvConfig, allow_code: bool = False) -> tuple[LeafSpec, ...]:
     """Return the specs of an env without a chain."""
-    from tdx.inspection.leaf import composite_leaves
+    from tdx.specs.leaf import composite_leaves
     from tdx.stacks.building import build_env
 
     built = build_env(Pipeline(env), allow_code)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
+from tdx.compare.values import Tolerance, compare_entries, element_gaps
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
+from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.conversion import (
     ConvertedStack,
     ConvertedStage,
@@ -361,7 +363,9 @@ class _Run:
         for step in range(steps):
             action, entries = reference.sample_action()
             expected, info = reference.step(action)
-            current = current.update({_split(key): value for key, value in entries.items()})
+            current = current.update(
+                {tuple(key.split(".")): value for key, value in entries.items()}
+            )
             current = self._try(step, partial(env.step, current))
             if current is None or not self._check(step, expected, current["next"]):
                 return
@@ -384,43 +388,31 @@ class _Run:
             self._differ(step, "all keys", "values", message)
             return None
 
-    def _check(self, step: int | None, expected: Entries, found: Any) -> bool:
-        for key, value in expected.items():
-            given = found.get(_split(key), None)
-            if given is None:
-                return self._differ(step, key, _describe(value), "no value")
-            if given.dtype != value.dtype or given.shape != value.shape:
-                return self._differ(step, key, _describe(value), _describe(given))
-            if not self._is_close(given, value, self._tolerance):
-                return self._differ(step, key, *_first_difference(value, given))
-        return True
+    def _check(self, step: int | None, expected: Entries, current: Any) -> bool:
+        given = {key: current.get(tuple(key.split(".")), None) for key in expected}
+        return self._agree(step, expected, given, self._tolerance)
 
-    def _check_recorded(self, step: int, info: Mapping[str, Any], found: Any) -> bool:
+    def _check_recorded(self, step: int, info: Mapping[str, Any], current: Any) -> bool:
         import torch
 
-        for key, path in self._recorded.items():
-            value: Any = info
-            for name in path:
-                value = value[name]
-            expected = torch.as_tensor(value, dtype=torch.float32).reshape(-1)
-            given = found[key][found["done"]].to(expected.dtype)
-            if not self._is_close(given, expected, _SUM_TOLERANCE):
-                return self._differ(step, key, *_first_difference(expected, given))
+        ended = current["done"]
+        expected = {
+            key: torch.as_tensor(reduce(getitem, path, info), dtype=torch.float32).reshape(-1)
+            for key, path in self._recorded.items()
+        }
+        given = {key: current[key][ended].float() for key in expected}
+        return self._agree(step, expected, given, _SUM_TOLERANCE)
+
+    def _agree(
+        self, step: int | None, expected: Entries, given: Mapping[str, Any], tolerance: float
+    ) -> bool:
+        allowed = Tolerance(tolerance, tolerance)
+        for key, change in compare_entries(expected, given, allowed).items():
+            if change is not None:
+                sides = change.sides if change.kind != "missing" else ("a value", "no value")
+                return self._differ(step, key, *sides)
+            self.largest = max(self.largest, _relative_gap(expected[key], given[key]))
         return True
-
-    def _is_close(self, given: Tensor, value: Tensor, tolerance: float) -> bool:
-        import torch
-
-        if torch.equal(given, value):
-            return True
-        if not value.is_floating_point():
-            return False
-        same = (given == value) | (given.isnan() & value.isnan())
-        gap = (given.double() - value.double()).abs() / value.double().abs().clamp_min(1.0)
-        largest = float(gap.masked_fill(same, 0.0).nan_to_num(float("inf")).max())
-        if largest <= tolerance:
-            self.largest = max(self.largest, largest)
-        return largest <= tolerance
 
     def _differ(self, step: int | None, key: str, in_stack: str, in_pipeline: str) -> bool:
         self.difference = Difference(step, key, self._stage, self._name, in_stack, in_pipeline)
@@ -440,17 +432,9 @@ def _other_entries(tensordict: TensorDictBase, outer: tuple[str, ...] = ()) -> I
             yield format_key(key)
 
 
-def _split(key: str) -> tuple[str, ...]:
-    return tuple(key.split("."))
-
-
-def _describe(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-
-
-def _first_difference(value: Tensor, given: Tensor) -> tuple[str, str]:
-    """Return the two elements that differ most."""
-    gap = (value.double() - given.double()).abs().nan_to_num(float("inf")).reshape(-1)
-    place = int(gap.argmax())
-    texts = [f"{each.reshape(-1)[place].item():.9g}" for each in (value, given)]
-    return texts[0], texts[1]
+def _relative_gap(a: Tensor, b: Tensor) -> float:
+    """Return the largest difference, relative to values above 1."""
+    if not a.is_floating_point() or not a.numel():
+        return 0.0
+    scale = a.double().abs().nan_to_num(nan=1.0).clamp_min(1.0)
+    return float((element_gaps(a, b) / scale).nan_to_num(nan=0.0).max())

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
+from tdx.compare.values import Tolerance, compare_entries
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import TdxError
@@ -25,7 +25,8 @@ from tdx.stacks.building import build_env
 Agreement = Literal["same", "close", "other"]
 MAX_TRIED = 12
 """Maximum number of changes that are tried."""
-_STEPS, _SEED, _TOLERANCE = 12, 0, 0.01
+_STEPS, _SEED = 12, 0
+_CLOSE = Tolerance(0.01, 0.01)
 
 
 def _format_stages(stages: Sequence[StageConfig]) -> list[str]:
@@ -214,20 +215,9 @@ def compare_values(expected: TensorDictBase | None, found: TensorDictBase) -> Ag
         expected: Values of one rollout. ``None``: nothing to compare with.
         found: Values of the other rollout.
     """
-    if expected is None:
+    if expected is None or expected.batch_size != found.batch_size:
         return "other"
-    keys = set(expected.keys(True, True))
-    if keys != set(found.keys(True, True)) or expected.batch_size != found.batch_size:
-        return "other"
-    values: Agreement = "same"
-    for key in keys:
-        one, other = expected[key], found[key]
-        if not isinstance(one, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
-            return "other"
-        if torch.equal(one, other):
-            continue
-        near = torch.allclose(one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE)
-        if not one.is_floating_point() or not near:
-            return "other"
-        values = "close"
-    return values
+    one, other = (dict(side.items(True, True)) for side in (expected, found))
+    if not any(compare_entries(one, other).values()):
+        return "same"
+    return "other" if any(compare_entries(one, other, _CLOSE).values()) else "close"

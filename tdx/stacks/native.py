@@ -176,9 +176,9 @@ class NativeStack(Stack):
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.native_meter import attach_meter
+        from tdx.stacks.native_times import measured_env
 
-        return attach_meter(self.target, meter, all_wrappers=all_stages)
+        return measured_env(self.target, meter, all_wrappers=all_stages)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
@@ -200,11 +200,14 @@ class NativeStack(Stack):
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
-    def paused_learning(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def paused_learning(self) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.replay import learning_switches, replaced_attributes
+        from tdx.foundation.patches import Patches
+        from tdx.stacks.replay import learning_switches
 
-        return replaced_attributes(learning_switches(self.state_owners()))
+        with Patches(learning_switches(self.state_owners())):
+            yield
 
     def state_owners(self) -> Sequence[Any]:
         """See :class:`~tdx.stacks.Stack`; the transforms."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.stacks.sources import instance_dict
+from tdx.foundation.patches import Patches, instance_dict
 
 Method = Literal["reset", "step"]
 Entries = dict[NestedKey, Tensor]
@@ -199,29 +199,6 @@ def _replace_attributes(own: dict[str, Any], kept: Mapping[str, Any]) -> None:
     own.update(kept)
 
 
-@contextmanager
-def replaced_attributes(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Set attributes of instances in a block, in their ``__dict__``.
-
-    Args:
-        changes: Instance, name of the attribute, and its value.
-    """
-    before: list[tuple[dict[str, Any], str, bool, Any]] = []
-    try:
-        for owner, name, value in changes:
-            own = instance_dict(owner)
-            if own is not None:
-                before.append((own, name, name in own, own.get(name)))
-                own[name] = value
-        yield
-    finally:
-        for own, name, existed, old in reversed(before):
-            if existed:
-                own[name] = old
-            else:
-                own.pop(name, None)
-
-
 def write_number(owner: Any, path: str, value: Tensor) -> bool:
     """Write a tensor to an attribute of an object, such as ``obs_rms.mean``; False if missing.
 
@@ -298,7 +275,7 @@ def replaced_env(env: Any, calls: BaseCalls, *, hooks: str = "_completed_") -> I
         return answer("reset", lambda: reset(tensordict, **kwargs), True)
 
     changes = [(env, f"{hooks}step", replayed_step), (env, f"{hooks}reset", replayed_reset)]
-    with replaced_attributes(changes):
+    with Patches(changes):
         yield
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tdx.foundation.patches import instance_dict
+
 _SKIPPED = ("self", "env", "venv", "env_fns")
 
 
@@ -90,15 +92,6 @@ def attributes_of(owner: Any) -> dict[str, Any]:
                     continue
     found.update(instance_dict(owner) or {})
     return found
-
-
-def instance_dict(owner: Any) -> dict[str, Any] | None:
-    """Return the ``__dict__`` of an object itself; ``None`` if it has none."""
-    try:
-        found = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def is_closed(target: Any) -> bool:

@@ -128,11 +128,6 @@ class Stack(Protocol):
         return ()
 
     @property
-    def timing_notes(self) -> Sequence[str]:
-        """What to know about the times of :meth:`measure`, each a sentence. Default: nothing."""
-        return ()
-
-    @property
     def done_keys(self) -> Sequence[NestedKey]:
         """Keys of the flags in a trace that end an episode."""
         ...
@@ -269,18 +264,13 @@ class Stack(Protocol):
         """
         return None
 
-    @property
-    def remote_stages(self) -> Sequence[int]:
-        """Indices of the stages in other processes, which a replaced env skips. Default: none."""
-        return ()
-
     def in_this_process(self) -> AbstractContextManager[Stack]:
-        """Return the stack with copies of what runs in other processes, for a block.
+        """Return the stack with what runs in other processes created again here, for a block.
 
         Default: the stack itself.
 
         Raises:
-            ArgumentError: Something in another process cannot be copied.
+            EnvError: It cannot be created.
         """
         return nullcontext(self)
 

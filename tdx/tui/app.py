@@ -23,14 +23,12 @@ from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
-from tdx.tui.idle_collector import IdleCollector
 from tdx.tui.keyboard import THREE_PANES, FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import TABS, MainScreen
-from tdx.tui.terminal_graphics import Graphics
 from tdx.tui.workspace import Workspace
 
 _SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
@@ -47,7 +45,6 @@ class TdxApp(App[None]):
         allow_code: Allow the pipeline to import Python objects.
         storage: What is stored between runs. ``None``: nothing is.
         hints: Hints for first-time users. ``None``: no hints.
-        graphics: How the terminal draws images. ``None``: in half-cells.
     """
 
     TITLE = "tdx"
@@ -78,10 +75,8 @@ class TdxApp(App[None]):
         allow_code: bool = False,
         storage: Storage | None = None,
         hints: HintState | None = None,
-        graphics: Graphics | None = None,
     ) -> None:
         super().__init__()
-        self.graphics = graphics
         self.preferences = preferences or Preferences()
         self.backend: Backend = backend or ProcessBackend(
             self._report_worker_exit, self._log_worker
@@ -90,7 +85,6 @@ class TdxApp(App[None]):
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
         self.crash_report = ""
-        self._collector = IdleCollector()
         self.input_queue = InputQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
@@ -128,8 +122,10 @@ class TdxApp(App[None]):
     def on_ready(self) -> None:
         """Begin with garbage collection, which ``open_app`` disables until the first screen."""
         if not gc.isenabled():
-            self._collector.start()
-            self.set_interval(1.0, self._collector.check)
+            # What exists now stays: without it, a full collection, for which a key has to wait,
+            # takes a third of the time.
+            gc.freeze()
+            gc.enable()
 
     def binding_groups(self) -> list[list[Binding]]:
         """Return the bindings that a keymap can name, grouped by widget class."""
@@ -166,7 +162,6 @@ class TdxApp(App[None]):
         """Queue keys, clicks and scrolling; handle keys and clicks before worker updates."""
         if isinstance(event, events.Key | events.MouseDown):
             self.backend.hold()
-            self._collector.note_input()
         if isinstance(event, QueuedEvent) and not event.is_forwarded:
             await self.input_queue.put(event)
         else:

@@ -25,8 +25,8 @@ from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.untrusted import parse_json
 from tdx.inspection.watch import WatchWarning, watch
 from tdx.inspection.watch_records import read_watch
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import Document, RecentFiles
-from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import Session, SessionStore
 from tdx.profiling.saved import profile_from_json
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify

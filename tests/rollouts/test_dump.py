@@ -145,10 +145,12 @@ def test_verify_finds_spec_violations(tmp_path: Path) -> None:
             spec["dtype"] = "float64"
     manifest.save(tmp_path / "dump")
     found = {each.file: each.message for each in verify(tmp_path / "dump").problems}
-    wrong = "'next.reward' is float32 [1], its spec declares float64 [1] in chunk 0"
+    wrong = "'next.reward': its dtype is torch.float32, its spec says torch.float64, in chunk 0"
     assert found.pop("data/next/reward.memmap") == wrong
-    assert "above its spec, first at step 13" in found.pop("data/step_count.memmap")
-    assert "above its spec, first at step 12" in found.pop("data/next/step_count.memmap")
+    assert "it holds 13, outside [0, 12], first at step 13" in found.pop("data/step_count.memmap")
+    assert "it holds 13, outside [0, 12], first at step 12" in found.pop(
+        "data/next/step_count.memmap"
+    )
     assert not found
 
 

@@ -28,6 +28,7 @@ from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.inspection.diff import DiffSide
+    from tdx.stacks.checkpoints import Checkpoint
 
 
 class ImageFormat(StrEnum):
@@ -109,16 +110,22 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
     if stages and changes:
         raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection.checkpoint_report import checkpoint_calls, inspect_checkpoint
+
+        report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)
+        write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
+        return
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
-        calls = stack.calls
+        calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
@@ -341,6 +348,17 @@ def diff(
     from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
 
+    if (checkpoints := _checkpoints(a, b)) is not None:
+        from tdx.inspection.checkpoint_diff import compare_checkpoints
+
+        if steps is not None or seed is not None or html is not None:
+            raise ArgumentError(
+                "--steps, --seed and --html do not apply to policy checkpoints",
+                hint="leave them out: both run on one drawn sample",
+            )
+        report = compare_checkpoints(*checkpoints)
+        write_view(diff_view(report), output)
+        return ExitCode.OK if report.same else ExitCode.FINDINGS
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
     if html is not None or any(is_code(each) or is_contract(each) for each in (a, b)):
@@ -368,6 +386,21 @@ def diff(
         report = compare_pipelines(*sides, steps=steps, seed=seed or 0)
     write_view(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
+
+
+def _checkpoints(a: str, b: str) -> tuple[Checkpoint, Checkpoint] | None:
+    """Read two policy checkpoints; ``None`` if neither side is one."""
+    from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
+
+    kinds = [is_checkpoint(side) for side in (a, b)]
+    if not any(kinds):
+        return None
+    if not all(kinds):
+        raise ArgumentError(
+            f"{b if kinds[0] else a} is not a policy checkpoint, and {a if kinds[0] else b} is one",
+            hint="compare two checkpoints",
+        )
+    return read_checkpoint(a), read_checkpoint(b)
 
 
 def _pipeline_side(path: str, allow_code: bool) -> DiffSide:

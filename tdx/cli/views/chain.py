@@ -25,8 +25,8 @@ from tdx.cli.views.specs import spec_columns
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.chain import KeyFlow, StageFlow
 from tdx.inspection.chain_report import ChainReport
-from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
+from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 
 _LANES = ("forward", "inverse")
 _STAGE_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")

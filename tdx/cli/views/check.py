@@ -351,7 +351,7 @@ def _sarif_fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
     from tdx.pipeline import PipelineFile
 
     file = PipelineFile(text, name)
-    fix.apply(file)
+    file.write(fix.apply(file.draft))
     replacements = list(_replacements(text, file.text.replace("\n", file.newline)))
     change = {"artifactLocation": {"uri": _uri(name)}, "replacements": replacements}
     return {"description": {"text": fix.title}, "artifactChanges": [change]}

@@ -21,8 +21,8 @@ from tdx.cli.views import (
 from tdx.cli.views.specs import comparison_table
 
 if TYPE_CHECKING:
-    from tdx.contracts import Contract, ContractReport, Difference
-    from tdx.contracts.model import StageRecord
+    from tdx.compare.model import StageRecord
+    from tdx.contracts import ContractReport, Difference
     from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
     from tdx.inspection.spec_report import KeyChange
 
@@ -220,16 +220,13 @@ def contract_view(report: ContractReport) -> View:
 _STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}
 
 
-def side_by_side_blocks(report: ContractReport, a: Contract, b: Contract | None) -> list[Block]:
+def side_by_side_blocks(report: ContractReport) -> list[Block]:
     """Return what differs, then the stages of both sides next to each other.
 
     Args:
         report: Report to show.
-        a: The contract.
-        b: The target. ``None``: it failed.
     """
     from tdx.cli.output import UNLIMITED
-    from tdx.contracts.side_by_side import side_by_side
 
     rows = [
         [
@@ -238,7 +235,7 @@ def side_by_side_blocks(report: ContractReport, a: Contract, b: Contract | None)
             Cell(_stage_text(row.b)),
             Cell("\n".join(f"{each.kind} {each.key or ''}".rstrip() for each in row.differences)),
         ]
-        for row in ([] if b is None else side_by_side(a, b, report))
+        for row in report.rows
     ]
     titles = ("", report.reference, report.target, "difference")
     blocks = list(contract_view(report).blocks(UNLIMITED))

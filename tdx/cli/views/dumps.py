@@ -19,12 +19,12 @@ from tdx.cli.views import (
     stage_list,
 )
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import shape_text
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
 from tdx.rollouts.formats.interface import Exported, ExportedEntry
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
+from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
     from tdx.rollouts.formats.conversion import Imported

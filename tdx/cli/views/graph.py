@@ -16,7 +16,7 @@ from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.text import escape_control_characters
 from tdx.inspection.chain import StageFlow
 from tdx.inspection.chain_report import ChainReport
-from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
+from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 
 MAX_WIDTH = 100
 """Columns of a diagram in a wide terminal or a pipe."""

@@ -20,8 +20,8 @@ from tdx.cli.views import (
     stage_list,
 )
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.spec_report import Change, KeyChange, SpecReport
+from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
 STYLES: dict[Change, Style] = {"same": "", "added": "added", "changed": "changed", "gone": "gone"}

@@ -21,9 +21,9 @@ from tdx.cli.views import (
 )
 from tdx.cli.views.specs import spec_columns
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import domain_text, shape_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
 from tdx.inspection.values_report import StateEntry, StateReport, ValuesReport
+from tdx.specs.leaf import domain_text, shape_text
 
 if TYPE_CHECKING:
     from torch import Tensor

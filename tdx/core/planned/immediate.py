@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import PlannedStage, step_form_inplace
+from tdx.core.chain import PlannedStage
 from tdx.core.envs.failures import with_stage
 from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.transforms import Transform
@@ -137,7 +137,7 @@ class ImmediateStages:
                 continue
             kept = self._steps[planned.index].items()
             appends = [(key, values.append) for key, values in kept]
-            calls.append((planned, step_form_inplace(planned), appends))
+            calls.append((planned, planned.step_form, appends))
             wanted.difference_update(planned.writes or ())
             wanted.update(planned.reads or (), planned.root)
         self._calls, self.wanted = calls[::-1], frozenset(wanted)

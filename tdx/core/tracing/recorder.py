@@ -15,7 +15,6 @@ from tensordict import (
 from torch import Tensor
 
 from tdx.core.envs.failures import noted_key
-from tdx.core.envs.spec_violations import get_entry
 from tdx.core.tracing.calls import CallLog, Entries, Overwritten
 from tdx.core.tracing.traces import Direction, Hook, Place, ValueVersion
 from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
@@ -27,6 +26,7 @@ from tdx.foundation.tensordicts import (
     read,
     unstack_parts,
 )
+from tdx.specs.violations import get_entry
 
 
 class Leaves:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, get_ident
 from typing import Any
@@ -350,11 +350,9 @@ class Tracer:
         if self._is_attached:
             yield
             return
-        inner: Any = self._walk.inner
-        notes = hasattr(type(inner), "noting_threads")
         self._is_attached = True
         try:
-            with inner.noting_threads(self._other_threads) if notes else nullcontext():
+            with self._walk.inner._noting_threads(self._other_threads):
                 yield
         finally:
             self._is_attached = False

@@ -6,23 +6,41 @@ The walk runs a chain hook by hook exactly as ``TransformedEnv`` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import tensordict.nn
 from tensordict import TensorDictBase
 from torch import nn
 
 from tdx.core.chain import StageSpecs, chain_stages, declares, stage_specs
+from tdx.core.eager_program import EagerProgram
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
-from tdx.core.envs.spec_violations import spec_leaves
-from tdx.core.tracing.recorder import Recorder
 from tdx.core.tracing.traces import Direction, Kind, Place
-from tdx.core.transformed_env import EagerProgram, TransformedEnv
+from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.tensordicts import new_tensordict, read, write
+from tdx.specs.violations import spec_leaves
+
+
+class HookRecorder(Protocol):
+    """Calls the hooks of a walk and records what they write."""
+
+    def call(
+        self,
+        place: Place,
+        direction: Direction,
+        function: Callable[..., TensorDictBase],
+        *arguments: Any,
+    ) -> Any:
+        """Call a hook and return its result."""
+        ...
+
+    def settle(self, place: Place, direction: Direction, result: Any) -> None:
+        """Record what was written outside of any hook."""
+        ...
 
 
 def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:
@@ -123,7 +141,7 @@ KEPT = policy_place(None, "kept", "kept")
 class TracedWalk:
     """Reset and step of an env, nested chains from the inside out.
 
-    ``record`` is the :class:`~tdx.core.tracing.recorder.Recorder` of the current reset or step.
+    ``record`` is the recorder of the current reset or step.
 
     Args:
         env: The env, transformed or not. An instance of a subclass that overrides its step or
@@ -132,7 +150,7 @@ class TracedWalk:
 
     def __init__(self, env: EnvBase) -> None:
         self.env = env
-        self.record: Recorder
+        self.record: HookRecorder
         self.version: float = -1
         # Stages of each transformed env, and the env inside it.
         self._levels: dict[int, tuple[list[Place], EnvBase]] = {}

@@ -8,10 +8,10 @@ function of a :class:`Chunk`, which is a block of time steps.
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -53,72 +53,32 @@ class TimeBehavior(Enum):
 
 Columns = dict[NestedKey, Tensor]
 
-_LARGE = 2**22
-"""Columns of this many bytes are in huge pages, and share their memory."""
-
-_MADVISE: Any = (
-    getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_HUGEPAGE") else None
-)
-_SPARE = "_tdx_spare_row"
+_HUGE_PAGE = 2**21
+_LARGE = _HUGE_PAGE
+"""Columns of this many bytes get huge pages."""
 
 
-def new_column(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return an uninitialized tensor with the dtype and device of another.
+def new_column(shape: tuple[int, ...], like: Tensor, batch_dims: int) -> Tensor:
+    """Return an uninitialized column of a rollout, ``[T, *B, ...]``, like another tensor.
 
-    For large ones huge pages are requested. That saves most of the cost of new memory.
+    It is contiguous once time is moved behind the batch dims, so that the rollout needs no copy.
+    Large ones get huge pages: on Linux the first write to 113 kB of new memory takes 37 us in small
+    pages and 4 us in huge ones, which is a quarter of a step of Pong with stacked frames.
     """
-    column = like.new_empty(shape)
-    if column.device.type == "cpu" and column.nbytes >= _LARGE:
-        _request_huge_pages(column)
-    return column
-
-
-def new_output_column(shape: tuple[int, ...], like: Tensor, batch_dims: int) -> Tensor:
-    """Return an uninitialized column of a rollout, ``[T, *B, ...]``.
-
-    A large one without batch dims has the memory of one more row before its first one, for
-    :func:`shift_column`. One with batch dims is contiguous once time is moved behind them.
-
-    Args:
-        shape: Its shape.
-        like: A tensor of the same dtype and device.
-        batch_dims: Number of batch dims.
-    """
-    if like.device.type != "cpu" or like.itemsize * math.prod(shape) < _LARGE:
-        return like.new_empty(shape)
     length, batch, rest = shape[0], shape[1 : batch_dims + 1], shape[batch_dims + 1 :]
-    if batch:
-        return new_column((*batch, length, *rest), like).movedim(batch_dims, 0)
-    column = new_column((length + 1, *rest), like)[1:]
-    setattr(column, _SPARE, True)
-    return column
-
-
-def shift_column(column: Tensor, first: Tensor) -> Tensor | None:
-    """Return ``first`` and all rows of a column but its last, ``[T, ...]``, without a copy.
-
-    The result shares memory with the column until one of them is written to; that is what the
-    private method ``Tensor._lazy_clone`` of torch does.
-
-    Returns:
-        The shifted column. ``None`` if the column has no spare row.
-    """
-    if not hasattr(column, _SPARE) or not hasattr(Tensor, "_lazy_clone"):
-        return None
-    delattr(column, _SPARE)
-    block = column.as_strided((len(column) + 1, *column.shape[1:]), column.stride(), 0)
-    block[0] = first
-    copied: Tensor = block._lazy_clone()[:-1]
-    return copied
-
-
-def _request_huge_pages(block: Tensor) -> None:
-    if _MADVISE is None:
-        return
-    start, page = block.data_ptr(), mmap.PAGESIZE
-    first = -(-start // page) * page
-    length = (start + block.nbytes - first) // page * page
-    _MADVISE(ctypes.c_void_p(first), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)
+    shape = (*batch, length, *rest)
+    size = like.itemsize * math.prod(shape)
+    if like.device.type != "cpu" or size < _LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return like.new_empty(shape).movedim(batch_dims, 0)
+    # One page more than needed, since the memory begins at any small page.
+    pages = -(-size // _HUGE_PAGE) + 1
+    memory = mmap.mmap(-1, pages * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # A kernel without huge pages.
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    block = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -block.data_ptr() % _HUGE_PAGE
+    block = block[start : start + size].view(like.dtype).view(shape)
+    return block.movedim(batch_dims, 0)
 
 
 @dataclass(slots=True)
@@ -160,14 +120,6 @@ class Chunk:
         value = self.resets.get(in_key)
         if value is not None:
             self.resets[out_key] = function(value)
-
-    def cut(self, length: int) -> None:
-        """Keep the first ``length`` steps and the resets between them."""
-        self.length = length
-        self.times = tuple(time for time in self.times if time < length)
-        self.steps = {key: value[:length] for key, value in self.steps.items()}
-        self.resets = {key: value[: len(self.times)] for key, value in self.resets.items()}
-        self.masks = {key: value[: len(self.times)] for key, value in self.masks.items()}
 
     def reset_rows(self, key: NestedKey, like: Tensor) -> Tensor:
         """Return the rows of each reset as a mask that broadcasts to ``like``, ``[R, *B, ...]``.

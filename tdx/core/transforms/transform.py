@@ -261,10 +261,6 @@ class Transform(ChainMember):
         missing = None if self._missing_tolerance else self._missing_key
         return dict_step(self._pairs, self._apply_transform, missing)
 
-    def _step_dict_inplace(self) -> DictStep | None:
-        """Return :meth:`_step_dict` for a caller that owns all values: it may keep them."""
-        return self._step_dict()
-
     def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         """Return the step of one in-key for arrays of a form. ``None``: this form is missing."""
         return None

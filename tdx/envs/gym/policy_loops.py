@@ -22,7 +22,7 @@ def step_env_with_policy(
 ) -> None:
     """Step one env with a policy, without the work that several envs need."""
     settings, env, columns = recorder.settings, recorder.settings.envs[0], EntryColumns()
-    (step,), next_step = recorder.steps_with_first_reset(), recorder.clocks[0].step
+    step, next_step = env.step_with_first_reset(), env.step
     put = recorder.store.putter(False)
     check, run_stages, act = inputs.check, settings.immediate.step, inputs.policy.act
     add_reward, immediate = recorder.rewards.append, settings.immediate
@@ -55,7 +55,7 @@ def step_env_with_policy(
             is_over = terminated or truncated or index >= limit
             ended_rows: list[EndedRow] = []
             if is_over:
-                ended_rows.append(recorder.ended(index, 0, terminated, truncated))
+                ended_rows.append((0, terminated, truncated))
             entries = read_entries()
             if add_results.needed:
                 add_results(entries, [reward], ended_rows)
@@ -114,7 +114,7 @@ def step_envs_with_policy(
     """Step several envs with a policy, which reads the output of the immediate stages."""
     settings, columns = recorder.settings, EntryColumns()
     check, run_stages, act = inputs.check, settings.immediate.step, inputs.act
-    steps = recorder.steps_with_first_reset()
+    steps = [env.step_with_first_reset() for env in settings.envs]
     put, add_reward = recorder.store.putter(False), recorder.rewards.append
     immediate = settings.immediate
     read_entries = recorder.store.reader(len(steps), immediate.arrays, immediate.wanted)
@@ -137,7 +137,7 @@ def step_envs_with_policy(
                     raise check.explain(written.get, located) from error
                 add_reward(reward)
                 if terminated or truncated or index >= recorder.limits[row]:
-                    ended_rows.append(recorder.ended(index, row, terminated, truncated))
+                    ended_rows.append((row, terminated, truncated))
             columns.add(written, handed_out)
             root.update(written)
             root.update(handed_out)

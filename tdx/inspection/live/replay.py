@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tdx.compare.values import compare_tensors
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.histories import build_plot
@@ -185,6 +186,4 @@ def _output_values(trace: StepTrace) -> Mapping[str, Any]:
 def _is_equal(one: Any, other: Any) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other)
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(one, other) or torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
+    return compare_tensors(one, other) is None

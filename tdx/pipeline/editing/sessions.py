@@ -17,8 +17,9 @@ from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.files import make_folders
 from tdx.foundation.settings import state_path
 from tdx.pipeline.conversions import from_flags, to_flags
+from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.editing.documents import UnreadableError, read_json, set_aside, write_json
-from tdx.pipeline.editing.draft import Draft, DraftChange, DraftStage, Editor
+from tdx.pipeline.editing.editor import DraftChange, Editor
 from tdx.pipeline.grammar import format_stage, parse_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.values import FileArguments, StageConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tdx.pipeline.editing.draft import Draft, DraftStage
+from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 

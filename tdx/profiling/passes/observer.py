@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from tdx.core.meter import AnyFunction, Part, WorkerCalls
+from tdx.core.meter import AnyFunction, Part
 from tdx.profiling.result import ModeProfile
 
 
@@ -50,10 +50,6 @@ class Observer(ABC):
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
         """See :class:`~tdx.core.meter.Meter`."""
         return functions
-
-    def add_worker_calls(self, waiting: tuple[int, str], calls: Sequence[WorkerCalls]) -> None:
-        """See :class:`~tdx.core.meter.Meter`; workers measure nothing but time."""
-        del waiting, calls
 
     def unavailable_reason(self) -> str | None:
         """Return why it cannot observe now, as a sentence; ``None`` if it can."""

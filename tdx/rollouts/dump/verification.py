@@ -10,10 +10,11 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.values import Tolerance, compare_tensors
+from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.entries import Parts, describe_violation
@@ -36,6 +37,8 @@ from tdx.rollouts.dump.track import Track
 
 BLOCK = 2**23
 """Number of bytes that are read at a time."""
+_ROUNDING = Tolerance(1e-6, 1e-6)
+"""Difference of sums that were added in another order."""
 NO_BYTES = "00000000"
 """Checksum of an empty block."""
 Kind = Literal["missing", "short", "checksum", "spec", "episodes"]
@@ -303,7 +306,7 @@ def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) ->
                 yield Problem("checksum", file, index, message, f"{INDEX}[{index}].crc32[{place}]")
             elif violation:
                 is_reported = True
-                message = f"{format_key(leaf)!r} {violation} in chunk {index}"
+                message = f"{format_key(leaf)!r}: {violation}, in chunk {index}"
                 where = f"{MANIFEST}.specs[{manifest.specs.index(spec or {})}]"
                 yield Problem("spec", file, index, message, where)
             first += steps
@@ -354,15 +357,16 @@ def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -
         return
     for name in ("row", "start", "length", "terminated", *(["return"] if has_rewards else [])):
         one, other = found.column(name), stated.column(name)
-        odd = ~np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
-        if odd.any():
-            place = int(odd.argmax())
+        change = compare_tensors(torch.from_numpy(one), torch.from_numpy(other), _ROUNDING)
+        if change is not None:
+            place = change.step or 0
             yield problem(
                 f"the {name} of episode {place} is {other[place]} in the index, "
                 f"{one[place]} in the data",
                 f"episodes.{name}",
             )
-    if has_rewards and not np.allclose(found.sums, stated.sums, 1e-6, 1e-6, equal_nan=True):
+    sums = torch.from_numpy(found.sums), torch.from_numpy(stated.sums)
+    if has_rewards and compare_tensors(*sums, _ROUNDING) is not None:
         yield problem("the returns of the running episodes differ from the data", "running")
 
 
@@ -379,5 +383,5 @@ def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:
 def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
     try:
         return describe_violation(values, spec, start)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return "cannot be compared with the bounds of its spec"
+    except (TdxError, TypeError, ValueError, RuntimeError, OverflowError):
+        return "it cannot be compared with the bounds of its spec"

@@ -11,17 +11,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tdx.foundation.patches import Patches, instance_dict
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.snapshots import (
-    ACTION,
-    FLAGS,
-    OBSERVATION,
-    REWARD,
-    observation_entries,
-    result_entries,
-)
-from tdx.stacks.replay import BaseCalls, Entries, base_key, fit, replaced_attributes
-from tdx.stacks.sources import attributes_of, instance_dict
+from tdx.stacks.gymnasium.snapshots import observation_entries, result_entries
+from tdx.stacks.observe.events import ACTION, FLAGS, OBSERVATION, REWARD
+from tdx.stacks.replay import BaseCalls, Entries, base_key, fit
+from tdx.stacks.sources import attributes_of
 
 _LEARNING = ("_update_running_mean", "training")
 """Attributes that switch the updates of running statistics."""
@@ -42,7 +37,7 @@ def replaced_env(levels: Sequence[Level], calls: BaseCalls) -> Iterator[None]:
         rows = range(level.num_envs or 1) if is_batch else [row]
         base = _Base(owner, level, tuple(rows), calls, is_batch=is_batch)
         changes += [(owner, name, getattr(base, name)) for name in base.methods]
-    with replaced_attributes(changes):
+    with Patches(changes):
         yield
 
 

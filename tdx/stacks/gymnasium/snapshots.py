@@ -17,12 +17,12 @@ from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.stacks.gymnasium.capture import Entries, SharedPaths
 from tdx.stacks.gymnasium.levels import Level, arguments_of
+from tdx.stacks.observe.copies import Entries, SharedPaths
+from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION, REWARD
+from tdx.stacks.observe.traces import stack_rows
 from tdx.stacks.sources import attributes_of
 
-OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
-FLAGS = ("terminated", "truncated")
 _MAX_INFO_DEPTH = 4
 
 
@@ -172,17 +172,6 @@ def overwritten_keys(shared: SharedPaths, old: Entries, new: Entries) -> tuple[N
         if is_shared and key in old and not is_same(old[key], value):
             found.append(key)
     return tuple(found)
-
-
-def stack_rows(rows: list[Any]) -> Any:
-    """Stack the values of sub-envs, ``[N, ...]``; a list if they do not fit together."""
-    first = rows[0]
-    if isinstance(first, Tensor) and all(
-        isinstance(each, Tensor) and each.shape == first.shape and each.dtype == first.dtype
-        for each in rows
-    ):
-        return torch.stack(rows)
-    return rows
 
 
 _SKIPPED = ("env", "envs", "spec", "np_random", "metadata", "render_mode")

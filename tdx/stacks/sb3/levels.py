@@ -6,7 +6,7 @@ Stable-Baselines3 is imported only where its objects exist, and so is this modul
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
@@ -15,9 +15,14 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
-from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, hidden_envs, list_wrappers
+from tdx.stacks.gymnasium.levels import (
+    MAX_LEVELS,
+    Level,
+    hidden_envs,
+    list_wrappers,
+    worker_sentence,
+)
 from tdx.stacks.gymnasium.levels import core_of as core_of_row
-from tdx.stacks.gymnasium.workers import Workers
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
 
@@ -70,25 +75,14 @@ class VecLevel(Level):
         )
 
 
-def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]:
+def list_levels(env: Any) -> tuple[VecLevel, ...]:
     """List the levels of a stack, the env inside first.
-
-    Args:
-        env: The outermost VecEnv.
-        in_workers: Levels in the worker processes of the VecEnv.
-    """
-    return (*in_workers, *list_vec_levels(env, len(in_workers) - 1))
-
-
-def list_vec_levels(env: Any, first_index: int = -1) -> tuple[VecLevel, ...]:
-    """List the levels of a stack that are in this process, the env inside first.
 
     The wrappers in the sub-envs of a ``DummyVecEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVecEnv``. Other VecEnvs are the env inside.
 
     Args:
         env: The outermost VecEnv.
-        first_index: Index of the stage of the first level; -1 for the env inside.
     """
     outer, core = list_vec_wrappers(env), core_of(env)
     levels: list[tuple[tuple[Any, ...], bool]] = []
@@ -100,7 +94,7 @@ def list_vec_levels(env: Any, first_index: int = -1) -> tuple[VecLevel, ...]:
     levels.append(((core,), False))
     levels += [((each,), False) for each in reversed(outer)]
     found: list[VecLevel] = []
-    for index, (owners, in_rows) in enumerate(levels, start=first_index):
+    for index, (owners, in_rows) in enumerate(levels, start=-1):
         is_wrapper = not in_rows and "venv" in attributes_of(owners[0])
         inside = found[-1] if is_wrapper else None
         found.append(VecLevel(index, owners, env.num_envs, in_rows, inside))
@@ -111,17 +105,6 @@ def core_of(env: Any) -> Any:
     """Return the VecEnv inside all wrappers."""
     outer = list_vec_wrappers(env)
     return attributes_of(outer[-1])["venv"] if outer else env
-
-
-def workers_of_vec_env(core: Any) -> Workers | None:
-    """Return the sub-envs of a ``SubprocVecEnv``; ``None`` for another VecEnv."""
-    from stable_baselines3.common.vec_env import SubprocVecEnv
-
-    if not isinstance(core, SubprocVecEnv):
-        return None
-    # A subclass that starts the processes itself may use another loop.
-    has_known_loop = type(core).__init__ is SubprocVecEnv.__init__
-    return Workers(core, core.env_method, lambda: core.remotes, supported=has_known_loop)
 
 
 def close_vec_env(env: Any) -> None:
@@ -182,14 +165,13 @@ def row_wrappers(core: Any) -> list[list[Any]] | None:
     return rows if len(kinds) == 1 else None
 
 
-def list_hidden(levels: tuple[Level, ...], workers: str | None) -> tuple[str, ...]:
+def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
     """Return the envs inside whose stages a stack does not show, each a sentence.
 
     Args:
         levels: Levels of a stack.
-        workers: Why the wrappers in worker processes are not stages. ``None``: they are.
     """
-    reason = workers or hidden_reason(levels)
+    reason = hidden_reason(levels)
     rows = hidden_envs([level for level in levels if level.in_rows])
     return rows if reason is None else (reason, *rows)
 
@@ -225,6 +207,8 @@ def hidden_reason(levels: tuple[Level, ...]) -> str | None:
     core = levels[0].owner
     if sub_envs(core):
         return "the sub-envs have different wrappers, which are not shown"
+    if "processes" in attributes_of(core):
+        return worker_sentence(core, "DummyVecEnv")
     return f"{type(core).__name__} does not show its sub-envs"
 
 

@@ -16,8 +16,8 @@ from tdx.core import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.patches import Patches
 from tdx.specs import Composite
-from tdx.stacks.gymnasium.hooks import replaced_methods
 from tdx.stacks.torchrl.specs import convert_from_torchrl, convert_to_torchrl
 from tdx.transforms import Compose, Transform
 
@@ -295,21 +295,23 @@ class TorchRLBase(EnvBase):
         return self.original.set_seed(seed, static_seed=static_seed)
 
     @contextmanager
-    def noting_threads(self, threads: set[int]) -> Iterator[None]:
+    def _noting_threads(self, threads: set[int]) -> Iterator[None]:
         """Note the threads that reset or step the env of TorchRL in a block.
 
         Args:
             threads: Receives their ids.
         """
 
-        def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             def noted(*args: Any, **kwargs: Any) -> Any:
                 threads.add(get_ident())
                 return original(*args, **kwargs)
 
             return noted
 
-        with replaced_methods([(self.original, wrap)], ("_reset", "_step")):
+        with Patches() as patches:
+            patches.hook(self.original, "_reset", wrap)
+            patches.hook(self.original, "_step", wrap)
             yield
 
     def _move(self, device: torch.device) -> None:

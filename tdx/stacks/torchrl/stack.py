@@ -20,7 +20,8 @@ from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
-from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, Missing, RandomStream
+from tdx.stacks.conversion import ConvertedStack, Entries, Missing, RandomStream
+from tdx.stacks.counterparts import Place, convert_stages
 from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
@@ -28,7 +29,6 @@ from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl import from_torchrl
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
-from tdx.stacks.torchrl.counterparts import find_counterpart
 
 if TYPE_CHECKING:
     from tdx.stacks.replay import BaseCalls
@@ -52,9 +52,9 @@ def convert_chain(env: Any, infos: Sequence[StageInfo]) -> ConvertedStack:
         {'g': 9.0}
     """
     base, transforms = list_transforms(env)
-    stages = tuple(
-        ConvertedStage(info.index, info.name, info.call, find_counterpart(transform))
-        for info, transform in zip(infos, transforms, strict=True)
+    stages = convert_stages(
+        ((info, transform, None, None) for info, transform in zip(infos, transforms, strict=True)),
+        Place(),
     )
     config, missing = _name_env(base)
     return ConvertedStack(config, stages, None, missing)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import SuspendNotSupported
 
 from tdx.foundation.keys import format_key
-from tdx.pipeline.editing.draft import DraftStage
+from tdx.pipeline.draft import DraftStage
 from tdx.pipeline.editing.stack_draft import WrapperStage
 from tdx.pipeline.values import CodeReference, StageConfig
 from tdx.tui.backend.client import RequestError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.stack_draft import StackDraft
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.profile.messages import (
