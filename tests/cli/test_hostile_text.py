@@ -276,7 +276,7 @@ def test_link_that_two_cells_make_together_is_escaped() -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "=cmd|' /C calc'!A0"])
 def test_cells_of_csv_are_no_formulas(text: str) -> None:
-    view = View("kind", dict, lambda _: [], lambda: [{"key": text, text: -1.5, "n": "-1.5"}])
+    view = View("kind", dict, list, lambda: [{"key": text, text: -1.5, "n": "-1.5"}])
     shown = render_view(view, OutputOptions(Format.CSV, Color.NEVER, debug=False))
     head, row = csv.reader(io.StringIO(shown))
     assert head == ["key", f"'{text}", "n"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tdx.cli.html import html_page
-from tdx.cli.output import UNLIMITED, terminal_text
+from tdx.cli.output import terminal_text
 from tdx.cli.views.profile_sweep import sweep_blocks, sweep_view
 from tdx.pipeline import Pipeline
 from tdx.profiling.candidates import Candidate
@@ -215,7 +215,7 @@ def test_json_csv_and_html_of_a_sweep(tdx: Tdx, golden: Golden, stand_ins: Any) 
     whole = document["growth"][0]
     assert (whole["label"], whole["values"]) == ("step", [1.0, 8.0])
     golden("profile_sweep.csv", tdx(*arguments, "--format", "csv").out)
-    page = Page(html_page(sweep_view("--env Pendulum-v1", swept()).blocks(UNLIMITED)))
+    page = Page(html_page(sweep_view("--env Pendulum-v1", swept()).blocks()))
     assert "along num_envs" in page.text
     assert "does not fit into memory" in page.text
     assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
@@ -273,7 +273,7 @@ def test_different_machines_cause_a_warning() -> None:
         SweepCell({"num_envs": 8}, other, host="b"),
     )
     sweep = SweepResult((SweepAxis("num_envs", (1, 8)),), cells)
-    text = terminal_text(list(sweep_blocks(sweep, 100)), 100)
+    text = terminal_text(list(sweep_blocks(sweep)), 100)
     assert "warning: do not compare times of different machines" in text
     assert "and Z80" in text
     assert "\x1b[1m" not in text

@@ -146,8 +146,6 @@ def test_unfinished_replay_is_not_offered_for_resuming(tmp_path: Path) -> None:
     manifest = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
     manifest.complete = False
     manifest.save(tmp_path / "replayed")
-    shown = str(
-        next(iter(summary_view("replayed", Manifest.load(tmp_path / "replayed")).blocks(100)))
-    )
+    shown = str(next(iter(summary_view("replayed", Manifest.load(tmp_path / "replayed")).blocks())))
     assert "--resume" not in shown
     assert f"replay {tmp_path / 'source'} again with --force" in shown
