@@ -29,12 +29,8 @@ from tdx.cli.views import (
     View,
     text_blocks,
 )
-from tdx.foundation.files import (
-    check_replaceable,
-    make_folders,
-    report_write_errors,
-    write_atomically,
-)
+from tdx.foundation.container import make_folders
+from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.text import display_width, escape_control_characters, escape_json
 
 if TYPE_CHECKING:

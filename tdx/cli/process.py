@@ -37,7 +37,7 @@ from tdx.foundation.errors import (
     find_similar_names,
 )
 from tdx.foundation.files import SYSTEM_HINTS
-from tdx.foundation.processes import environment_variable, safe_path
+from tdx.foundation.safe_path import environment_variable, safe_path
 from tdx.foundation.text import escape_control_characters
 from tdx.foundation.untrusted import ALLOW_DOWNLOAD
 

@@ -309,11 +309,7 @@ class InterruptWatch:
 
 
 def kill_worker_processes() -> None:
-    """Kill the worker processes of this process.
-
-    The fork server, and the tracker that removes the shared memory which the workers left, end when
-    this process does.
-    """
+    """Kill the worker processes of this process; their fork server ends with this process."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     for child in multiprocessing.active_children() if multiprocessing is not None else ():
         with suppress(OSError, ValueError, AssertionError):

@@ -29,6 +29,7 @@ class Difference(Result):
         size: Largest absolute difference of the values of the key; ``None`` if it is not known.
         hint: How to correct it.
         special_code: Code of a special case of the kind. ``None``: there is none.
+        step: First step that differs, from 0. ``None``: the reset before it, or unknown.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -44,6 +45,7 @@ class Difference(Result):
     size: float | None = None
     hint: str | None = None
     special_code: str | None = None
+    step: int | None = None
 
     @property
     def code(self) -> str:

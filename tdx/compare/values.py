@@ -192,8 +192,10 @@ def compare_entries(
     for key in dict.fromkeys((*a, *b)):
         one, other = a.get(key), b.get(key)
         if one is None or other is None:
-            kind: ChangeKind = "extra" if one is None else "missing"
-            changes[key] = Change(kind, f"only the {'second' if one is None else 'first'} has it")
+            is_extra = one is None
+            text = f"only the {'second' if is_extra else 'first'} side has it"
+            sides = ("no value", "a value") if is_extra else ("a value", "no value")
+            changes[key] = Change("extra" if is_extra else "missing", text, sides=sides)
         elif isinstance(one, Tensor) and isinstance(other, Tensor):
             changes[key] = compare_tensors(one, other, tolerance, step_dim=step_dim)
         else:

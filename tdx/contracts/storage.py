@@ -31,9 +31,9 @@ from tdx.compare.model import (
 from tdx.compare.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.contracts.calls_file import decode_recording, encode_recording
 from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
-from tdx.foundation.confined_files import open_below, open_folder
+from tdx.foundation.container import Container, read_folder
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
-from tdx.foundation.files import atomic_folder, report_write_errors
+from tdx.foundation.files import atomic_folder, report_read_errors, report_write_errors
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
 from tdx.stacks.observe import Recording
@@ -121,25 +121,20 @@ def load_contract(path: str | Path) -> Contract:
     Raises:
         StorageError: It does not exist, is damaged, or is not a contract.
     """
-    try:
-        with open_folder(path) as folder:
-            text = _read(folder, DOCUMENT, MAX_PIPELINE_BYTES, path)
-            numbers = _read(folder, NUMBERS, MAX_GOLDEN_BYTES, path)
-            calls = b""
-            if CALLS in os.listdir(folder):
-                calls = _read(folder, CALLS, MAX_HEADER_BYTES, path)
-    except NotADirectoryError:
-        raise StorageError(
-            f"{path} is not a folder", hint="give the folder that `tdx freeze --out` wrote"
-        ) from None
-    except StorageError:
-        raise
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot read the contract {path}: {reason}",
-            hint="give the folder that `tdx freeze --out` wrote",
-        ) from error
+    hint = "give the folder that `tdx freeze --out` wrote"
+
+    def read(folder: Container) -> tuple[bytes, bytes, bytes]:
+        return (
+            folder.read(DOCUMENT, MAX_PIPELINE_BYTES),
+            folder.read(NUMBERS, MAX_GOLDEN_BYTES),
+            folder.read(CALLS, MAX_HEADER_BYTES) if CALLS in folder.names() else b"",
+        )
+
+    with report_read_errors(f"the contract {path}", hint):
+        try:
+            text, numbers, calls = read_folder(Path(path), read)
+        except NotADirectoryError:
+            raise StorageError(f"{path} is not a folder", hint=hint) from None
     name = f"{path}/{DOCUMENT}"
     try:
         document = load_yaml(text.decode("utf-8"))
@@ -164,14 +159,6 @@ def _read_calls(
         raise damaged(name, f"its content does not match the hash in {DOCUMENT}")
     tensors = parse_tensors(numbers, f"{path}/{NUMBERS}")
     return decode_recording(calls, tensors, contract.last, name)
-
-
-def _read(folder: int, name: str, limit: int, path: str | Path) -> bytes:
-    with os.fdopen(open_below(folder, name), "rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise damaged(f"{path}/{name}", f"it has more than {limit:,} bytes")
-    return data
 
 
 # Document

@@ -15,6 +15,7 @@ from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transf
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read, write
+from tdx.foundation.torch_internals import forward_hooks
 
 Pairs = tuple[tuple[NestedKey, NestedKey], ...]
 
@@ -46,11 +47,8 @@ class ChainProgram:
         self.chain = chain
         functions = [each.function for each in chain if isinstance(each, CallableTransform)]
         self._functions = functions if len(functions) == len(chain) else None
-        self._hooks = (chain._forward_hooks, chain._forward_pre_hooks)
-        self._steps = tuple(
-            (stage, _plain_pairs(stage), stage._forward_hooks, stage._forward_pre_hooks)
-            for stage in chain
-        )
+        self._hooks = forward_hooks(chain)
+        self._steps = tuple((stage, _plain_pairs(stage), *forward_hooks(stage)) for stage in chain)
 
     def __call__(self, data: Any) -> Any:
         """Map a batch; most transforms do so in place.

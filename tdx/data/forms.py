@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase, is_tensorclass
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from tdx.foundation.errors import ArgumentError
+from tdx.foundation.torch_internals import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.data.saved_manifest import load_state, save_state
+from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 

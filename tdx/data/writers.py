@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.data.saved_manifest import load_state, save_state
+from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key

@@ -54,6 +54,10 @@ class Patches:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.undo()
+
+    def undo(self) -> None:
+        """Restore everything, last change first."""
         while self._undo:
             self._undo.pop()()
 
@@ -134,4 +138,13 @@ def _restore(own: dict[str, Any], name: str, before: Any) -> None:
 def is_hooked(owner: Any, *names: str) -> bool:
     """Return True if one of the methods of an instance is replaced by :meth:`Patches.hook`."""
     own = instance_dict(owner) or {}
-    return any(hasattr(getattr(own.get(name), "__func__", None), "is_hook") for name in names)
+    return any(_is_hook(own.get(name)) for name in names)
+
+
+def without_hooks(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an instance for a copy of it, without replaced methods."""
+    return {name: value for name, value in attributes.items() if not _is_hook(value)}
+
+
+def _is_hook(value: Any) -> bool:
+    return type(value) is MethodType and hasattr(value.__func__, "is_hook")

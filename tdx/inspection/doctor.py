@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
 from tdx.foundation.errors import TdxError, install_extra
-from tdx.foundation.processes import python_command, safe_path
+from tdx.foundation.safe_path import python_command, safe_path
 from tdx.foundation.serialization import Entries, Entry, Result
 
 Status = Literal["ok", "warn", "fail"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
-    from tdx.pipeline.editing.stack_draft import StackFacts
+    from tdx.pipeline.stack_facts import StackFacts
     from tdx.stacks.stack import Stack
 
 _PACKAGE = str(Path(__file__).parents[1])

@@ -17,7 +17,7 @@ from tdx.inspection.overview import (
     inspect_overview,
 )
 from tdx.inspection.spec_report import EnvFacts, compare_leaves
-from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper
+from tdx.pipeline.stack_facts import StackFacts, Wrapper
 from tdx.specs.leaf import composite_leaves
 from tdx.stacks.stack import Stack, StageInfo, format_argument
 

@@ -15,7 +15,7 @@ from tdx.stacks import StageInfo, open_stack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.stacks.tracer import AnyTracer
+    from tdx.core.tracing import BaseTracer
 
 State = Mapping[int, Mapping[str, "Tensor"]]
 
@@ -111,7 +111,7 @@ def inspect(
     return StackReport(stack.kind, stack.name, stages, spec, state, values, chain, notes)
 
 
-def trace(env: Any, policy: Any = None) -> AnyTracer:
+def trace(env: Any, policy: Any = None) -> BaseTracer:
     """Return a tracer of an env of any supported library.
 
     It resets and steps the env, and records what every stage reads, writes and takes.

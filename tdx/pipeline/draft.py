@@ -8,7 +8,11 @@ from typing import Self
 
 from tdx.foundation.errors import ArgumentError
 from tdx.pipeline.model import DisabledStage, EnvConfig, Pipeline, RolloutConfig
+from tdx.pipeline.stack_facts import StackFacts, Wrapper
 from tdx.pipeline.values import StageConfig
+
+FIRST_WRAPPER_NUMBER = 100_000
+"""Number of the innermost wrapper; smaller numbers belong to the stages of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +23,13 @@ class DraftStage:
         number: Identifies the stage within the draft, also after it is moved.
         config: The stage.
         enabled: Whether it is part of the pipeline; a disabled stage only keeps its position.
+        wrapper: What is known of a stage that the code of the env makes, which cannot be edited.
     """
 
     number: int
     config: StageConfig
     enabled: bool = True
+    wrapper: Wrapper | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class Draft:
         policy: Policy of the pipeline.
         rollout: Rollout defaults of the pipeline.
         file: File it was read from; not compared.
+        stack: The env, if its wrappers are the first stages; see :meth:`around`.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -52,6 +59,7 @@ class Draft:
     policy: str | None = None
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     file: str | None = field(default=None, compare=False)
+    stack: StackFacts | None = None
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
@@ -63,26 +71,52 @@ class Draft:
         stages = tuple(DraftStage(n, config, not off) for n, (_, off, config) in enumerate(ranked))
         return cls(pipeline.env, stages, pipeline.policy, pipeline.rollout, pipeline.file)
 
+    def around(self, stack: StackFacts) -> Draft:
+        """Return a draft with the wrappers of its env, which cannot be edited, before its stages.
+
+        Example:
+            >>> draft = Draft.of(Pipeline.of("my_envs:make"))
+            >>> facts = StackFacts("my_envs:make", "gymnasium", (Wrapper("ClipAction"),))
+            >>> shown = draft.around(facts)
+            >>> [stage.config.name for stage in shown.stages], shown.edited() == draft
+            (['ClipAction'], True)
+            >>> shown.remove(0).edited() is None
+            True
+        """
+        wrappers = _wrapper_stages(stack)
+        return replace(self, stages=(*wrappers, *self.stages), stack=stack)
+
+    def edited(self) -> Draft | None:
+        """Return the draft without the wrappers; ``None`` if one of them was edited."""
+        if self.stack is None:
+            return self
+        wrappers = _wrapper_stages(self.stack)
+        own = self.stages[len(wrappers) :]
+        if self.stages[: len(wrappers)] != wrappers or any(stage.wrapper for stage in own):
+            return None
+        return replace(self, stages=own, stack=None)
+
     def pipeline(self) -> Pipeline:
-        """Return the pipeline; the enabled stages form its chain.
+        """Return the pipeline; the enabled stages that are not wrappers form its chain.
 
         Raises:
             ArgumentError: No env is chosen.
         """
         if self.env is None:
             raise ArgumentError("no env is chosen", hint="choose one first")
-        configs = tuple(stage.config for stage in self.stages if stage.enabled)
-        places = self.positions
-        off = tuple(
-            DisabledStage(sum(enabled < place for enabled in places), stage.config)
-            for place, stage in enumerate(self.stages)
-            if not stage.enabled
-        )
-        return Pipeline(self.env, configs, self.policy, self.rollout, file=self.file, off=off)
+        configs: list[StageConfig] = []
+        off: list[DisabledStage] = []
+        for stage in self.stages:
+            if not stage.enabled:
+                off.append(DisabledStage(len(configs), stage.config))
+            elif stage.wrapper is None:
+                configs.append(stage.config)
+        chain, file = tuple(configs), self.file
+        return Pipeline(self.env, chain, self.policy, self.rollout, file=file, off=tuple(off))
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Position in the draft of each stage of the pipeline."""
+        """Position in the draft of each stage that runs, wrappers included."""
         return tuple(place for place, stage in enumerate(self.stages) if stage.enabled)
 
     def find_place(self, number: int) -> int | None:
@@ -157,7 +191,8 @@ class Draft:
         return replace(self, stages=tuple(stages))
 
     def _next_number(self) -> int:
-        return 1 + max((stage.number for stage in self.stages), default=-1)
+        own = (stage.number for stage in self.stages if stage.wrapper is None)
+        return 1 + max(own, default=-1)
 
     def _check(self, place: int, length: int | None = None) -> None:
         count = len(self.stages)
@@ -165,3 +200,10 @@ class Draft:
             raise ArgumentError(
                 f"stage {place} does not exist", hint=f"the chain has {count} stages"
             )
+
+
+def _wrapper_stages(stack: StackFacts) -> tuple[DraftStage, ...]:
+    return tuple(
+        DraftStage(FIRST_WRAPPER_NUMBER + index, StageConfig(wrapper.name), True, wrapper)
+        for index, wrapper in enumerate(stack.wrappers)
+    )

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from tdx.core import StageSpecs
     from tdx.core.meter import Meter
+    from tdx.core.tracing import BaseTracer
     from tdx.envs import EnvBase
     from tdx.stacks.observe import Levels
     from tdx.stacks.replay import BaseCalls, Entries
-    from tdx.stacks.tracer import AnyTracer, Driver, OnTrace
+    from tdx.stacks.tracer import Driver, OnTrace
 
 Direction = Literal["forward", "inverse", "both"]
 
@@ -178,7 +179,7 @@ class Stack(Protocol):
         """
         ...
 
-    def tracer(self, policy: Any = None) -> AnyTracer:
+    def tracer(self, policy: Any = None) -> BaseTracer:
         """Return an object that resets and steps the env and records every stage.
 
         The default records what :meth:`driver` does with :meth:`attach`.

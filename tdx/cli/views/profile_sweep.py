@@ -63,10 +63,6 @@ def sweep_blocks(sweep: SweepResult) -> Iterator[Block]:
         if cell.problem is not None:
             cells = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
             yield Paragraph(cells, indent=2)
-    differences = sweep.list_host_differences()
-    if differences:
-        text = "; ".join(["do not compare times of different machines", *differences])
-        yield Paragraph([Cell("warning: ", "bad"), Cell(text)], indent=2)
     if sweep.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
     for group in group_growths(fit_growth(sweep)):
@@ -75,16 +71,14 @@ def sweep_blocks(sweep: SweepResult) -> Iterator[Block]:
 
 def _cells(sweep: SweepResult) -> Block:
     names = [axis.name for axis in sweep.axes]
-    hosts = ("machine",) if any(cell.host for cell in sweep.cells) else ()
-    titles = (*names, *hosts, "mode", "µs/step", "µs/frame", "frames/s", "noise")
-    rows = [line for cell in sweep.cells for line in _lines(cell, bool(hosts))]
-    text_columns = ("machine", "mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
+    titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
+    rows = [line for cell in sweep.cells for line in _lines(cell)]
+    text_columns = ("mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
     return number_table(titles, rows, text_columns, _OPTIONAL_COLUMNS)
 
 
-def _lines(cell: Setting, with_host: bool) -> Iterator[list[Cell]]:
+def _lines(cell: Setting) -> Iterator[list[Cell]]:
     point = [Cell(format_setting(value), "name") for value in cell.point.values()]
-    point += [Cell(cell.host or NONE, "dim")] if with_host else []
     modes = () if cell.profile is None else cell.profile.modes
     if not modes:
         yield [*point, *[Cell(NONE, "dim")] * 5]
@@ -162,8 +156,7 @@ def _records(sweep: SweepResult) -> Iterator[dict[str, Any]]:
     """Yield a record for each part in each mode of each cell; one for a cell without modes."""
     for cell in sweep.cells:
         modes = () if cell.profile is None else cell.profile.modes
-        host = {"host": cell.host} if cell.host else {}
-        base = {**cell.plain_point, **host, "problem": cell.problem}
+        base = {**cell.plain_point, "problem": cell.problem}
         if not modes:
             yield {**base, "mode": None, "label": None, "lane": None, "step_us": None}
         for mode in modes:

@@ -34,6 +34,7 @@ from tdx.core.envs.spec_attributes import (
     UnbatchedSpec,
 )
 from tdx.core.envs.step_mdp import advance, step_anywhere
+from tdx.foundation.accelerators import target_device
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.tensordicts import (
     is_step_result,
@@ -415,7 +416,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         Raises:
             DeviceError: The device does not exist on this machine.
         """
-        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        device = target_device(*args, **kwargs)
         if device is not None:
             device = available_device(device)
         super().to(*args, **kwargs)

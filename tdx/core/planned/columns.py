@@ -16,7 +16,7 @@ from tdx.core.envs.rollout import stack_steps
 from tdx.core.transforms.kernels import Chunk, Columns, new_column
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.tensordicts import new_tensordict, read
+from tdx.foundation.tensordicts import is_non_tensor, new_tensordict, read
 
 
 @dataclass(slots=True)
@@ -54,10 +54,10 @@ def flatten(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
     """Return the leaves of a TensorDict by key."""
     found: dict[NestedKey, Any] = {}
     for name in tensordict.keys():
-        value = tensordict._get_str(name, None)
+        value = read(tensordict, name)
         if isinstance(value, Tensor):
             found[name] = value
-        elif isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
+        elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
             for key, leaf in flatten(value).items():
                 found[(name, *split_key(key))] = leaf
         else:
@@ -120,7 +120,7 @@ def group_dims(tensordict: TensorDictBase) -> dict[tuple[str, ...], tuple[int, .
     found = {}
     for key in tensordict.keys(True, False):
         value = tensordict.get(key)
-        if isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
             found[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
     return found
 

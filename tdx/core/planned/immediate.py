@@ -3,6 +3,9 @@
 A stage with an :class:`~tdx.core.transforms.kernels.ArrayKernel` whose input is an array of the
 env, or the result of another such stage, runs on NumPy arrays and writes its result into the
 memory of the whole chunk. Any other stage runs on the dict of a step, or on TensorDicts.
+
+Without array kernels a rollout of Pendulum with six stages and a small policy takes 1.25 times as
+long, env and policy included (``python -m tests.benchmarks.forms``).
 """
 
 from __future__ import annotations

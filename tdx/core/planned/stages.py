@@ -82,36 +82,28 @@ class CompiledStages:
                 assert planned.chunk_form is not None
                 planned.chunk_form.run(chunk)
             return
-        self._map_columns(chunk.steps)
+        values = [chunk.steps[key] for key in self._inputs]
+        try:
+            results = self._function(*values)
+        except (RuntimeError, ImportError, OSError) as error:
+            self._map_values(*values)  # Raises what a stage raises without the compiler.
+            raise DeviceError(
+                f"torch.compile failed: {next(iter(str(error).splitlines()), 'no message')}",
+                hint="install a C++ compiler such as g++, or leave compile out",
+            ) from error
+        chunk.steps.update(
+            {
+                key: value
+                for key, value in zip(self._outputs, results, strict=True)
+                if value is not None
+            }
+        )
         if chunk.times:
             resets = {key: value for key, value in chunk.resets.items() if key in self._inputs}
             for in_key, out_key, function in self._moves:
                 if in_key in resets:
                     resets[out_key] = function(resets[in_key])
             chunk.resets.update(resets)
-
-    def _map_columns(self, columns: Columns) -> None:
-        try:
-            results = self._function(*[columns[key] for key in self._inputs])
-        except (RuntimeError, ImportError, OSError) as error:
-            if not _is_compiler_error(error):
-                raise
-            raise DeviceError(
-                f"torch.compile failed: {next(iter(str(error).splitlines()), 'no message')}",
-                hint="install a C++ compiler such as g++, or leave compile out",
-            ) from error
-        for key, value in zip(self._outputs, results, strict=True):
-            if value is not None:
-                columns[key] = value
-
-
-def _is_compiler_error(error: Exception) -> bool:
-    """Return True if torch's compiler raised the error, not one of the stages."""
-    import torch._dynamo.exc
-    import torch._inductor.exc
-
-    exceptions = (torch._dynamo.exc, torch._inductor.exc)
-    return any(vars(each).get(type(error).__name__) is type(error) for each in exceptions)
 
 
 def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:

@@ -138,7 +138,7 @@ class Recorder:
         self.log = CallLog(phase)
         self.copies: Copies = {}
         self.overhead_ns = 0
-        self.has_env = False
+        self.has_env = self.is_busy = False
         self._clock, self._hook, self._doing, self._values = clock, phase, doing, values
         self._probe, self._on_in_place, self._earlier = probe, on_in_place, earlier
         self._leaves: Leaves | None = None
@@ -173,11 +173,14 @@ class Recorder:
         lane = "inverse" if kind == "policy" or kind == "given" else direction
         if probe is not None:
             probe.before(place, direction, self._hook)
+        # What a hook calls itself is a part of it.
+        self.is_busy = True
         start = clock()
         try:
             result = function(*arguments)
         except Exception as error:
             took = clock() - start
+            self.is_busy = False
             if probe is not None:
                 probe.after(place, direction, self._hook)
             over = self._note_overwrites(place) if self._is_overwritten() else {}
@@ -186,6 +189,7 @@ class Recorder:
             # An error raised from itself would lose its cause.
             raise located from (error.__cause__ if located is error else error)
         end = clock()
+        self.is_busy = False
         if probe is not None:
             probe.after(place, direction, self._hook)
         if kind == "env":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Literal, Protocol
 
 import torch
@@ -13,9 +14,9 @@ from tensordict import TensorDictBase
 from tdx.core.chain import ChainSpecs, StageSpecs, flatten_chain, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_errors
+from tdx.core.tracing.places import TracedChain
 from tdx.core.tracing.recorder import in_place_count
 from tdx.core.tracing.traces import Direction, Hook, Place, StageTrace, StepTrace
-from tdx.core.tracing.walk import TracedWalk
 from tdx.foundation.errors import ChainError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import logged_reads, read
@@ -254,23 +255,25 @@ def find_stage_violations(
         return []
     base, _ = flatten_chain(env)
     nested = base._find_stage_violations(check_dtype, None, steps)
-    walk = TracedWalk(env)
-    walk.refresh()
-    walk.record = checker = _HookChecker(
-        env, walk.inner, check_dtype, () if tensordict is None else entry_keys(tensordict)
+    chain = TracedChain(env)
+    chain.record = checker = _HookChecker(
+        env, chain.inner, check_dtype, () if tensordict is None else entry_keys(tensordict)
     )
+    chain.thread = get_ident()
     reset_input = None if tensordict is None else tensordict.clone(recurse=False)
-    checker.begin("reset", None)
-    current = walk.reset(env, reset_input)
-    if reset_input is not None:
-        current = reset_input.update(current)
-    for step in range(steps):
-        with env_errors(env, "step", step):
-            current = env.rand_action(current)
-            checker.begin("step", current)
-            current.set("next", walk.step(env, current))
-        with env_errors(env, "reset", step + 1):
-            current = env.maybe_reset(env.step_mdp(current))
+    with chain.attached():
+        with checker.checking("reset", None):
+            current = env._completed_reset(reset_input)
+        if reset_input is not None:
+            current = reset_input.update(current)
+        for step in range(steps):
+            with env_errors(env, "step", step):
+                current = env.rand_action(current)
+                with checker.checking("step", current):
+                    following = env._completed_step(current)
+                current.set("next", following)
+            with env_errors(env, "reset", step + 1):
+                current = env.maybe_reset(env.step_mdp(current))
     return unique_violations([*map(_with_inner_location, nested), *checker.violations])
 
 
@@ -282,7 +285,7 @@ def _with_inner_location(violation: SpecViolation) -> SpecViolation:
 
 
 class _HookChecker:
-    """Calls the hooks of a :class:`TracedWalk` and collects the violations in what they return.
+    """Calls the hooks of a :class:`TracedChain` and collects the violations in what they return.
 
     Args:
         env: The env with its chain.
@@ -295,6 +298,8 @@ class _HookChecker:
         self, env: EnvBase, inner: EnvBase, check_dtype: bool, passed: Collection[NestedKey]
     ) -> None:
         self.violations: list[SpecViolation] = []
+        self.is_busy = True
+        """True outside of what is checked, and inside a hook: other hooks run as they are."""
         self._leaves = ChainLeaves(stage_specs(env), not env.batch_locked)
         self._inner, self._check_dtype, self._passed = inner, check_dtype, set(passed)
         self._hook: Hook = "reset"
@@ -303,9 +308,15 @@ class _HookChecker:
         # Value, how often it was written in place, and spec of the last check of each key.
         self._checked: dict[NestedKey, tuple[object, int | None, TensorSpec]] = {}
 
-    def begin(self, hook: Hook, given: TensorDictBase | None) -> None:
-        """Start a reset or a step, with the input of the step."""
+    @contextmanager
+    def checking(self, hook: Hook, given: TensorDictBase | None) -> Iterator[None]:
+        """Check a reset or a step in a block, with the input of the step."""
         self._hook, self._given = hook, given
+        self.is_busy = False
+        try:
+            yield
+        finally:
+            self.is_busy = True
 
     def settle(self, place: Place, direction: Direction, result: object) -> None:
         """Ignore entries that no hook wrote."""
@@ -323,6 +334,19 @@ class _HookChecker:
             EnvError: The env raised something other than an error of tdx.
             ChainError: A stage raised something other than an error of tdx.
         """
+        self.is_busy = True
+        try:
+            return self._call(place, direction, function, *arguments)
+        finally:
+            self.is_busy = False
+
+    def _call(
+        self,
+        place: Place,
+        direction: Direction,
+        function: Callable[..., TensorDictBase],
+        *arguments: TensorDictBase,
+    ) -> TensorDictBase:
         stage = place.stage
         if stage is None:
             with env_errors(self._inner, self._hook):

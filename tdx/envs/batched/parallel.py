@@ -19,7 +19,6 @@ from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.process_options import (
     ProcessOptions,
     resolve_process_count,
-    resolve_start_method,
     split_rows,
 )
 from tdx.envs.batched.serial import SerialEnv
@@ -27,6 +26,7 @@ from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
 from tdx.envs.batched.worker_pool import WorkerPool
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.processes import resolve_start_method
 from tdx.foundation.tensordicts import read
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
-import os
 from dataclasses import dataclass
 
-from tdx.foundation.errors import ArgumentError, did_you_mean
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.processes import usable_cores
 
 
 @dataclass(frozen=True)
@@ -30,28 +29,6 @@ class ProcessOptions:
     shutdown_timeout: float
 
 
-def resolve_start_method(name: str | None) -> str:
-    """Validate the start method, or choose the default.
-
-    The default is ``forkserver``: workers are forked from a clean process that has imported torch
-    and runs no threads. ``fork`` would copy the parent, including locks held by threads that do
-    not exist in the copy and a CUDA state that cannot be used there. ``spawn`` is as safe, but
-    imports torch in each worker.
-
-    Raises:
-        ArgumentError: The start method is not available on this system.
-    """
-    known = multiprocessing.get_all_start_methods()
-    if name is None:
-        return "forkserver" if "forkserver" in known else "spawn"
-    if name not in known:
-        raise ArgumentError(
-            f"mp_start_method {name!r} is not available on this system",
-            hint=did_you_mean(name, known, f"use one of {', '.join(known)}"),
-        )
-    return name
-
-
 def resolve_process_count(processes: int | None, num_workers: int) -> int:
     """Validate the number of processes, or choose the default: one per core that may be used.
 
@@ -68,13 +45,6 @@ def resolve_process_count(processes: int | None, num_workers: int) -> int:
             hint="pass the number of processes, or leave it out for one per core",
         )
     return min(processes, num_workers)
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def split_rows(num_workers: int, processes: int) -> list[range]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import pickle
 import selectors
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -23,26 +18,24 @@ from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.process_options import ProcessOptions, describe_workers
-from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
+from tdx.envs.batched.worker import WorkerSettings, run_worker
 from tdx.foundation.errors import ArgumentError, TdxError, WorkerError, WorkerTimeoutError
-from tdx.foundation.processes import safe_path
+from tdx.foundation.processes import FunctionChild, delay_interrupts, kill_all
 
 _STARTING = "startup"
 _CREATING = "env construction"
-_START_AGAIN = "run it again: the system kills processes when memory runs out"
 _IN_MAIN_PROCESS = "SerialEnv, or --batching serial, runs the envs in the main process"
 _CREATING_HINT = f"{ENV_ERROR_HINT}; {_IN_MAIN_PROCESS}"
 _IMPORT_TIMEOUT = 120.0
-_TERMINATE_TIMEOUT = 2.0
-_EXIT_TIMEOUT = 1.0
+_GRACE = 5.0
+"""Seconds in which a worker may close its envs after its parent has exited."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Worker:
     index: int
     rows: range
-    process: BaseProcess
-    connection: Connection
+    child: FunctionChild
 
 
 class WorkerPool:
@@ -90,69 +83,47 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        pids = [worker.process.pid for worker in self._workers]
-        return [pid for pid in pids if pid is not None]
+        return [worker.child.pid for worker in self._workers]
 
     def _start(self) -> None:
-        # Started first, because starting it would deliver the delayed interrupts.
-        with safe_path():
-            resource_tracker.ensure_running()
-        if self.options.start_method == "forkserver":
-            prepare_fork_server()
         for index in range(len(self.groups)):
             # A worker that is not in the list yet would not be ended by an interrupt.
             with delay_interrupts():
                 self._workers.append(self._start_one(index))
 
     def _start_one(self, index: int) -> _Worker:
-        context: Any = multiprocessing.get_context(self.options.start_method)
-        rows = self.groups[index]
-        settings = WorkerSettings(
-            # Distinct for each env, and it follows torch.manual_seed.
-            seed=(torch.initial_seed() + 1 + rows[0]) % 2**63,
-            num_threads=self.options.threads,
-            environ=dict(os.environ),
-        )
+        rows, options = self.groups[index], self.options
+        # Distinct for each env, and it follows torch.manual_seed.
+        seed = (torch.initial_seed() + 1 + rows[0]) % 2**63
         factories = [self._factories[row] for row in rows]
-        mine, theirs = context.Pipe()
-        inherited = [worker.connection for worker in self._workers] + [mine]
-        others = inherited if self.options.start_method == "fork" else []
-        process = context.Process(
-            target=run_worker,
-            args=(factories, theirs, settings, others),
-            name=f"tdx-worker-{index}",
-            daemon=self.options.daemon,
-        )
         try:
-            # Starts a fork server again that was killed.
-            with safe_path():
-                process.start()
+            child = FunctionChild(
+                run_worker,
+                (factories, WorkerSettings(seed, options.threads)),
+                name=describe_workers(rows),
+                method=options.start_method,
+                daemon=options.daemon,
+                grace=_GRACE,
+                siblings=[worker.child for worker in self._workers],
+            )
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 f"create_env_fn of worker {rows[0]} cannot be sent to a process: {error}",
                 hint="create objects that cannot be pickled inside the function; "
                 f"{_IN_MAIN_PROCESS}",
             ) from error
-        except (EOFError, ConnectionError) as error:
-            mine.close()
-            name = describe_workers(rows)
-            raise WorkerError(
-                f"{name} could not be started: the fork server was killed", hint=_START_AGAIN
-            ) from error
-        finally:
-            theirs.close()
-        self._selector.register(mine, selectors.EVENT_READ, (index, False))
-        self._selector.register(process.sentinel, selectors.EVENT_READ, (index, True))
-        return _Worker(index, rows, process, mine)
+        self._selector.register(child.connection, selectors.EVENT_READ, (index, False))
+        self._selector.register(child.sentinel, selectors.EVENT_READ, (index, True))
+        return _Worker(index, rows, child)
 
     def restart(self, index: int) -> None:
         """Start a process again that has exited; its envs are new ones."""
         old = self._workers[index]
         self._unregister(old)
         self._exited.pop(index, None)
-        old.connection.close()
+        old.child.connection.close()
         with delay_interrupts():
-            _terminate([old])
+            old.child.kill()
             self._workers[index] = self._start_one(index)
         self._gather([index], _STARTING, _IMPORT_TIMEOUT)
         self._gather([index], _CREATING, self.options.timeout)
@@ -209,7 +180,7 @@ class WorkerPool:
             operation = protocol.COMMANDS[kind]
             for index, content in contents.items():
                 self._send(index, kind, operation)
-                self._workers[index].connection.send(content)
+                self._workers[index].child.connection.send(content)
             self._gather(contents, operation, self.options.timeout)
         except BaseException:
             self.kill()
@@ -217,7 +188,7 @@ class WorkerPool:
 
     def _send(self, index: int, message: bytes, operation: str) -> None:
         try:
-            self._workers[index].connection.send_bytes(message)
+            self._workers[index].child.connection.send_bytes(message)
         except OSError:
             raise self._exit_error(index, operation) from None
 
@@ -247,7 +218,7 @@ class WorkerPool:
                 raise _timeout_error(self.groups[min(pending)], operation, limit)
             for key, _ in events:
                 index, ended = key.data
-                if ended and self._workers[index].connection.poll():
+                if ended and self._workers[index].child.connection.poll():
                     continue
                 reply = None if ended else self._receive(index)
                 # A worker that has started creates its env while others still start.
@@ -272,27 +243,23 @@ class WorkerPool:
         return replies
 
     def _unregister(self, worker: _Worker) -> None:
-        for source in (worker.connection, worker.process.sentinel):
+        for source in (worker.child.connection, worker.child.sentinel):
             if source in self._selector.get_map():
                 self._selector.unregister(source)
 
     def _receive(self, index: int) -> bytes | None:
         try:
-            return self._workers[index].connection.recv_bytes()
+            return self._workers[index].child.connection.recv_bytes()
         except (EOFError, OSError):
             return None
 
     def _exit_error(self, index: int, operation: str) -> WorkerError:
-        process = self._workers[index].process
-        process.join(_EXIT_TIMEOUT)
-        code = process.exitcode
-        hint = None
+        reason = self._workers[index].child.exit_reason
+        hint = reason.hint
         if operation == _STARTING:
             hint = "does the script run its work under if __name__ == '__main__'?"
-        elif code == -signal.SIGKILL:
-            hint = "the system kills processes when memory runs out"
         name = describe_workers(self.groups[index])
-        return WorkerError(f"{name} {_describe_exit(code)} during {operation}", hint=hint)
+        return WorkerError(f"{name} {reason} during {operation}", hint=hint)
 
     def close(self) -> None:
         """Ask the workers to close their envs and exit; kill them after a timeout."""
@@ -301,7 +268,7 @@ class WorkerPool:
     def kill(self) -> None:
         """End all workers immediately."""
         with delay_interrupts():
-            _terminate(self._workers)
+            kill_all([worker.child for worker in self._workers])
             self._finalizer()
 
 
@@ -324,24 +291,6 @@ def _reply_error(rows: range, reply: bytes, operation: str) -> BaseException:
     return error
 
 
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "exited"
-    if code >= 0:
-        return f"exited with code {code}"
-    names = {each.value: each.name for each in signal.Signals}
-    return f"was killed by {names.get(-code, f'signal {-code}')}"
-
-
-def prepare_fork_server() -> None:
-    """Start the fork server, which imports torch once for all processes that it starts."""
-    multiprocessing.set_forkserver_preload(["tdx.envs.batched.worker"])
-    # The fork server and its children inherit the blocked interrupts; otherwise both would print
-    # a traceback.
-    with delay_interrupts(), safe_path():
-        forkserver.ensure_running()
-
-
 def _timeout_error(rows: range, operation: str, limit: float | None) -> WorkerTimeoutError:
     return WorkerTimeoutError(
         f"{describe_workers(rows)} did not respond within {limit:g} s during {operation}",
@@ -354,36 +303,15 @@ def _shut_down(
 ) -> None:
     try:
         for worker in workers:
-            _request_close(worker)
-        _join(workers, shutdown_timeout)
+            with suppress(OSError):
+                worker.child.connection.send_bytes(protocol.CLOSE)
+        deadline = time.monotonic() + shutdown_timeout
+        for worker in workers:
+            worker.child.wait(max(deadline - time.monotonic(), 0.0))
     finally:
         with delay_interrupts():
-            _terminate(workers)
+            kill_all([worker.child for worker in workers])
             selector.close()
             for worker in workers:
-                worker.connection.close()
+                worker.child.connection.close()
             workers.clear()
-
-
-def _request_close(worker: _Worker) -> None:
-    try:
-        worker.connection.send_bytes(protocol.CLOSE)
-    except OSError:
-        return
-
-
-def _terminate(workers: Sequence[_Worker]) -> None:
-    for worker in workers:
-        if worker.process.is_alive():
-            worker.process.terminate()
-    _join(workers, _TERMINATE_TIMEOUT)
-    for worker in workers:
-        if worker.process.is_alive():
-            worker.process.kill()
-    _join(workers, _TERMINATE_TIMEOUT)
-
-
-def _join(workers: Sequence[_Worker], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for worker in workers:
-        worker.process.join(max(deadline - time.monotonic(), 0.0))

@@ -11,6 +11,7 @@ import torch
 from torch.autograd.profiler import profile, record_function
 
 from tdx.core.meter import AnyFunction, Part
+from tdx.foundation.torch_internals import is_profiler_enabled
 from tdx.profiling.result import ModeProfile
 
 
@@ -121,7 +122,7 @@ class TorchProfilerObserver(Observer):
 
     def unavailable_reason(self) -> str | None:
         """See :class:`Observer`; torch allows one profiler at a time."""
-        return PROFILER_BUSY if torch._C._autograd._profiler_enabled() else None
+        return PROFILER_BUSY if is_profiler_enabled() else None
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -1,9 +1,4 @@
-"""Encodings in a dump: JSON with typed fields and checksums, and packed values.
-
-A sealed text is a JSON object whose last member is ``"check"``: the CRC-32 of all bytes before it,
-in eight hexadecimal digits. CRC-32 detects every change within four successive bytes. Passing the
-checksum of the preceding text as ``seed`` chains texts, so that a removed, repeated or moved one is
-detected as well.
+"""Encodings in a dump: JSON with typed fields, and packed values.
 
 Packed values are a tree of numbers, texts, arrays and tensors in a binary block. They contain no
 pickle: reading them runs no code.
@@ -12,8 +7,7 @@ pickle: reading them runs no code.
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -29,8 +23,6 @@ MAX_COUNT = 2**48
 DAMAGED = "the dump is damaged or was edited; restore it from a copy, or record it again"
 _SHOWN = 60
 _SEED_RANGE = (-(2**63), 2**64 - 1)
-_END = b', "check": "%08x"}\n'
-_LENGTH = len(_END % 0)
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -154,34 +146,6 @@ def _abbreviate(value: object) -> str:
     except ValueError:
         return "a number with too many digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> tuple[bytes, int]:
-    r"""Return a JSON object as sealed text, and its checksum.
-
-    Args:
-        data: Plain data; not empty.
-        seed: Checksum of the preceding text.
-        indent: Spaces per level; ``None``: all on one line.
-
-    Example:
-        >>> seal({"steps": 3})[0]
-        b'{"steps": 3, "check": "79556117"}\n'
-    """
-    body = json.dumps(data, indent=indent, allow_nan=False)[:-1].rstrip().encode()
-    check = zlib.crc32(body, seed)
-    return body + _END % check, check
-
-
-def read_seal(text: bytes, seed: int = 0) -> int | None:
-    """Return the checksum of a sealed text, or ``None`` if the text was changed.
-
-    Args:
-        text: As :func:`seal` returned it, with the newline at its end.
-        seed: Checksum of the preceding text.
-    """
-    check = zlib.crc32(text[:-_LENGTH], seed)
-    return check if text[-_LENGTH:] == _END % check else None
 
 
 def pack(value: Any) -> bytes:

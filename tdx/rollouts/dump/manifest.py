@@ -12,11 +12,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tdx.foundation.confined_files import open_folder, write_below
+from tdx.foundation.container import Container, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import to_plain
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json
-from tdx.rollouts.dump.encoding import DAMAGED, Fields, read_seal, seal
+from tdx.rollouts.dump.encoding import DAMAGED, Fields
 from tdx.rollouts.dump.entries import parse_spec_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
@@ -27,7 +27,6 @@ from tdx.rollouts.dump.folder import (
     StateFile,
     check_links,
     missing_dump,
-    open_data,
     read_dump_folder,
 )
 from tdx.rollouts.dump.index import (
@@ -184,31 +183,30 @@ class Manifest:
         """Return the start of the index."""
         return header_start(self.header())
 
-    def save_header(self, root: int, end: Position) -> None:
+    def save_header(self, root: Container, end: Position) -> None:
         """Replace ``manifest.json``.
 
         Args:
-            root: Descriptor of the dump's folder.
+            root: The dump's folder.
             end: End of the index, which the manifest of a complete dump records.
         """
         index = end.to_dict() if self.complete else None
         text, _ = seal({**self.header(), "complete": self.complete, "index": index}, indent=1)
-        write_below(root, MANIFEST, text)
+        root.replace(MANIFEST, text, completes=self.complete)
 
-    def save(self, folder: Path) -> None:
+    def save(self, root: Container) -> None:
         """Write the manifest and index of a dump whose data is written.
 
         Raises:
             OSError: They cannot be written.
         """
-        with open_folder(folder) as root:
-            write_below(root, INDEX, b"")
-            with open_data(root, INDEX, os.O_RDWR) as file:
-                place = self.start()
-                for entry in self._entries():
-                    place = append_entry(file.fileno(), entry, place, sync=False)
-                os.fsync(file.fileno())
-            self.save_header(root, place)
+        root.replace(INDEX, b"")
+        with root.open_file(INDEX, os.O_RDWR) as file:
+            place = self.start()
+            for entry in self._entries():
+                place = append_entry(file.fileno(), entry, place, sync=False)
+            os.fsync(file.fileno())
+        self.save_header(root, place)
 
     def _entries(self) -> Iterator[IndexEntry]:
         tracks = tuple(track for track, _ in self.tracks)
@@ -238,7 +236,7 @@ class Manifest:
         Raises:
             StorageError: The dump is missing, damaged, of another version, or has links.
         """
-        return read_dump_folder(folder, lambda root: load_manifest(root, folder)[0])
+        return read_dump_folder(folder, lambda root: load_manifest(root)[0])
 
     @classmethod
     def from_dict(cls, data: object) -> Manifest:
@@ -325,14 +323,11 @@ class Manifest:
             self.state = entry.state
 
 
-def load_manifest(
-    root: int, folder: Path, *, without_partial: bool = False
-) -> tuple[Manifest, Position]:
+def load_manifest(root: Container, *, without_partial: bool = False) -> tuple[Manifest, Position]:
     """Read the manifest and index of a dump.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         without_partial: Whether to exclude a partial last chunk.
 
     Returns:
@@ -341,16 +336,16 @@ def load_manifest(
     Raises:
         StorageError: The dump is missing, damaged, of another version, or has links.
     """
-    check_links(root, folder)
-    fields = read_header(root, folder)
+    check_links(root)
+    fields = read_header(root)
     manifest = Manifest.of_header(fields)
     end = header_start(fields.data)
-    source = str(folder / INDEX)
+    source = str(root.path / INDEX)
     pending: IndexEntry | None = None
     is_open = False
     tracks: dict[str, Track] = {}
     try:
-        with open_data(root, INDEX) as file:
+        with root.open_file(INDEX) as file:
             for line, after in read_lines(file, end, source):
                 end = after
                 entry = parse_entry(line, tracks, manifest.batch_size)
@@ -377,21 +372,21 @@ def load_manifest(
     return manifest, end
 
 
-def read_header(root: int, folder: Path, kind: str = FORMAT, version: int = VERSION) -> Fields:
+def read_header(root: Container, kind: str = FORMAT, version: int = VERSION) -> Fields:
     """Read ``manifest.json``.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         kind: Format that the file must have.
         version: Version of that format.
 
     Raises:
         StorageError: The file is missing, damaged, or of another format or version.
     """
+    folder = root.path
     file = folder / MANIFEST
     try:
-        with open_data(root, MANIFEST) as stream:
+        with root.open_file(MANIFEST) as stream:
             text = stream.read(MAX_HEADER_BYTES + 1)
     except FileNotFoundError:
         raise missing_dump(folder) from None

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey, format_key, split_key
@@ -89,17 +90,17 @@ def open_dump(path: str | Path) -> Dump:
         (torch.Size([250, 1]), 1)
     """
     folder = fetch_dump(path) if is_url(path) else Path(path)
-    return read_dump_folder(folder, lambda root: _open(root, folder))
+    return read_dump_folder(folder, _open)
 
 
-def _open(root: int, folder: Path) -> Dump:
+def _open(root: Container) -> Dump:
     if is_sharded(root):
-        return _open_shards(ShardedFolder(folder, root))
-    manifest, _ = load_manifest(root, folder)
+        return _open_shards(ShardedFolder(root))
+    manifest, _ = load_manifest(root)
     if manifest.data is None:
-        raise _no_steps(folder)
-    raw = None if manifest.raw is None else manifest.raw.open(root, folder, manifest.raw_steps)
-    return Dump(folder, manifest, manifest.data.open(root, folder, manifest.steps), raw)
+        raise _no_steps(root.path)
+    raw = None if manifest.raw is None else manifest.raw.open(root, manifest.raw_steps)
+    return Dump(root.path, manifest, manifest.data.open(root, manifest.steps), raw)
 
 
 def _open_shards(folder: ShardedFolder) -> Dump:
@@ -113,7 +114,7 @@ def _open_shards(folder: ShardedFolder) -> Dump:
 def _open_shard(folder: ShardedFolder, place: int) -> Dump:
     folder.manifest(place)
     with folder.open_shard(place) as root:
-        return _open(root, folder.path(place))
+        return _open(root)
 
 
 def _no_steps(folder: Path) -> StorageError:
@@ -398,9 +399,9 @@ def load_manifest_of(folder: Path) -> Manifest:
         StorageError: The dump is missing or damaged.
     """
 
-    def load(root: int) -> Manifest:
+    def load(root: Container) -> Manifest:
         if is_sharded(root):
-            return ShardedFolder(folder, root).whole_manifest()
-        return load_manifest(root, folder)[0]
+            return ShardedFolder(root).whole_manifest()
+        return load_manifest(root)[0]
 
     return read_dump_folder(folder, load)

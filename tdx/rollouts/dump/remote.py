@@ -7,7 +7,6 @@ of a shard without a manifest are ignored.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tdx.foundation.confined_files import open_below, open_folder
+from tdx.foundation.container import NEW_FILE_FLAGS, Container
 from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
@@ -114,12 +113,11 @@ class RemoteDump:
             StorageError: A file cannot be read, has another size, or exists.
         """
         folder.mkdir(exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with open_folder(folder) as root:
+        with Container.open(folder) as root:
             for name, size in sizes.items():
                 with (
                     self._report_errors(f"download {name} of"),
-                    os.fdopen(open_below(root, name, flags), "wb") as target,
+                    root.open_file(name, NEW_FILE_FLAGS) as target,
                     self._files.open(f"{self._root}/{name}", "rb") as source,
                 ):
                     left = size

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tdx.compare.values import Tolerance, compare_tensors
+from tdx.foundation.container import Container, replaced_error
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
@@ -24,11 +25,8 @@ from tdx.rollouts.dump.folder import (
     INDEX,
     MANIFEST,
     POLICY_COPIES,
-    is_replaced,
-    open_data,
     read_dump_folder,
     read_state,
-    replaced_dump,
 )
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
 from tdx.rollouts.dump.shard_plan import is_sharded, shard_name
@@ -163,23 +161,23 @@ def verify(path: str | Path, on_file: OnFile = ignore_progress) -> Verification:
     """
     folder = Path(path)
 
-    def read(root: int) -> Verification:
+    def read(root: Container) -> Verification:
         if is_sharded(root):
-            result = _verify_shards(ShardedFolder(folder, root), on_file)
+            result = _verify_shards(ShardedFolder(root), on_file)
         else:
-            result = _verify(root, folder, on_file)
-        if result.problems and is_replaced(root, folder):
+            result = _verify(root, on_file)
+        if result.problems and root.is_replaced():
             # The process that replaced the folder removed its files.
-            raise replaced_dump(folder)
+            raise replaced_error(folder)
         return result
 
     return read_dump_folder(folder, read)
 
 
-def _verify(root: int, folder: Path, on_file: OnFile) -> Verification:
-    manifest, _ = load_manifest(root, folder)
+def _verify(root: Container, on_file: OnFile) -> Verification:
+    manifest, _ = load_manifest(root)
     problems = [
-        *_state_problems(root, folder, manifest),
+        *_state_problems(root, manifest),
         *policy_problems(root, manifest),
         *description_problems(root, manifest),
     ]
@@ -198,7 +196,7 @@ def _verify(root: int, folder: Path, on_file: OnFile) -> Verification:
     if not any(problem.kind in ("missing", "short", "checksum") for problem in problems):
         problems += _episode_problems(root, manifest)
     return Verification(
-        str(folder),
+        str(root.path),
         len(manifest.chunks),
         manifest.size,
         manifest.complete,
@@ -214,7 +212,7 @@ def _verify_shards(dump: ShardedFolder, on_file: OnFile) -> Verification:
         name = shard_name(summary.shard)
         on_file(f"reading {name}", place, len(dump.shards))
         with dump.open_shard(place) as root:
-            result = _verify(root, dump.path(place), ignore_progress)
+            result = _verify(root, ignore_progress)
         problems += [
             replace(problem, file=f"{name}/{problem.file}", where=f"{name}/{problem.where}")
             for problem in result.problems
@@ -230,7 +228,7 @@ def _verify_shards(dump: ShardedFolder, on_file: OnFile) -> Verification:
     )
 
 
-def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def _state_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     state = manifest.state
     if state is None:
         return
@@ -239,7 +237,7 @@ def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Pro
         read_state(root, state)
     except FileNotFoundError:
         # A writer may have committed another chunk in the meantime.
-        if load_manifest(root, folder)[0].state == state:
+        if load_manifest(root)[0].state == state:
             message = f"{state.path} is missing"
             yield Problem("missing", state.path, None, message, f"{where}.file")
     except ValueError:
@@ -247,11 +245,11 @@ def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Pro
         yield Problem("checksum", state.path, None, message, f"{where}.crc32")
 
 
-def policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def policy_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     """Yield a problem for each copy of a policy that is not the recorded one."""
     for name in sorted(POLICY_COPIES):
         try:
-            with open_data(root, name) as file:
+            with root.open_file(name) as file:
                 digest = sha256()
                 while block := file.read(BLOCK):
                     digest.update(block)
@@ -262,7 +260,7 @@ def policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
             yield Problem("checksum", name, None, message, f"{MANIFEST}.policy.sha256")
 
 
-def description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def description_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     """Yield a problem for each ``meta.json`` that does not describe the entries.
 
     An unfinished dump does not need to have them.
@@ -271,7 +269,7 @@ def description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
         where = _track_field(track)
         for name, wanted in track.descriptions(steps).items():
             try:
-                with open_data(root, name) as file:
+                with root.open_file(name) as file:
                     text = file.read(len(wanted) + 1)
             except FileNotFoundError:
                 if manifest.complete:
@@ -282,14 +280,16 @@ def description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem("checksum", name, None, message, where)
 
 
-def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) -> Iterator[Problem]:
+def _value_problems(
+    root: Container, manifest: Manifest, track: Track, leaf: Parts
+) -> Iterator[Problem]:
     file = track.file(leaf)
     spec = _spec_of(manifest, leaf) if track.name == DATA else None
     dtype, shape = track.leaves[leaf]
     size = track.step_bytes(leaf)
     block_steps = max(1, BLOCK // max(size, 1))
     is_reported, first = False, 0
-    with open_data(root, file) as stream:
+    with root.open_file(file) as stream:
         for index, chunk in enumerate(manifest.chunks):
             steps = chunk.steps if track.name == DATA else chunk.raw_steps
             crc, violation = 0, None
@@ -312,7 +312,7 @@ def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) ->
             first += steps
 
 
-def _episode_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def _episode_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     """Compare the index with the episodes in the stored flags and rewards, if they are stored."""
     track, flags = manifest.data, manifest.flags
     if track is None or flags is None:
@@ -334,11 +334,13 @@ def _episode_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
     yield from _differences(found, manifest.episodes, has_rewards)
 
 
-def _read_column(root: int, track: Track, path: Parts, start: int, steps: int, rows: int) -> Tensor:
+def _read_column(
+    root: Container, track: Track, path: Parts, start: int, steps: int, rows: int
+) -> Tensor:
     """Return an entry as ``[rows, steps, n]``."""
     dtype, shape = track.leaves[path]
     size = track.step_bytes(path)
-    with open_data(root, track.file(path)) as file:
+    with root.open_file(track.file(path)) as file:
         file.seek(start * size)
         data = file.read(steps * size)
     width = prod(shape[len(track.batch_size) :])

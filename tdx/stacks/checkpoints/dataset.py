@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tdx.foundation.confined_files import open_below, open_folder
+from tdx.foundation.container import Container
 from tdx.foundation.errors import MissingPackageError, StorageError, install_extra
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 from tdx.stacks.checkpoints.model import Array, Json
@@ -108,9 +108,10 @@ def read_dataset(path: str | Path) -> Dataset:
     """
     folder = Path(path)
     try:
-        with open_folder(folder) as descriptor:
-            info = _mapping(parse_json(_read(descriptor, INFO), INFO), INFO)
-            stored = _read_statistics(descriptor)
+        with Container.open(folder) as container:
+            document = parse_json(container.read(INFO, MAX_HEADER_BYTES), INFO)
+            info = _mapping(document, INFO)
+            stored = _read_statistics(container)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StorageError(f"{folder} is not a LeRobot dataset: {INFO}: {reason}") from error
@@ -149,22 +150,14 @@ def _mapping(value: object, what: str) -> dict[str, Json]:
     return value
 
 
-def _read(folder: int, name: str) -> bytes:
-    with os.fdopen(open_below(folder, name), "rb") as file:
-        data = file.read(MAX_HEADER_BYTES + 1)
-    if len(data) > MAX_HEADER_BYTES:
-        raise StorageError(f"{name} has more than {MAX_HEADER_BYTES:,} bytes")
-    return data
-
-
-def _read_statistics(folder: int) -> dict[str, dict[str, Array]]:
+def _read_statistics(container: Container) -> dict[str, dict[str, Array]]:
     try:
-        document = _mapping(parse_json(_read(folder, STATS), STATS), STATS)
+        document = _mapping(parse_json(container.read(STATS, MAX_HEADER_BYTES), STATS), STATS)
         return {key: _arrays(value, STATS) for key, value in document.items()}
     except FileNotFoundError:
         pass
     try:
-        lines = _read(folder, EPISODES_STATS).splitlines()
+        lines = container.read(EPISODES_STATS, MAX_HEADER_BYTES).splitlines()
     except FileNotFoundError:
         return {}
     episodes = []
@@ -316,10 +309,10 @@ def _batches(dataset: Dataset, keys: Sequence[str]) -> Iterator[dict[str, Array]
         ) from error
     if not keys:
         return
-    with open_folder(dataset.path) as folder:
+    with Container.open(dataset.path) as container:
         for name in _data_files(dataset.path):
             try:
-                with os.fdopen(open_below(folder, name), "rb") as file:
+                with container.open_file(name) as file:
                     table = pq.ParquetFile(file)
                     missing = [key for key in keys if key not in table.schema_arrow.names]
                     if missing:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeGuard
 
-from tdx.foundation.confined_files import open_below, open_folder
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import MAX_STAGES, parse_json
 from tdx.stacks.checkpoints.model import (
@@ -71,8 +70,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     if folder.suffix == ".json" and not folder.is_dir():
         folder, only = folder.parent, folder.name
     try:
-        with _Parts.open(folder) as parts:
-            names = sorted(parts.names())
+        with Container.open(folder) as container:
+            names = sorted(container.names())
             files = [name for name in names if _role(name) is not None and only in (None, name)]
             if not files:
                 raise StorageError(
@@ -81,12 +80,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
                     "statistics in model.safetensors: convert them with "
                     "lerobot/processor/migrate_policy_normalization.py",
                 )
-            config = _read_config(parts) if CONFIG in names else None
+            config = _read_config(container) if CONFIG in names else None
             processors = tuple(
                 processor
                 for role in ROLES
                 for processor in (
-                    _read_processor(parts, name, role) for name in files if _role(name) == role
+                    _read_processor(container, name, role) for name in files if _role(name) == role
                 )
             )
     except OSError as error:
@@ -100,67 +99,37 @@ def _role(name: str) -> Role | None:
     return next((role for role in ROLES if name.endswith(f"{role}.json")), None)
 
 
-class _Parts:
-    """The files of a checkpoint folder.
+def _read_part(container: Container, name: str, limit: int) -> bytes:
+    """Return the content of a file.
 
     A snapshot of the Hub's cache consists of links to ``../../blobs/<hash>``. These are followed,
     to exactly that folder; every other link is refused.
     """
-
-    def __init__(self, folder: int, path: Path) -> None:
-        self._folder = folder
-        self._path = path
-
-    @classmethod
-    @contextmanager
-    def open(cls, path: Path) -> Iterator[_Parts]:
-        with open_folder(path) as folder:
-            yield cls(folder, path)
-
-    def names(self) -> list[str]:
-        return os.listdir(self._folder)
-
-    def read(self, name: str, limit: int) -> bytes:
-        with self._descriptor(name) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
-            size = os.fstat(descriptor).st_size
-            if size > limit:
-                raise StorageError(
-                    f"{name} has {size:,} bytes, more than the {limit:,} of a processor",
-                    hint="it was not written by LeRobot, or holds weights",
-                )
-            return file.read(limit)
-
-    @contextmanager
-    def _descriptor(self, name: str) -> Iterator[int]:
-        target = self._blob(name)
-        if target is None:
-            descriptor = open_below(self._folder, name)
-        else:
-            with open_folder(self._path.resolve().parent.parent / "blobs") as blobs:
-                descriptor = open_below(blobs, target)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _blob(self, name: str) -> str | None:
-        try:
-            match = _BLOB.match(os.readlink(name, dir_fd=self._folder))
-        except (OSError, ValueError):
-            return None
-        in_cache = self._path.resolve().parent.name == "snapshots"
-        return match[1] if match and in_cache and "/" not in name else None
+    blob = _find_blob(container, name)
+    if blob is None:
+        return container.read(name, limit)
+    with Container.open(container.path.resolve().parent.parent / "blobs") as blobs:
+        return blobs.read(blob, limit)
 
 
-def _read_json(parts: _Parts, name: str) -> dict[str, Json]:
-    document = parse_json(parts.read(name, MAX_JSON_BYTES), name)
+def _find_blob(container: Container, name: str) -> str | None:
+    try:
+        match = _BLOB.match(os.readlink(name, dir_fd=container.descriptor))
+    except (OSError, ValueError):
+        return None
+    in_cache = container.path.resolve().parent.name == "snapshots"
+    return match[1] if match and in_cache and "/" not in name else None
+
+
+def _read_json(container: Container, name: str) -> dict[str, Json]:
+    document = parse_json(_read_part(container, name, MAX_JSON_BYTES), name)
     if not isinstance(document, dict):
         raise StorageError(f"{name} is not a JSON object", hint="save the checkpoint again")
     return document
 
 
-def _read_config(parts: _Parts) -> PolicyConfig:
-    document = _read_json(parts, CONFIG)
+def _read_config(container: Container) -> PolicyConfig:
+    document = _read_json(container, CONFIG)
 
     def mapping(key: str) -> Mapping[str, Json]:
         value = document.get(key)
@@ -176,20 +145,20 @@ def _read_config(parts: _Parts) -> PolicyConfig:
     )
 
 
-def _read_processor(parts: _Parts, name: str, role: Role) -> Processor:
-    listed = _read_json(parts, name).get("steps")
+def _read_processor(container: Container, name: str, role: Role) -> Processor:
+    listed = _read_json(container, name).get("steps")
     if not isinstance(listed, list):
         raise StorageError(f"{name} has no list of steps", hint="save the checkpoint again")
     if len(listed) > MAX_STAGES:
         raise StorageError(f"{name} has {len(listed):,} steps, more than {MAX_STAGES}")
     steps = tuple(
-        _read_step(parts, index, value, f"step {index} of {name}")
+        _read_step(container, index, value, f"step {index} of {name}")
         for index, value in enumerate(listed)
     )
     return Processor(role, name, steps)
 
 
-def _read_step(parts: _Parts, index: int, value: Json, where: str) -> Step:
+def _read_step(container: Container, index: int, value: Json, where: str) -> Step:
     if not isinstance(value, dict):
         raise StorageError(f"{where} is not a JSON object", hint="save the checkpoint again")
     registered, path = value.get("registry_name"), value.get("class")
@@ -205,7 +174,7 @@ def _read_step(parts: _Parts, index: int, value: Json, where: str) -> Step:
     if not isinstance(file, str):
         raise StorageError(f"the state_file of {where} is not a name")
     try:
-        state = _parse_state(parts.read(file, MAX_STATE_BYTES), file)
+        state = _parse_state(_read_part(container, file, MAX_STATE_BYTES), file)
     except FileNotFoundError:
         raise StorageError(
             f"{where} ({name}) has the state file {file}, which is missing",
@@ -224,7 +193,7 @@ def _parse_state(data: bytes, name: str) -> dict[str, Array]:
     from safetensors.numpy import load
 
     try:
-        return dict(load(data))
+        return dict(sorted(load(data).items()))
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StorageError(
             f"{name} is not a valid safetensors file: {error}", hint="download it again"
