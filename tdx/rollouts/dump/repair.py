@@ -369,7 +369,7 @@ class _Repair:
 
 def _count(entries: list[IndexEntry]) -> tuple[int, int, int]:
     """Return the numbers of steps, chunks and ended episodes of lines."""
-    steps = sum(each.chunk.steps for each in entries)
+    steps = sum(entry.chunk.steps for entry in entries)
     return steps, len(entries), sum(len(each.episodes["row"]) for each in entries)
 
 
@@ -421,7 +421,7 @@ def _intact_check(root: Container, plan: ShardPlan, shard: int) -> int | None:
     except StorageError as error:
         raise_if_unreadable(error)
         return None
-    is_intact = all(each.kind in _NOT_REPAIRED for each in problems)
+    is_intact = all(problem.kind in _NOT_REPAIRED for problem in problems)
     return end.check if is_intact else None
 
 

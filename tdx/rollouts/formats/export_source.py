@@ -108,7 +108,7 @@ class ExportSource:
 
     def note(self, columns: Sequence[ExportColumn]) -> dict[str, Any]:
         """Return the note, from which an import restores the same dump."""
-        listed = [each.to_dict() for each in columns]
+        listed = [column.to_dict() for column in columns]
         return {"export": VERSION, "manifest": self.manifest.to_dict(), "columns": listed}
 
     def note_text(self, columns: Sequence[ExportColumn]) -> str:
@@ -119,12 +119,12 @@ class ExportSource:
         """Return the entries and their places in the file."""
         tracks = {track.name: track for track, _ in self.manifest.tracks}
         found = []
-        for each in columns:
-            dtype, shape = tracks[each.track].leaves[each.path]
-            name = format_key(normalize_key(each.path))
-            key = name if each.track == DATA else f"{each.track}:{name}"
+        for column in columns:
+            dtype, shape = tracks[column.track].leaves[column.path]
+            name = format_key(normalize_key(column.path))
+            key = name if column.track == DATA else f"{column.track}:{name}"
             inner = tuple(shape[len(self.batch_size) :])
-            found.append(ExportedEntry(key, each.name, inner, str(dtype).removeprefix("torch.")))
+            found.append(ExportedEntry(key, column.name, inner, str(dtype).removeprefix("torch.")))
         return tuple(found)
 
     def plan(self) -> ExportPlan:
@@ -233,8 +233,8 @@ class EpisodeLookup:
 
     def __init__(self, episodes: Sequence[Episode], rows: int) -> None:
         by_row: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
-        for number, each in enumerate(episodes):
-            by_row[each.row].append((each.start, number))
+        for number, episode in enumerate(episodes):
+            by_row[episode.row].append((episode.start, number))
         self._starts, self._numbers = [], []
         for spans in by_row:
             spans.sort()
@@ -245,9 +245,9 @@ class EpisodeLookup:
         """Return the index of the episode and the step in it, both ``[steps, rows]``."""
         times = np.arange(start, start + steps)
         numbers, counts = [], []
-        for starts, each in zip(self._starts, self._numbers, strict=True):
+        for starts, number in zip(self._starts, self._numbers, strict=True):
             place = np.searchsorted(starts, times, side="right") - 1
-            numbers.append(each[place])
+            numbers.append(number[place])
             counts.append(times - starts[place])
         return np.stack(numbers, 1), np.stack(counts, 1)
 

@@ -237,7 +237,8 @@ class _Reader(ColumnReader):
 
     def columns(self) -> Mapping[str, FileColumn]:
         return {
-            name: FileColumn(each.dtype, each.shape or ()) for name, each in self._datasets.items()
+            name: FileColumn(dataset.dtype, dataset.shape or ())
+            for name, dataset in self._datasets.items()
         }
 
     def read_column(self, name: str, start: int, stop: int) -> Array:

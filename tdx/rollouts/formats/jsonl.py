@@ -61,7 +61,7 @@ def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
         stream: Target.
     """
     columns = name_columns(source.manifest)
-    roots = [NOTE, *(each.path[0] for each in columns)]
+    roots = [NOTE, *(column.path[0] for column in columns)]
     index = name_index_columns(roots, bool(source.batch_size))
     clock = EpisodeLookup(source.episodes, source.rows)
     note = NOTE
@@ -116,7 +116,7 @@ def _list_values(source: ExportSource, leaf: torch.Tensor) -> list[Any]:
 def _encode_floats(value: Any, bits: Any, default: int, digits: int) -> Any:
     if isinstance(value, list):
         pairs = zip(value, bits, strict=True)
-        return [_encode_floats(each, each_bits, default, digits) for each, each_bits in pairs]
+        return [_encode_floats(item, its_bits, default, digits) for item, its_bits in pairs]
     if value != value:
         return "nan" if bits == default else f"nan:{bits:0{digits}x}"
     return value if abs(value) != float("inf") else str(value)
@@ -144,7 +144,7 @@ class _Reader(ColumnReader):
             manifest = Manifest.from_dict(self.note["manifest"])
             self._envs = math.prod(manifest.batch_size)
             self._columns = self._columns_of_note(self.note, manifest)
-            count = sum(math.prod(each.shape) for _, each in self._columns.values())
+            count = sum(math.prod(column.shape) for _, column in self._columns.values())
             check_claimed_bytes(count, path, str(path))
         else:
             self._columns = self._scan_columns(first)
@@ -257,7 +257,7 @@ class _Reader(ColumnReader):
                 pass
             try:
                 return np.array(
-                    [_decode_floats(each, found.dtype) for each in values], dtype=found.dtype
+                    [_decode_floats(value, found.dtype) for value in values], dtype=found.dtype
                 )
             except (ValueError, TypeError, ArithmeticError):
                 raise self._inconsistent(path) from None

@@ -158,7 +158,7 @@ def _image_columns(images: Iterator[Array]) -> Any:
         color_model=rerun.ColorModel.RGB,
         channel_datatype=rerun.ChannelDatatype.U8,
     )
-    buffers = [each.tobytes() for each in frames]
+    buffers = [frame.tobytes() for frame in frames]
     return rerun.Image.columns(buffer=buffers, format=[shape] * len(frames))
 
 

@@ -170,7 +170,7 @@ class _Reader(ColumnReader):
         self._path, self._arrays, self.note, self._stored = path, arrays, note, stored
 
     def columns(self) -> Mapping[str, FileColumn]:
-        return {name: FileColumn(each.dtype, each.shape) for name, each in self._arrays.items()}
+        return {name: FileColumn(array.dtype, array.shape) for name, array in self._arrays.items()}
 
     def read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._arrays[name]

@@ -89,7 +89,7 @@ class RecordingEnv(EnvBase):
         if not steps:
             return None
         dim = len(self.batch_size)
-        stacked = {path: torch.stack([each[path] for each in steps], dim) for path in steps[0]}
+        stacked = {path: torch.stack([step[path] for step in steps], dim) for path in steps[0]}
         return unflatten_tensors(stacked, (*self.batch_size, len(steps)), {})
 
     def resume_from(self, root: Leaves) -> None:
