@@ -87,7 +87,7 @@ def complete_name(incomplete: str) -> list[Completion]:
 def complete_export(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx export``, without loading those of plugins."""
     from tdx.foundation.plugins import find_plugins
-    from tdx.rollouts.formats.interface import builtin_formats
+    from tdx.rollouts.formats.registry import builtin_formats
 
     known = [(name, kind.title) for name, (kind, _) in builtin_formats().items()]
     known += [(each.name, f"of {each.package}") for each in find_plugins("tdx.exporters")]
@@ -96,7 +96,7 @@ def complete_export(incomplete: str) -> list[Completion]:
 
 def complete_import(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx import``."""
-    from tdx.rollouts.formats.interface import export_formats
+    from tdx.rollouts.formats.registry import export_formats
 
     formats = [each for each in export_formats() if each.can_import]
     return _matching(incomplete, [(each.name, each.title) for each in formats])

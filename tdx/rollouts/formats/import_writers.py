@@ -32,9 +32,7 @@ from tdx.rollouts.formats.files import (
     from_array,
     is_numeric,
 )
-from tdx.rollouts.formats.interface import (
-    ColumnReader,
-)
+from tdx.rollouts.formats.interface import ColumnReader
 
 UNKNOWN = "unknown"
 _BLOCK = 2**23
