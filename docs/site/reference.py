@@ -177,7 +177,7 @@ def _spec_section(example: TransformExample | None) -> Iterator[str]:
     yield "## Specs before and after\n"
     if example.command:
         yield f"```sh\n{example.command}\n```\n"
-    changes = comparison_table(example.changes, WIDTH, sides=("before", "after"))
+    changes = comparison_table(example.changes, sides=("before", "after"))
     yield format_blocks([changes])
 
 
