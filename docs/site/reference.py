@@ -27,7 +27,6 @@ from tdx.pipeline.transform_info import Parameter, TransformInfo
 from tdx.pipeline.transform_info import markdown as format_docstring
 
 FOLDERS = ("transforms", "commands", "api")
-WIDTH = 10_000
 TIME_BEHAVIORS = {
     "pointwise": "maps each time step on its own",
     "scan": "depends on earlier steps of the episode",
