@@ -75,8 +75,8 @@ def session_to_json(session: Session) -> dict[str, Any]:
 
     def edits(changes: Sequence[DraftChange]) -> list[list[Any]]:
         return [
-            [each.label, drafts.number(each.before), drafts.number(each.after), each.merge]
-            for each in changes
+            [change.label, drafts.number(change.before), drafts.number(change.after), change.merge]
+            for change in changes
         ]
 
     done, undone = edits(session.done), edits(session.undone)
