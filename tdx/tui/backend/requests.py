@@ -137,12 +137,12 @@ def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
     for env in envs:
         name, version = _split_version(env.id)
         latest[name] = max(version, latest.get(name, -1))
-    found = [
+    choices = [
         EnvChoice(env.id, env.package, env.hint, version < latest[name])
         for env in envs
         for name, version in (_split_version(env.id),)
     ]
-    return tuple(sorted(found, key=lambda env: (env.is_deprecated, env.hint is not None)))
+    return tuple(sorted(choices, key=lambda env: (env.is_deprecated, env.hint is not None)))
 
 
 def _split_version(env: str) -> tuple[str, int]:
@@ -190,8 +190,8 @@ def find_unstorable(request: FindUnstorable, job: Job) -> tuple[NestedKey, ...]:
 
     env = build_env(request.pipeline, request.allow_code)
     try:
-        found = entries.find_unstorable(env)
-        return tuple(key for key in found if key in env.output_spec["full_observation_spec"])
+        keys = entries.find_unstorable(env)
+        return tuple(key for key in keys if key in env.output_spec["full_observation_spec"])
     finally:
         env.close()
 
