@@ -146,6 +146,17 @@ def _after_step(step: Step, leaves: Leaves) -> dict[str, LeafSpec]:
                 if step.modes.get(feature.kind, IDENTITY) != IDENTITY and key in step.statistics
             }
             return {key: _unbounded(x) if key in scaled else x for key, x in leaves.items()}
+        case "image_crop_resize_processor":
+            features = {
+                key: Feature("VISUAL", leaf.shape)
+                for key, leaf in leaves.items()
+                if leaf.part == "observation"
+            }
+            cropped = DEFINITIONS[step.name].features(step, features)
+            return {
+                key: replace(leaf, shape=cropped[key].shape) if key in cropped else leaf
+                for key, leaf in leaves.items()
+            }
         case "xvla_imagenet_normalize" | "xvla_image_scale":
             keys = step.config.get("image_keys")
             return {

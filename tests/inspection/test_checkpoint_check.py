@@ -11,6 +11,7 @@ import pytest
 
 from tdx.foundation.errors import StorageError
 from tdx.inspection.checkpoint_check import DEFAULT_STEPS, check_checkpoint
+from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.stacks.checkpoints import read_checkpoint
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, Folder
 
@@ -210,6 +211,15 @@ def test_hint_names_the_key_of_the_statistics(tmp_path: Path) -> None:
     report = check_checkpoint(read_checkpoint(folder.write(tmp_path / "checkpoint")))
     hints = {finding.hint for finding in report.findings if finding.code == "TDX601"}
     assert hints == {"the statistics have 'so100.buffer.action': rename it to 'action'"}
+
+
+def test_crop_changes_the_spec(tmp_path: Path) -> None:
+    folder = Folder()
+    folder.insert(1, "image_crop_resize_processor", crop_params_dict=None, resize_size=[24, 32])
+    report = inspect_checkpoint(read_checkpoint(folder.write(tmp_path / "checkpoint")))
+    (image,) = [change for change in report.stages[1].changes if change.change != "same"]
+    assert image.after is not None
+    assert (image.key, image.after.shape) == (IMAGE, (3, 24, 32))
 
 
 def test_class_of_a_checkpoint_is_not_imported(tmp_path: Path) -> None:

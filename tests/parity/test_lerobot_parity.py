@@ -207,3 +207,20 @@ def test_observations_of_an_env_have_the_same_bits(lerobot: Any, tmp_path: Path)
     }
     mine = run(read_checkpoint(tmp_path).processors[0], raw).samples[-1]
     assert_same_bits(mine, step.observation(dict(raw)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"crop_params_dict": {IMAGE: (1, 2, 5, 4)}},
+        {"resize_size": (12, 20)},
+        {"crop_params_dict": {IMAGE: (0, 0, 6, 6)}, "resize_size": (3, 3)},
+    ],
+    ids=["crop", "resize", "both"],
+)
+def test_cropped_images_have_the_same_bits(
+    lerobot: Any, arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    step = lerobot.ImageCropResizeProcessorStep(**arguments)
+    before, _ = save(lerobot, tmp_path, [step], [])
+    compare_steps(read_checkpoint(tmp_path).processors[0], before, draw(0))

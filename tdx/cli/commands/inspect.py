@@ -71,6 +71,15 @@ Words = Annotated[
     ),
 ]
 Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
+Samples = Annotated[
+    str | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="Samples for the processors of a robot policy: arrays [N, ...] by key in .npz or "
+        ".safetensors; drawn by default.",
+    ),
+]
 StateSteps = Annotated[
     int, integer_option("--steps", 0, "Number of random steps before the state is read.")
 ]
@@ -189,6 +198,7 @@ def inspect_values(
     steps: Steps = 1,
     policy: PolicyName = None,
     each: Each = False,
+    samples: Samples = None,
 ) -> None:
     """Reset and step an env, and show the values that each stage writes.
 
@@ -200,11 +210,30 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
+    from tdx.cli.pipelines import (
+        find_checkpoint,
+        load_stack_policy,
+        open_stack,
+        read_pipeline,
+    )
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
 
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection import checkpoint_values
+        from tdx.inspection.checkpoint_report import checkpoint_calls
+
+        seed = pipeline.seed or 0
+        drawn = checkpoint_values.draw_samples(checkpoint, steps, seed)
+        given = drawn if samples is None else checkpoint_values.read_samples(samples)[:steps]
+        report = checkpoint_values.checkpoint_values(checkpoint, given)
+        write_view(values_view(report, checkpoint_calls(checkpoint)), output)
+        if report.error is not None:
+            raise report.error
+        return
+    if samples is not None:
+        raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         actor = load_stack_policy(policy, config, stack, steps, allow_code=pipeline.allow_code)
@@ -237,11 +266,20 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
 
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection.checkpoint_report import checkpoint_calls
+        from tdx.inspection.checkpoint_values import checkpoint_state
+
+        if load is not None or export is not None or steps:
+            raise ArgumentError("--steps, --load and --export do not apply to a policy checkpoint")
+        view = state_view(checkpoint_state(checkpoint), checkpoint_calls(checkpoint))
+        write_view(view, output)
+        return
     if export is not None:
         check_replaceable(export, force=force)
     config = read_pipeline(pipeline)

@@ -88,6 +88,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
                     _read_processor(container, name, role) for name in files if _role(name) == role
                 )
             )
+    except StorageError:
+        raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StorageError(f"{folder} cannot be read: {reason}") from error
@@ -193,7 +195,7 @@ def _parse_state(data: bytes, name: str) -> dict[str, Array]:
     from safetensors.numpy import load
 
     try:
-        return dict(load(data))
+        return dict(sorted(load(data).items()))
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StorageError(
             f"{name} is not a valid safetensors file: {error}", hint="download it again"

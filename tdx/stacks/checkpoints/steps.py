@@ -13,6 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tdx.foundation.errors import ArgumentError
+from tdx.foundation.untrusted import MAX_SIZE
 from tdx.stacks.checkpoints.model import Array, Entries, Feature, Processor, Step, Trace
 
 ACTION = "action"
@@ -321,6 +322,53 @@ def _imagenet(step: Step, sample: Entries) -> Entries:
     return result
 
 
+def _crop_and_resize(step: Step, sample: Entries) -> Entries:
+    """Crop and resize images, as torchvision does: bilinear, with antialiasing."""
+    crops, size = step.config.get("crop_params_dict"), step.config.get("resize_size")
+    if not crops and size is None:
+        return sample
+    import torch
+    from torchvision.transforms import functional
+
+    result = dict(sample)
+    for key, value in sample.items():
+        if "image" not in key or not isinstance(value, np.ndarray):
+            continue
+        image = torch.from_numpy(value.copy())
+        crop = crops.get(key) if isinstance(crops, dict) else None
+        if crop is not None:
+            image = functional.crop(image, *_sizes(crop, 4, f"the crop of {key!r}"))
+        if size is not None:
+            resized = functional.resize(image, _sizes(size, 2, f"the size of {key!r}"))
+            image = resized.clamp(0.0, 1.0)
+        result[key] = image.numpy()
+    return result
+
+
+def _sizes(value: object, count: int, what: str) -> list[int]:
+    sizes = list(value) if isinstance(value, list | tuple) else []
+    is_valid = all(isinstance(size, int) and 0 <= size <= MAX_SIZE for size in sizes)
+    if len(sizes) != count or not is_valid:
+        raise ArgumentError(f"{what} is {value!r}, not {count} sizes up to {MAX_SIZE}")
+    return sizes
+
+
+def _cropped_features(step: Step, features: Features) -> Features:
+    crops, size = step.config.get("crop_params_dict"), step.config.get("resize_size")
+    result = dict(features)
+    for key, feature in features.items():
+        if "image" not in key or len(feature.shape) < 3:
+            continue
+        crop = crops.get(key) if isinstance(crops, dict) else None
+        height, width = feature.shape[-2:]
+        if isinstance(crop, list) and len(crop) == 4:
+            height, width = _sizes(crop, 4, f"the crop of {key!r}")[2:]
+        if size is not None:
+            height, width = _sizes(size, 2, f"the size of {key!r}")
+        result[key] = Feature(feature.kind, (*feature.shape[:-2], height, width))
+    return result
+
+
 def _end_with_newline(_: Step, sample: Entries) -> Entries:
     task = sample.get("task")
     if isinstance(task, str):
@@ -372,6 +420,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
             lambda step, sample: normalize(step, sample, inverse=True)
         ),
         "observation_processor": Definition(_from_env, _from_env_features),
+        "image_crop_resize_processor": Definition(_crop_and_resize, _cropped_features),
         "xvla_image_scale": Definition(_scale_images),
         "xvla_image_to_float": Definition(_images_to_float),
         "xvla_imagenet_normalize": Definition(_imagenet),
