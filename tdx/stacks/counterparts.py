@@ -180,6 +180,40 @@ def _make_stage(_name: str, *args: Value, **kwargs: Value) -> StageConfig:
     return StageConfig(_name, args, kwargs)
 
 
+def write_value(value: Any) -> Value:
+    """Return an argument of a stage or an env as a value of a pipeline.
+
+    Raises:
+        TypeError: A pipeline file cannot contain it.
+    """
+    if isinstance(value, Tensor):
+        return _write_tensor(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return write_value(value.tolist())
+    if isinstance(value, torch.dtype):
+        return Dtype.named(str(value))
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(write_value, value))
+    if isinstance(value, Mapping):
+        return {normalize_key(key): write_value(inner) for key, inner in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a file cannot contain a {type(value).__name__}")
+
+
+def _write_tensor(value: Tensor) -> Value:
+    """Return the numbers of a tensor; those of float32 with as many digits as they need."""
+    if value.dtype == torch.float32:
+        digits = value.detach().cpu().numpy().astype(str)
+        return write_value(digits.astype(np.float64).tolist())
+    numbers: Value = write_value(value.detach().cpu().tolist())
+    if value.ndim and value.is_floating_point():
+        return Call("tensor", (numbers,), {"dtype": Dtype.named(str(value.dtype))})
+    return numbers
+
+
 def _numbers(array: Any) -> Value:
     """Return an array as a nested tuple, or as one number if all elements are equal.
 
@@ -190,18 +224,14 @@ def _numbers(array: Any) -> Value:
     array = np.asarray(array)
     if array.size and bool((array == array.flat[0]).all()):
         return array.flat[0].item()
-    return _as_tuple(array.tolist())
-
-
-def _as_tuple(value: Any) -> Value:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+    return write_value(array.tolist())
 
 
 def _make_pair(loc: Any, scale: Any) -> tuple[Value, Value]:
     """Return both as numbers, or both as nested tuples."""
     pair = _numbers(loc), _numbers(scale)
     if any(isinstance(value, tuple) for value in pair):
-        return _as_tuple(np.asarray(loc).tolist()), _as_tuple(np.asarray(scale).tolist())
+        return write_value(np.asarray(loc).tolist()), write_value(np.asarray(scale).tolist())
     return pair
 
 
@@ -581,34 +611,6 @@ def _extract(wrapper: Any, place: Place) -> Counterpart | Missing:
 # TorchRL
 
 
-def _write(value: Any) -> Value:
-    """Return an argument of a transform as a value of a pipeline."""
-    if isinstance(value, Tensor):
-        return _write_tensor(value)
-    if isinstance(value, torch.dtype):
-        return Dtype.named(str(value))
-    if isinstance(value, torch.device):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return tuple(map(_write, value))
-    if isinstance(value, Mapping):
-        return {normalize_key(key): _write(inner) for key, inner in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError
-
-
-def _write_tensor(value: Tensor) -> Value:
-    """Return the numbers of a tensor; those of float32 with as many digits as they need."""
-    if value.dtype == torch.float32:
-        digits = value.detach().cpu().numpy().astype(str)
-        return _write(digits.astype(np.float64).tolist())
-    numbers: Value = _write(value.detach().cpu().tolist())
-    if value.ndim and value.is_floating_point():
-        return Call("tensor", (numbers,), {"dtype": Dtype.named(str(value.dtype))})
-    return numbers
-
-
 def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
     """Return a stage without the arguments that have their default."""
     info = load_catalog()[name]
@@ -617,7 +619,7 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
         parameter = info.parameter(key)
         assert parameter is not None, key
         try:
-            written = _write(value)
+            written = write_value(value)
         except TypeError:
             return Missing(
                 f"a file cannot contain its argument {key}",
@@ -836,7 +838,7 @@ def _write_spec(spec: Any) -> Value:
     if type(spec).__name__.startswith("Bounded"):
         low, high = spec.space.low.unique(), spec.space.high.unique()
         if low.numel() == high.numel() == 1:
-            return Call("Bounded", (_write(low[0]), _write(high[0])), place)
+            return Call("Bounded", (write_value(low[0]), write_value(high[0])), place)
     return None
 
 
