@@ -98,8 +98,8 @@ class AnyOf(Stop):
             stop.begin(run)
 
     def check(self, trace: StepTrace) -> StopReason | None:
-        found = [stop.check(trace) for stop in self.stops]
-        return next((reason for reason in found if reason is not None), None)
+        checked = [stop.check(trace) for stop in self.stops]
+        return next((reason for reason in checked if reason is not None), None)
 
     def rows(self, trace: StepTrace) -> Tensor | None:
         met = [stop.rows(trace) for stop in self.stops if stop.check(trace) is not None]
@@ -129,12 +129,12 @@ class AllOf(AnyOf):
         return self._joined(trace, rows)
 
     def _joined(self, trace: StepTrace, rows: Tensor | None) -> StopReason | None:
-        found = [
+        checked = [
             stop.check(trace) if rows is None else stop.reason_in(trace, rows)
             for stop in self.stops
         ]
-        reasons = [reason for reason in found if reason is not None]
-        if len(reasons) < len(found):
+        reasons = [reason for reason in checked if reason is not None]
+        if len(reasons) < len(checked):
             return None
         message = " and ".join(reason.message for reason in reasons)
         return self._reason(trace, message, reasons[0].by, reasons[0].key)

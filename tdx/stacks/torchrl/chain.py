@@ -157,8 +157,8 @@ class TorchRLStage(Transform):
         return torch.Size(self.original.transform_env_batch_size(batch_size))
 
     def transform_env_device(self, device: torch.device | None) -> torch.device | None:
-        placed = self.original.transform_env_device(device) or device
-        return None if placed is None else torch.device(placed)
+        outer = self.original.transform_env_device(device) or device
+        return None if outer is None else torch.device(outer)
 
     # The original belongs to its own env.
 

@@ -209,7 +209,7 @@ class TorchRLReference:
 
 def _entries(tensordict: Any, actions: Sequence[Any]) -> Entries:
     leaves = tensordict.exclude(*actions).items(True, True)
-    return {format_key(key): leaf.clone() for key, leaf in leaves if isinstance(leaf, Tensor)}
+    return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
 
 
 @contextmanager
