@@ -285,12 +285,7 @@ class _ValueCollector:
 
     def add_violations(self, trace: StepTrace) -> list[TracedViolation]:
         """Add the violations in a trace, and return them."""
-        # A spec without bounds allows NaN, which is counted in the statistics.
-        violations = [
-            violation
-            for violation in self._promises.check(trace)
-            if violation.violation.code != "nan"
-        ]
+        violations = self._promises.check(trace)
         for violation in violations:
             self._add_violation(trace, violation.by, violation.violation)
         return violations
