@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import NoneType
@@ -328,7 +328,12 @@ def compare_values(a: TensorDictBase, b: TensorDictBase) -> tuple[ValueChange, .
     """
     from tdx.compare.rollouts import compare_rollouts
 
-    return tuple(_value_change(key, change) for key, change in compare_rollouts(a, b).items())
+    return describe_values(compare_rollouts(a, b))
+
+
+def describe_values(changes: Mapping[str, Change | None]) -> tuple[ValueChange, ...]:
+    """Describe how the values of each key differ."""
+    return tuple(_value_change(key, change) for key, change in changes.items())
 
 
 def _value_change(key: str, change: Change | None) -> ValueChange:
