@@ -87,7 +87,6 @@ def _blocks(value: object) -> Iterable[Block] | None:
 
 def _report(value: object) -> Iterable[Block] | None:
     """Return the blocks of a result that a command prints."""
-    from tdx.cli.output import UNLIMITED
     from tdx.cli.views.comparisons import contract_view
     from tdx.cli.views.profile import profile_view
     from tdx.cli.views.specs import spec_view
@@ -98,14 +97,14 @@ def _report(value: object) -> Iterable[Block] | None:
 
     match value:
         case SpecReport():
-            return spec_view(value, [stage.name for stage in value.stages]).blocks(UNLIMITED)
+            return spec_view(value, [stage.name for stage in value.stages]).blocks()
         case StackReport():
             calls = [stage.call for stage in value.stages]
-            return [*spec_view(value.spec, calls).blocks(UNLIMITED), *_notes(value.notes)]
+            return [*spec_view(value.spec, calls).blocks(), *_notes(value.notes)]
         case ContractReport():
-            return contract_view(value).blocks(UNLIMITED)
+            return contract_view(value).blocks()
         case Profile():
-            return profile_view(value).blocks(UNLIMITED)
+            return profile_view(value).blocks()
     return None
 
 
@@ -145,7 +144,6 @@ def _chain(chain: Compose) -> list[Block]:
 
 def _stack(value: EnvBase | Stack) -> list[Block]:
     """Return the stages and specs of an env; an env with a mistake in it is shown as well."""
-    from tdx.cli.output import UNLIMITED
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
     from tdx.stacks import open_stack
@@ -153,7 +151,7 @@ def _stack(value: EnvBase | Stack) -> list[Block]:
     stack = open_stack(value)
     calls = stack.calls
     try:
-        blocks = list(spec_view(compare_specs(stack), calls).blocks(UNLIMITED))
+        blocks = list(spec_view(compare_specs(stack), calls).blocks())
     except Exception as error:  # Stages are code of the user.
         return [Heading(stack.name, level=1), *stage_list(calls), Heading("error"), _error(error)]
     return [*blocks, *_notes(stack.notes)]

@@ -10,7 +10,18 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 
-from tdx.cli.views import Block, Code, Fold, Gallery, Heading, Paragraph, Picture, Table
+from tdx.cli.views import (
+    UNLIMITED,
+    Block,
+    Code,
+    Fold,
+    Gallery,
+    Heading,
+    Paragraph,
+    Picture,
+    Table,
+    resolve,
+)
 from tdx.foundation.text import escape_html
 
 MAX_BYTES = 100_000
@@ -128,7 +139,7 @@ def html_page(blocks: Iterable[Block]) -> str:
     Args:
         blocks: Blocks with the layout for unlimited width; the first heading is the title.
     """
-    blocks = list(blocks)
+    blocks = list(resolve(blocks, UNLIMITED))
     title = next(block.text for block in blocks if isinstance(block, Heading))
     writer = _Writer(sys.maxsize, is_page=True)
     body = "\n".join(writer.write(blocks))
@@ -150,7 +161,7 @@ def html_fragment(blocks: Iterable[Block]) -> str:
     Args:
         blocks: Blocks with the layout for unlimited width.
     """
-    blocks = list(blocks)
+    blocks = list(resolve(blocks, UNLIMITED))
     style = _STYLE + _PICTURE_STYLE if any(isinstance(b, Gallery) for b in blocks) else _STYLE
     writer = _Writer(MAX_BYTES - _RESERVED - len(style), is_page=False)
     body = "".join(writer.write(blocks))
@@ -205,11 +216,12 @@ class _Writer:
                 return f"<pre>{self._text(block.text, _MAX_CODE)}</pre>"
             case Fold():
                 # What is folded counts twice: here, and as a part of this block.
-                inner = "".join(self.write(block.blocks))
+                inner = "".join(self.write(list(resolve(block.blocks, UNLIMITED))))
                 self._left += len(inner.encode())
                 return f"<details><summary>{self._text(block.summary)}</summary>{inner}</details>"
             case Gallery():
                 return self._gallery(block)
+        raise AssertionError("blocks that depend on a width are resolved before")
 
     def _heading(self, heading: Heading) -> str:
         aside = f'<span class="dim">{self._text(heading.aside)}</span>' if heading.aside else ""

@@ -284,10 +284,9 @@ def _speedscope(profile: Profile, extras: Extras) -> str:
 
 def _page(profile: Profile, extras: Extras) -> str:
     from tdx.cli.html import html_page
-    from tdx.cli.output import UNLIMITED
     from tdx.cli.views.profile import profile_view
 
-    return html_page(profile_view(profile, extras=extras).blocks(UNLIMITED))
+    return html_page(profile_view(profile, extras=extras).blocks())
 
 
 def _note_cut(profile: Profile, option: str) -> None:

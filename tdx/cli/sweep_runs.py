@@ -66,13 +66,13 @@ def show_sweep(
         The exit code.
     """
     from tdx.cli.html import html_page
-    from tdx.cli.output import UNLIMITED, write_view
+    from tdx.cli.output import write_view
     from tdx.cli.views.profile_sweep import sweep_view
 
     result = _measure(request, settings, own_processes=on is not None)
     view = sweep_view(request.plan.subject, result)
     if "--html" in files.requested:
-        files.write_text("--html", html_page(view.blocks(UNLIMITED)))
+        files.write_text("--html", html_page(view.blocks()))
     if not files.use_stdout:
         write_view(view, output)
     problems = [cell.problem for cell in result.cells]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from html import escape
 
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -48,6 +49,13 @@ def escape_html(text: str) -> str:
         '&lt;b&gt;\\x07'
     """
     return escape(escape_control_characters(text, keep="\n\t"))
+
+
+def display_width(text: str) -> int:
+    """Return the columns of a text in a terminal; wide East Asian characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def is_printable(text: str) -> bool:

@@ -13,7 +13,6 @@ import pytest
 
 from tdx.cli.charts import flame_chart, growth_plot
 from tdx.cli.html import html_page
-from tdx.cli.output import UNLIMITED
 from tdx.cli.progress import activity_on
 from tdx.cli.views.profile import profile_view
 from tdx.profiling.result import Profile
@@ -84,7 +83,7 @@ def test_trace_files_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) ->
 
 
 def test_html_page_is_self_contained() -> None:
-    html = html_page(profile_view(both()).blocks(UNLIMITED))
+    html = html_page(profile_view(both()).blocks())
     page = Page(html)
     assert all(load.startswith(("data:", "#")) for load in page.loads)
     assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}

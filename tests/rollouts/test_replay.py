@@ -150,6 +150,6 @@ def test_unfinished_replay_is_not_offered_for_resuming(tmp_path: Path) -> None:
     with Container.open(tmp_path / "replayed") as root:
         manifest.save(root)
     view = summary_view("replayed", Manifest.load(tmp_path / "replayed"))
-    shown = str(next(iter(view.blocks(100))))
+    shown = str(next(iter(view.blocks())))
     assert "--resume" not in shown
     assert f"replay {tmp_path / 'source'} again with --force" in shown

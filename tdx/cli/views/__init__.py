@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
 from tdx.foundation.serialization import Result
-from tdx.foundation.text import escape_control_characters
+from tdx.foundation.text import display_width, escape_control_characters
+
+UNLIMITED = 10_000
+"""Columns of a pipe and of a page, where nothing is cut or wrapped."""
+GAP = 2
+"""Columns between two columns of a table."""
 
 Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "title", "heading"]
 
@@ -33,11 +39,14 @@ class Column:
         title: Heading.
         fixed: If True, its cells are not wrapped in a narrow terminal.
         is_number: If True, its cells are right-aligned.
+        importance: A narrow terminal lacks the least important columns. Infinite: it never lacks
+            this one.
     """
 
     title: str = ""
     fixed: bool = False
     is_number: bool = False
+    importance: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,34 @@ class Table:
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
+
+    @property
+    def widths(self) -> list[int]:
+        """Columns of the terminal that each column takes if no cell is wrapped."""
+        texts = zip(
+            [column.title for column in self.columns],
+            *([cell.text for cell in row] for row in self.rows),
+            strict=True,
+        )
+        return [max(map(display_width, column)) for column in texts]
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that the table takes if no cell is wrapped."""
+        widths = self.widths
+        return sum(widths) + GAP * (len(widths) - 1)
+
+    def narrowed(self, width: int) -> Table:
+        """Return the table without the columns that a terminal has no place for."""
+        table = self
+        while table.width > width:
+            least = min(column.importance for column in table.columns)
+            if math.isinf(least):
+                break
+            kept = [index for index, c in enumerate(table.columns) if c.importance > least]
+            rows = [[row[index] for index in kept] for row in table.rows]
+            table = Table([table.columns[index] for index in kept], rows)
+        return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +170,18 @@ class Gallery:
     text: str = ""
 
 
-Block = Table | Heading | Paragraph | Code | Fold | Gallery
+@dataclass(frozen=True, slots=True)
+class Fluid:
+    """Blocks that depend on the width of the terminal.
+
+    Args:
+        layout: Returns the blocks for a number of columns, :data:`UNLIMITED` outside of terminals.
+    """
+
+    layout: Callable[[int], Iterable[Block]]
+
+
+Block = Table | Heading | Paragraph | Code | Fold | Gallery | Fluid
 TextBlock = Table | Heading | Paragraph | Code
 
 
@@ -147,7 +195,7 @@ class View:
     Args:
         kind: Kind of the result in JSON.
         result: The result, or a function that returns it as plain data, for json.
-        blocks: Layout for a width in columns, for table, md and HTML.
+        blocks: Returns the layout, for table, md and HTML.
         records: Returns the rows for jsonl and csv. ``None``: the result is the only one.
         calls: Each stage of the chain in the ``--t`` grammar, for a result about a chain.
         names: Columns of csv if there are no records.
@@ -155,7 +203,7 @@ class View:
 
     kind: str
     result: Result | Callable[[], Mapping[str, Any]]
-    blocks: Callable[[int], Iterable[Block]]
+    blocks: Callable[[], Iterable[Block]]
     records: Callable[[], Iterable[Result | Mapping[str, Any]]] | None = None
     calls: Sequence[str] | None = None
     names: Sequence[str] = ()
@@ -185,16 +233,40 @@ class StageCall(TypedDict):
     call: str
 
 
-def text_blocks(blocks: Iterable[Block]) -> list[TextBlock]:
+def first_that_fits(*layouts: Callable[[], Iterable[Block]]) -> Fluid:
+    """Return the first of several layouts whose tables fit into the terminal, or the last one."""
+
+    def layout(width: int) -> Iterable[Block]:
+        *wide, narrow = layouts
+        for create in wide:
+            blocks = list(create())
+            if all(block.width <= width for block in blocks if isinstance(block, Table)):
+                return blocks
+        return narrow()
+
+    return Fluid(layout)
+
+
+def resolve(blocks: Iterable[Block], width: int) -> Iterator[Block]:
+    """Yield blocks for a width, without those that depend on it."""
+    for block in blocks:
+        if isinstance(block, Fluid):
+            yield from resolve(block.layout(width), width)
+        else:
+            yield block
+
+
+def text_blocks(blocks: Iterable[Block], width: int) -> list[TextBlock]:
     """Return what a terminal and Markdown show of blocks.
 
     Control and bidirectional characters are escaped.
 
     Args:
         blocks: Blocks with untrusted text: env ids, keys, messages of libraries.
+        width: Columns of the terminal.
     """
     shown: list[TextBlock] = []
-    for block in blocks:
+    for block in resolve(blocks, width):
         match block:
             case Heading():
                 text, aside = map(escape_control_characters, (block.text, block.aside))
@@ -211,10 +283,10 @@ def text_blocks(blocks: Iterable[Block]) -> list[TextBlock]:
                 ]
                 shown.append(Table(columns, [_escape_cells(row) for row in block.rows]))
             case Fold():
-                if inner := text_blocks(block.blocks):
+                if inner := text_blocks(block.blocks, width):
                     summary = escape_control_characters(block.summary)
                     shown += [Paragraph([Cell(f"{summary}:", "dim")]), *inner]
-            case Gallery():
+            case Gallery() | Fluid():
                 pass
     return shown
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     Block,
     Cell,
     Code,
     Column,
+    Fluid,
     Heading,
     Paragraph,
     Table,
     View,
     count_text,
+    first_that_fits,
 )
 from tdx.cli.views.specs import spec_table
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
@@ -37,7 +39,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         search: Words of the search.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         if not envs:
             return [_no_match("env", search), *_missing_packages()]
         has_notes = any(env.hint or env.replaced_by for env in envs)
@@ -69,14 +71,14 @@ def _env_note(env: RegisteredEnv) -> str:
 def env_view(details: EnvDetails) -> View:
     """Lay out the description of an env."""
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         aside = f"{details.package}  {details.entry_point}"
         facts = [[Cell(name, "dim"), Cell(text)] for name, text in _env_facts(details)]
         shown: list[Block] = [
             Heading(details.id, aside, level=1),
             Table([Column(fixed=True), Column()], facts),
             Heading("specs"),
-            spec_table(details.specs, width),
+            spec_table(details.specs),
         ]
         if details.arguments:
             rows = [
@@ -134,8 +136,8 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     """
     transforms = [TransformRow(info) for info in infos]
 
-    def blocks(width: int) -> list[Block]:
-        return [_transforms_table(infos, width)] if infos else [_no_match("transform", search)]
+    def blocks() -> list[Block]:
+        return [Fluid(partial(_transforms, infos))] if infos else [_no_match("transform", search)]
 
     names = ("name", "category", "time_behavior", "summary", "signature")
 
@@ -145,21 +147,21 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     return View("transforms", data, blocks, lambda: transforms, names=names)
 
 
-def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
+def _transforms(infos: Sequence[TransformInfo], width: int) -> list[Block]:
     rows = [
         [Cell(category, "dim"), Cell(info.name, "name"), Cell(strip_markup(info.summary))]
         for category, info in zip(_category_titles(infos), infos, strict=True)
     ]
     columns = [Column("category", fixed=True), Column("name", fixed=True), Column("summary")]
     wide = Table(columns, rows)
-    if table_width(wide) <= width or width >= 90:
-        return wide
+    if wide.width <= width or width >= 90:
+        return [wide]
     rows = []
     for category, info in zip(_category_titles(infos), infos, strict=True):
         if category:
             rows.append([Cell(category, "dim"), Cell("")])
         rows.append([Cell(f"  {info.name}", "name"), Cell(strip_markup(info.summary))])
-    return Table([Column(fixed=True), Column()], rows)
+    return [Table([Column(fixed=True), Column()], rows)]
 
 
 def _category_titles(infos: Sequence[TransformInfo]) -> Iterator[str]:
@@ -241,13 +243,13 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
     """
     arguments = tuple(ArgumentRow(parameter) for parameter in info.parameters)
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading(info.name, f"{info.category}, {info.time_behavior}", level=1)
         return [
             head,
             *(Paragraph([Cell(text)]) for text in paragraphs(info.doc)),
-            *_arguments(info, width),
-            *_example(example, width),
+            *_arguments(info),
+            *_example(example),
         ]
 
     def data() -> dict[str, Any]:
@@ -256,7 +258,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
     return View("transform", data, blocks, lambda: arguments)
 
 
-def _arguments(info: TransformInfo, width: int) -> list[Block]:
+def _arguments(info: TransformInfo) -> list[Block]:
     if not info.parameters:
         return [Paragraph([Cell("no arguments", "dim")])]
     rows = [
@@ -270,10 +272,8 @@ def _arguments(info: TransformInfo, width: int) -> list[Block]:
     ]
     titles = ("argument", "type", "default", "meaning")
     table = Table([Column(title) for title in titles], rows)
-    if table_width(table) <= width:
-        return [Heading("arguments"), table]
-    blocks = [block for parameter in info.parameters for block in _narrow_argument(parameter)]
-    return [Heading("arguments"), *blocks]
+    narrow = [block for parameter in info.parameters for block in _narrow_argument(parameter)]
+    return [Heading("arguments"), first_that_fits(lambda: [table], lambda: narrow)]
 
 
 def _narrow_argument(parameter: Parameter) -> Iterator[Paragraph]:
@@ -288,7 +288,7 @@ def _type(parameter: Parameter) -> str:
     return (parameter.annotation or "any").replace("NestedKey", "key")
 
 
-def _example(example: TransformExample | None, width: int) -> list[Block]:
+def _example(example: TransformExample | None) -> list[Block]:
     if example is None:
         return []
     from tdx.cli.views.specs import comparison_table
@@ -297,7 +297,7 @@ def _example(example: TransformExample | None, width: int) -> list[Block]:
     return [
         Heading("example", example.command or ""),
         *code,
-        comparison_table(example.changes, width, sides=("before", "after")),
+        comparison_table(example.changes, sides=("before", "after")),
     ]
 
 

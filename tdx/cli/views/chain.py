@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.output import mermaid_label
 from tdx.cli.views import (
     NONE,
     Block,
     Cell,
     Column,
+    Fluid,
     Heading,
     Paragraph,
     Style,
@@ -18,6 +19,7 @@ from tdx.cli.views import (
     View,
     change_text,
     count_text,
+    first_that_fits,
     stage_list,
 )
 from tdx.cli.views.graph import graph_blocks
@@ -41,16 +43,23 @@ def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False
         graph: Draw the chain as a diagram instead of a table.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         if not report.stages:
             return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
         if graph:
-            return [_head(report), *graph_blocks(report, calls, width)]
-        for whole in (True, False):
-            table = _stage_table(report, _texts(report, whole=whole))
-            if table_width(table) <= width:
-                return [_head(report), *stage_list(calls), table]
-        return [_head(report), *_narrow_stages(report, calls)]
+            return [_head(report), Fluid(lambda width: graph_blocks(report, calls, width))]
+
+        def wide(*, whole: bool) -> list[Block]:
+            return [*stage_list(calls), _stage_table(report, _texts(report, whole=whole))]
+
+        return [
+            _head(report),
+            first_that_fits(
+                lambda: wide(whole=True),
+                lambda: wide(whole=False),
+                lambda: _narrow_stages(report, calls),
+            ),
+        ]
 
     return View("chain", report, blocks, lambda: _stage_records(report, calls), calls)
 
@@ -207,13 +216,14 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading(lineage.env, _version_count(lineage), level=1)
-        for whole in (True, False):
-            table = _version_table(lineage.versions, whole=whole)
-            if table_width(table) <= width:
-                return [head, *stage_list(calls), table]
-        return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
+        versions = first_that_fits(
+            lambda: [_version_table(lineage.versions, whole=True)],
+            lambda: [_version_table(lineage.versions, whole=False)],
+            lambda: _narrow_versions(lineage.versions),
+        )
+        return [head, *stage_list(calls), versions]
 
     return View("keys", lineage, blocks, lambda: _version_records(lineage.versions), calls)
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
 from urllib.parse import quote
 
 from tdx import __version__
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     SEVERITY_STYLES,
     Block,
     Cell,
     Code,
     Column,
+    Fluid,
     Heading,
     Paragraph,
     Style,
@@ -84,11 +84,11 @@ def check_view(
     """
     lines = [] if text is None else text.splitlines()
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         found: list[Block] = list(_outcomes(report)) if verbose else []
         explained: set[str] = set()
         for finding in report.findings:
-            found += _finding(finding, report, lines, width)
+            found += _finding(finding, report, lines)
             if verbose and finding.why and finding.code not in explained:
                 found.append(_note("why", finding.why.replace("`", "")))
             explained.add(finding.code)
@@ -129,9 +129,7 @@ def _skip_reason(report: CheckReport) -> str:
     return "" if failed is None else f"skipped because of the errors in {failed}"
 
 
-def _finding(
-    finding: Finding, report: CheckReport, lines: Sequence[str], width: int
-) -> Iterator[Block]:
+def _finding(finding: Finding, report: CheckReport, lines: Sequence[str]) -> Iterator[Block]:
     """Yield a finding: its place and message, the line of the file, and what to do."""
     where = finding.where
     stage = "" if where.stage is None else f"stage {where.stage} ({where.transform}): "
@@ -142,7 +140,8 @@ def _finding(
     message = [Cell(stage, "name"), Cell(finding.message)]
     yield Paragraph([Cell(f"{_place(finding, report)}: "), code, *mark, *message])
     if where.line is not None and where.line <= len(lines):
-        yield _excerpt(lines[where.line - 1].rstrip(), finding, width)
+        line = lines[where.line - 1].rstrip()
+        yield Fluid(lambda width: [_excerpt(line, finding, width)])
     if finding.hint:
         yield _note("help", finding.hint)
     if finding.fix is not None:
@@ -219,7 +218,7 @@ def explain_view(explained: Explanation) -> View:
         explained: Explanation to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading(f"{explained.code}  {explained.title}", _aside(explained), level=1)
         prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
         return [head, *prose, *_examples(explained)]
@@ -251,7 +250,7 @@ def codes_view(explained: Sequence[Explanation]) -> View:
     """
     codes = [CodeRow(each) for each in explained]
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         rows = [
             [
                 Cell(each.code, "name"),
@@ -261,12 +260,13 @@ def codes_view(explained: Sequence[Explanation]) -> View:
             ]
             for each in explained
         ]
-        titles = ("code", "severity", "name", "problem")
-        columns = [Column(title, fixed=title != "problem") for title in titles]
-        table = Table(columns, rows)
-        if table_width(table) <= width:
-            return [table]
-        return [Table([columns[0], columns[3]], [[row[0], row[3]] for row in rows])]
+        columns = [
+            Column("code", fixed=True),
+            Column("severity", fixed=True, importance=1),
+            Column("name", fixed=True, importance=0),
+            Column("problem"),
+        ]
+        return [Table(columns, rows)]
 
     return View("codes", lambda: {"codes": to_plain(codes)}, blocks, lambda: codes)
 

@@ -54,15 +54,15 @@ def diff_view(report: DiffReport) -> View:
         report: Report to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         verdict = "same" if report.same else "different"
         head = Heading(f"{report.a} → {report.b}", verdict, level=1)
         return [
             head,
             *_settings(report.env),
             *_stages(report.stages),
-            *_specs("specs of the env", report.env_specs, width),
-            *_specs("specs after the chain", report.chain_specs, width),
+            *_specs("specs of the env", report.env_specs),
+            *_specs("specs after the chain", report.chain_specs),
             *_values(report),
         ]
 
@@ -106,11 +106,11 @@ def _call(stage: StageChange) -> str:
     return f"{call}  {', '.join(changes)}" if changes else call
 
 
-def _specs(title: str, changes: Sequence[KeyChange], width: int) -> Iterator[Block]:
+def _specs(title: str, changes: Sequence[KeyChange]) -> Iterator[Block]:
     differing = [change for change in changes if change.change != "same"]
     if differing:
         yield Heading(title)
-        yield comparison_table(differing, width, sides=("first", "second"))
+        yield comparison_table(differing, sides=("first", "second"))
 
 
 def _values(report: DiffReport) -> Iterator[Block]:
@@ -186,7 +186,7 @@ def contract_view(report: ContractReport) -> View:
         report: Report to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         steps = count_text(report.steps, "reference step")
         aside = f"{count_text(report.stages, 'stage')}, {steps}"
         found: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
@@ -226,8 +226,6 @@ def side_by_side_blocks(report: ContractReport) -> list[Block]:
     Args:
         report: Report to show.
     """
-    from tdx.cli.output import UNLIMITED
-
     rows = [
         [
             Cell(row.status, _STATUS_STYLES.get(row.status, "dim")),
@@ -238,7 +236,7 @@ def side_by_side_blocks(report: ContractReport) -> list[Block]:
         for row in report.rows
     ]
     titles = ("", report.reference, report.target, "difference")
-    blocks = list(contract_view(report).blocks(UNLIMITED))
+    blocks = list(contract_view(report).blocks())
     if report.follows:
         follows = [Paragraph([Cell(f"{each.kind}: {each.sentence}")]) for each in report.follows]
         blocks.append(Fold(f"{count_text(len(follows), 'difference')} that follow", follows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.output import mermaid_label
 from tdx.cli.views import (
     NONE,
     Block,
@@ -16,6 +16,7 @@ from tdx.cli.views import (
     Table,
     View,
     fact,
+    first_that_fits,
     stage_list,
 )
 from tdx.core.plan import PlanStage, Version
@@ -41,16 +42,17 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def blocks(width: int) -> list[Block]:
-        stages = _stage_table(report)
-        versions = _version_table(report)
-        wide = table_width(stages) <= width
-        narrow = [*_narrow_stages(report.plan.stages, calls)]
-        stage_blocks = [*stage_list(calls), *([stages] if calls else [])] if wide else narrow
-        fits = table_width(versions) <= width
-        version_blocks = [versions] if fits else [*_narrow_versions(report)]
+    def blocks() -> list[Block]:
         head = Heading(report.env, report.plan.executor, level=1)
-        return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
+        table = [_stage_table(report)] if calls else []
+        stages = first_that_fits(
+            lambda: [*stage_list(calls), *table],
+            lambda: _narrow_stages(report.plan.stages, calls),
+        )
+        versions = first_that_fits(
+            lambda: [_version_table(report)], lambda: _narrow_versions(report)
+        )
+        return [head, *_facts(report), stages, Heading("versions"), versions]
 
     view = View("plan", report, blocks, lambda: _records(report, view.data()), calls)
     return view

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar
 
 from tdx.cli.charts import flame_chart, times_plot
-from tdx.cli.output import UNLIMITED
 from tdx.cli.views import (
     NONE,
+    UNLIMITED,
     Block,
     Cell,
     Column,
+    Fluid,
     Gallery,
     Heading,
     Paragraph,
@@ -121,13 +122,13 @@ def profile_view(
     """
     layout, extras = layout or Layout(), extras or Extras()
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         result: list[Block] = [*_head(profile)]
         if len(profile.modes) > 1:
-            result += side_by_side(profile, width)
+            result += side_by_side(profile)
         for mode in profile.modes:
-            result += _mode(mode, layout, width)
-        return [*result, *extra_blocks(extras, width)]
+            result += _mode(mode, layout)
+        return [*result, *extra_blocks(extras)]
 
     def data() -> dict[str, Any]:
         others = {name: value for name, value in extras.to_dict().items() if value}
@@ -136,16 +137,16 @@ def profile_view(
     return View("profile", data, blocks, lambda: _records(profile, layout))
 
 
-def extra_blocks(extras: Extras, width: int) -> Iterator[Block]:
+def extra_blocks(extras: Extras) -> Iterator[Block]:
     """Yield the other measurements."""
     for cost in extras.marginal:
-        yield from marginal_blocks(cost, width)
+        yield from marginal_blocks(cost)
     for advice in extras.advice:
         yield from advice_blocks(advice)
     if extras.comparison is not None:
         comparison = extras.comparison
         yield Heading(f"comparison with {comparison.baseline}", verdict(comparison))
-        yield from comparison_blocks(comparison, width)
+        yield from comparison_blocks(comparison)
 
 
 def _head(profile: Profile) -> Iterator[Block]:
@@ -175,12 +176,12 @@ def machine_text(machine: Machine) -> str:
     return "; ".join(filter(None, facts))
 
 
-def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
+def _mode(mode: ModeProfile, layout: Layout) -> Iterator[Block]:
     rate = f"{micros(mode.step_us)} µs per step, {whole_number(mode.frames_per_second)} frames/s"
     yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
     yield from mode_facts(mode)
     rows = ordered(mode, layout)
-    yield cost_table(_lines(mode, rows), width)
+    yield cost_table(_lines(mode, rows))
     for note in table_notes(mode, rows):
         yield Paragraph([Cell(note, "dim")], indent=2)
     flames = Picture(lambda: flame_chart(build_mean_step(mode)))
@@ -192,7 +193,7 @@ def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
     yield Gallery(times, Heading("distribution of times", level=3), _TIMES_TEXT)
     if layout.histograms:
         yield from histograms(rows)
-    yield from details(mode, width, rows)
+    yield from details(mode, rows)
 
 
 def mode_facts(mode: ModeProfile) -> Iterator[Paragraph]:
@@ -287,7 +288,7 @@ _MAX_OPERATORS = 10
 """Operators to show on a terminal; a pipe gets all of them."""
 
 
-def side_by_side(profile: Profile, width: int) -> Iterator[Block]:
+def side_by_side(profile: Profile) -> Iterator[Block]:
     """Yield the time per step in each mode, in total and by part."""
     first = profile.modes[0]
     yield Heading("modes", f"µs per step; speedup over {first.mode} in parentheses")
@@ -304,7 +305,6 @@ def side_by_side(profile: Profile, width: int) -> Iterator[Block]:
     yield number_table(
         ("part", "lane", *(mode.mode for mode in profile.modes)),
         rows,
-        width,
         _TEXT_COLUMNS,
         _OPTIONAL_COLUMNS,
     )
@@ -347,12 +347,11 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
         yield Table([Column(fixed=True)] * 3, bars)
 
 
-def details(mode: ModeProfile, width: int, rows: Sequence[Row]) -> Iterator[Block]:
+def details(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[Block]:
     """Yield the results of the other passes: device, memory, operators.
 
     Args:
         mode: Mode of the profile.
-        width: Maximum columns.
         rows: Rows to show.
     """
     keys = {row.key for row in rows}
@@ -364,17 +363,17 @@ def details(mode: ModeProfile, width: int, rows: Sequence[Row]) -> Iterator[Bloc
     operators = select(mode.operators)
     if device:
         yield Heading("device", "per step", level=3)
-        yield _device(device, width)
+        yield _device(device)
         yield from _syncs(device)
     if memory:
         yield Heading("memory", "bytes per step; peak above the level before a call", level=3)
-        yield _memory(memory, width)
+        yield _memory(memory)
     if operators:
         yield Heading("operators", "per step, measured in a separate, slower pass", level=3)
-        yield from _operators(operators, width)
+        yield Fluid(partial(_operators, operators))
 
 
-def _device(uses: Mapping[Key, DeviceUse], width: int) -> Table:
+def _device(uses: Mapping[Key, DeviceUse]) -> Table:
     rows = []
     for key, use in uses.items():
         copies = (use.to_device_bytes, use.to_host_bytes)
@@ -403,7 +402,7 @@ def _device(uses: Mapping[Key, DeviceUse], width: int) -> Table:
         "syncs",
         "bound",
     )
-    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
+    return number_table(("part", "lane", *titles), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
 def _syncs(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
@@ -415,7 +414,7 @@ def _syncs(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
             yield Paragraph([Cell(f"{label} {lane}", "name"), text], indent=2)
 
 
-def _memory(uses: Mapping[Key, MemoryUse], width: int) -> Table:
+def _memory(uses: Mapping[Key, MemoryUse]) -> Table:
     rows = [
         [
             *_name_cells(key),
@@ -428,7 +427,7 @@ def _memory(uses: Mapping[Key, MemoryUse], width: int) -> Table:
         for key, use in uses.items()
     ]
     titles = ("allocated", "peak", "kept", "objects' peak", "objects kept")
-    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
+    return number_table(("part", "lane", *titles), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
 def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
@@ -441,7 +440,7 @@ def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> 
         for key, use in all_uses[: len(all_uses) - left]
     ]
     yield number_table(
-        ("part", "lane", "µs", "calls", "operator"), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS
+        ("part", "lane", "µs", "calls", "operator"), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS
     )
     if left:
         note = f"{left} cheaper operators are shown in a pipe, for example with `| less`"

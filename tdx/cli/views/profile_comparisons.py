@@ -32,9 +32,9 @@ def comparison_view(comparison: ProfileComparison, before: str, after: str) -> V
         after: Name of the second profile.
     """
 
-    def blocks(width: int) -> Iterator[Block]:
+    def blocks() -> Iterator[Block]:
         yield Heading(f"{before} → {after}", verdict(comparison), level=1)
-        yield from comparison_blocks(comparison, width)
+        yield from comparison_blocks(comparison)
 
     def records() -> Iterator[dict[str, Any]]:
         limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
@@ -51,7 +51,7 @@ def verdict(comparison: ProfileComparison) -> str:
     return "within the limits" if comparison.limits else "no limits given"
 
 
-def comparison_blocks(comparison: ProfileComparison, width: int) -> Iterator[Block]:
+def comparison_blocks(comparison: ProfileComparison) -> Iterator[Block]:
     """Yield the differences without a heading."""
     for failure in comparison.failures:
         yield Paragraph([Cell("too slow: ", "bad"), Cell(failure.message)], indent=2)
@@ -63,25 +63,21 @@ def comparison_blocks(comparison: ProfileComparison, width: int) -> Iterator[Blo
         for change in comparison.changes
         if change.figure in figures or change.label == TOTAL_LABEL
     ]
-    yield _change_table(changes, comparison.failures, width)
+    yield _change_table(changes, comparison.failures)
     for title, keys in (("gone", comparison.removed), ("new", comparison.new)):
         if keys:
             names = ", ".join(f"{label} {lane}" for label, lane in keys)
             yield Paragraph([Cell(f"{title}: ", "dim"), Cell(names)], indent=2)
 
 
-def _change_table(
-    changes: Sequence[FigureChange], failures: Sequence[LimitViolation], width: int
-) -> Table:
+def _change_table(changes: Sequence[FigureChange], failures: Sequence[LimitViolation]) -> Table:
     failed: set[tuple[str, str, str]] = {
         (each.change.mode, each.change.label, each.change.lane) for each in failures
     }
     has_modes = len({change.mode for change in changes}) > 1
     rows = [_change_row(change, failed, has_modes) for change in changes]
     titles = ("part", "lane", "figure", "before", "after", "change", "noise", "")
-    return number_table(
-        titles, rows, width, ("part", "lane", "figure", ""), _OPTIONAL_CHANGE_COLUMNS
-    )
+    return number_table(titles, rows, ("part", "lane", "figure", ""), _OPTIONAL_CHANGE_COLUMNS)
 
 
 def _change_row(
@@ -141,7 +137,7 @@ def calibration_view(calibration: Calibration) -> View:
             Cell(f"+{change.growth:.0%}" if math.isfinite(change.growth) else NONE),
         ]
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         runs = f"{calibration.runs} runs of {count_text(calibration.repeats, 'repeat')}"
         titles = ("part", "lane", "figure", "µs", "share", "smallest change")
         rows = [row(change) for change in calibration.changes]
@@ -150,7 +146,7 @@ def calibration_view(calibration: Calibration) -> View:
         limit = Cell(f"--fail-if {calibration.limit}", "name")
         return [
             Heading(calibration.subject, runs, level=1),
-            number_table(titles, rows, width, ("part", "lane", "figure"), ("figure", "lane")),
+            number_table(titles, rows, ("part", "lane", "figure"), ("figure", "lane")),
             Paragraph([Cell("whole step: ", "dim"), Cell(f"changes from {steps}")], indent=2),
             Paragraph([Cell("suggested limit: ", "dim"), limit], indent=2),
         ]
@@ -163,18 +159,17 @@ _MARGINAL_TITLES = ("stage", "own time", "saved without it", "noise", "effect on
 _OPTIONAL_MARGINAL_COLUMNS = ("share", "noise", "effect on others")
 
 
-def marginal_blocks(marginal: MarginalCosts, width: int) -> Iterator[Block]:
+def marginal_blocks(marginal: MarginalCosts) -> Iterator[Block]:
     """Yield the time per step that is saved without each stage.
 
     Args:
         marginal: Measurement of one mode.
-        width: Maximum columns.
     """
     yield Heading(f"marginal cost, {marginal.mode}", "µs per step, with and without each stage")
     if marginal.error is not None:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell(marginal.error)], indent=2)
     rows = [_marginal_row(stage) for stage in marginal.stages]
-    yield number_table(_MARGINAL_TITLES, rows, width, ("stage",), _OPTIONAL_MARGINAL_COLUMNS)
+    yield number_table(_MARGINAL_TITLES, rows, ("stage",), _OPTIONAL_MARGINAL_COLUMNS)
     for stage in marginal.stages:
         if stage.needed is not None:
             reason = f": the chain does not run without it: {stage.needed}"

@@ -40,9 +40,9 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
         sweep: Sweep to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in sweep.axes)
-        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep, width)]
+        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep)]
 
     def data() -> dict[str, Any]:
         return {
@@ -56,9 +56,9 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
     return View("profile_sweep", data, blocks, lambda: _records(sweep))
 
 
-def sweep_blocks(sweep: SweepResult, width: int) -> Iterator[Block]:
+def sweep_blocks(sweep: SweepResult) -> Iterator[Block]:
     """Yield the table of combinations, then the growth along each numeric axis."""
-    yield _cells(sweep, width)
+    yield _cells(sweep)
     for cell in sweep.cells:
         if cell.problem is not None:
             cells = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
@@ -66,15 +66,15 @@ def sweep_blocks(sweep: SweepResult, width: int) -> Iterator[Block]:
     if sweep.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
     for group in group_growths(fit_growth(sweep)):
-        yield from growth_blocks(group, width)
+        yield from growth_blocks(group)
 
 
-def _cells(sweep: SweepResult, width: int) -> Block:
+def _cells(sweep: SweepResult) -> Block:
     names = [axis.name for axis in sweep.axes]
     titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
     rows = [line for cell in sweep.cells for line in _lines(cell)]
     text_columns = ("mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
-    return number_table(titles, rows, width, text_columns, _OPTIONAL_COLUMNS)
+    return number_table(titles, rows, text_columns, _OPTIONAL_COLUMNS)
 
 
 def _lines(cell: Setting) -> Iterator[list[Cell]]:
@@ -116,12 +116,11 @@ def other_settings(growth: CostGrowth) -> str:
     return " ".join(f"{name}={format_setting(value)}" for name, value in growth.others.items())
 
 
-def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
+def growth_blocks(group: Sequence[CostGrowth]) -> Iterator[Block]:
     """Yield the time per step of each part at each value, and the fitted slope.
 
     Args:
         group: Growths along the same axis.
-        width: Maximum columns.
     """
     first = next((each for each in group if (each.label, each.lane) == TOTAL_KEY), group[0])
     settings = f", {other_settings(first)}" if first.others else ""
@@ -141,7 +140,7 @@ def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
         lines.append(cells)
     titles = ("part", "lane", *values, "slope", "growth")
     optional = ("growth", "lane", *values[1:-1])
-    yield number_table(titles, lines, width, ("part", "lane", "growth"), optional)
+    yield number_table(titles, lines, ("part", "lane", "growth"), optional)
     yield Gallery([Picture(lambda: _plot(group))], text=_PLOT_TEXT)
 
 
@@ -193,7 +192,7 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         modes = [each.to_dict() for each in estimates]
         return {"subject": plan.subject, "seconds": seconds, "modes": modes}
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         titles = ("mode", "steps", "µs/step", "about", "samples")
         rows = [
             [
@@ -206,7 +205,7 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
             for each in estimates
         ]
         about = f"about {duration_text(seconds)}; nothing is measured"
-        table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
+        table = number_table(titles, rows, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 
     return View("profile_estimate", data, blocks, lambda: estimates)

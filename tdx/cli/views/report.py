@@ -8,10 +8,10 @@ from itertools import groupby
 from statistics import fmean
 
 from tdx.cli.charts import episode_plot, reward_plot
-from tdx.cli.output import UNLIMITED
 from tdx.cli.views import (
     NONE,
     SEVERITY_STYLES,
+    UNLIMITED,
     Block,
     Cell,
     Code,
@@ -24,6 +24,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    resolve,
 )
 from tdx.cli.views.chain import chain_view, lineage_view
 from tdx.cli.views.graph import chain_svg
@@ -101,7 +102,7 @@ def _text(text: str) -> Paragraph:
 
 def _tables(view: View) -> list[Block]:
     """Return the tables of a view without its headings."""
-    return [block for block in view.blocks(UNLIMITED) if isinstance(block, Table)]
+    return [block for block in resolve(view.blocks(), UNLIMITED) if isinstance(block, Table)]
 
 
 def _findings(report: PipelineReport) -> Iterator[Block]:
@@ -124,9 +125,9 @@ def _specs(report: PipelineReport) -> Iterator[Block]:
     changes = report.specs.changes
     kept = [change for change in changes if change.change == "same" and not change.stages]
     changed = [change for change in changes if change not in kept]
-    same = [spec_table([change.after for change in kept if change.after], UNLIMITED)]
+    same = [spec_table([change.after for change in kept if change.after])]
     if changed:
-        yield comparison_table(changed, UNLIMITED, report.stages)
+        yield comparison_table(changed, report.stages)
     elif report.calls:
         yield _text("The chain changes no key.")
     if kept and not report.calls:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     NONE,
     Block,
@@ -18,6 +17,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    first_that_fits,
 )
 from tdx.foundation.serialization import Result, to_plain
 from tdx.foundation.settings import Settings, SettingValue
@@ -33,7 +33,7 @@ def setting_view(setting: SettingValue) -> View:
         setting: Setting to show.
     """
     shown = [] if setting.value is None else [Paragraph([Cell(str(setting.value))])]
-    return View("setting", setting, lambda width: shown)
+    return View("setting", setting, lambda: shown)
 
 
 def config_view(settings: Settings) -> View:
@@ -43,7 +43,7 @@ def config_view(settings: Settings) -> View:
         settings: Settings to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         state = "" if settings.exists else "missing; `tdx config init` creates it"
         titles = ("setting", "value", "from", "meaning")
         table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
@@ -74,7 +74,7 @@ def doctor_view(report: DoctorReport) -> View:
         report: Report to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading("tdx doctor", _summary(report), level=1)
         rows, group = [], ""
         for each in report.diagnoses:
@@ -84,15 +84,14 @@ def doctor_view(report: DoctorReport) -> View:
             rows.append([Cell(label, "dim"), status, Cell(each.name), Cell(each.value)])
         columns = [Column(fixed=True), Column(fixed=True), Column(fixed=True), Column()]
         table = Table(columns, rows)
-        hints = [each for each in report.diagnoses if each.hint]
+        hints: list[Block] = [_hint(each) for each in report.diagnoses if each.hint]
         wide = [
             [*row, Cell(each.hint or "", "dim")]
             for row, each in zip(rows, report.diagnoses, strict=True)
         ]
         with_hints = Table([*columns, Column()], wide)
-        if table_width(with_hints) <= width:
-            return [head, with_hints]
-        return [head, table, *([Heading("hints")] if hints else []), *map(_hint, hints)]
+        narrow = [table, Heading("hints"), *hints] if hints else [table]
+        return [head, first_that_fits(lambda: [with_hints], lambda: narrow)]
 
     return View("doctor", report, blocks, lambda: report.diagnoses)
 
@@ -127,7 +126,7 @@ def kinds_view(commands: Mapping[str, str]) -> View:
     """
     kinds = [DocumentKind(name, command) for name, command in commands.items()]
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         rows = [[Cell(kind.name, "name"), Cell(kind.command)] for kind in kinds]
         return [Table([Column("kind", fixed=True), Column("printed by")], rows)]
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     Block,
     Cell,
@@ -17,6 +16,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    first_that_fits,
     stage_list,
 )
 from tdx.cli.views.specs import spec_columns
@@ -44,13 +44,13 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
         batch = f"batch {shape_text(report.batch_size)}  {facts}"
         result: list[Block] = [Heading(report.env, batch, level=1), *stage_list(calls)]
         for phase in report.phases:
             result.append(_phase_heading(phase))
-            result += _phase(phase, width)
+            result.append(_phase(phase))
         if report.violations:
             result.append(Heading("spec violations"))
             result += [block for violation in report.violations for block in _violation(violation)]
@@ -66,12 +66,12 @@ def _phase_heading(phase: PhaseValues) -> Heading:
     return Heading(phase.phase, place)
 
 
-def _phase(phase: PhaseValues, width: int) -> list[Block]:
-    for whole in (True, False):
-        table = _table(phase, whole=whole)
-        if table_width(table) <= width:
-            return [table]
-    return list(_narrow(phase))
+def _phase(phase: PhaseValues) -> Block:
+    return first_that_fits(
+        lambda: [_table(phase, whole=True)],
+        lambda: [_table(phase, whole=False)],
+        lambda: _narrow(phase),
+    )
 
 
 def _table(phase: PhaseValues, *, whole: bool) -> Table:
@@ -220,7 +220,7 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
         calls: Each stage as a call.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         facts = f"after {count_text(report.steps, 'random step')}"
         result: list[Block] = [Heading(report.env, facts, level=1), *stage_list(calls)]
         if not report.entries:

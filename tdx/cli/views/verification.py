@@ -19,7 +19,7 @@ def verify_view(result: Verification) -> View:
         result: Result of the verification.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
         rest = "" if result.complete else "; the dump is unfinished"
         if result.is_fine:
@@ -48,8 +48,8 @@ def repair_view(result: Repair) -> View:
         result: Result of the repair.
     """
 
-    def blocks(width: int) -> list[Block]:
-        verdict = verify_view(result.verification).blocks(width)
+    def blocks() -> list[Block]:
+        verdict = verify_view(result.verification).blocks()
         if result.is_unchanged:
             return [*verdict, Paragraph([Cell("nothing to repair", "dim")])]
         kept = _amounts(result.chunks, result.steps, result.episodes)

@@ -31,7 +31,7 @@ def watch_view(report: WatchReport) -> View:
         report: Records of a file.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         steps = report.steps
         aside = count_text(len(steps), "sample")
         aside += f"  steps {steps[0]:,} to {steps[-1]:,}" if steps else ""

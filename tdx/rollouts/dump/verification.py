@@ -325,15 +325,15 @@ def _episode_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
         return
     read = EpisodeKeys(flags.rewards if has_rewards else (), flags.ends)
     rows, start = prod(manifest.batch_size), 0
-    found = EpisodeIndex(rows)
+    stored = EpisodeIndex(rows)
     for chunk in manifest.chunks:
         columns = {
             key: _read_column(root, track, paths[key], start, chunk.steps, rows)
             for key in (*read.rewards, *read.ends)
         }
-        found.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
+        stored.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
         start += chunk.steps
-    yield from _differences(found, manifest.episodes, has_rewards)
+    yield from _differences(stored, manifest.episodes, has_rewards)
 
 
 def _read_column(
@@ -351,16 +351,18 @@ def _read_column(
     return torch.frombuffer(bytearray(data), dtype=dtype).reshape(steps, rows, width).movedim(0, 1)
 
 
-def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -> Iterator[Problem]:
+def _differences(
+    stored: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool
+) -> Iterator[Problem]:
     def problem(message: str, field: str) -> Problem:
         return Problem("episodes", INDEX, None, message, f"{INDEX}[].{field}")
 
-    if len(found) != len(stated):
-        message = f"the index has {len(stated):,} episodes, the data {len(found):,}"
+    if len(stored) != len(stated):
+        message = f"the index has {len(stated):,} episodes, the data {len(stored):,}"
         yield problem(message, "episodes")
         return
     for name in ("row", "start", "length", "terminated", *(["return"] if has_rewards else [])):
-        one, other = found.column(name), stated.column(name)
+        one, other = stored.column(name), stated.column(name)
         change = compare_tensors(torch.from_numpy(one), torch.from_numpy(other), _ROUNDING)
         if change is not None:
             place = change.step or 0
@@ -369,7 +371,7 @@ def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -
                 f"{one[place]} in the data",
                 f"episodes.{name}",
             )
-    sums = torch.from_numpy(found.sums), torch.from_numpy(stated.sums)
+    sums = torch.from_numpy(stored.sums), torch.from_numpy(stated.sums)
     if has_rewards and compare_tensors(*sums, _ROUNDING) is not None:
         yield problem("the returns of the running episodes differ from the data", "running")
 
