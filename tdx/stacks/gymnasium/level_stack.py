@@ -143,7 +143,8 @@ class LevelStack(Stack):
 
     def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        return replaced_env(self.levels, calls)
+        form = self.observed_levels().forms()[-1]
+        return replaced_env(self.levels, form, calls)
 
     def observed_levels(self) -> WrapperLevels:
         """See :class:`~tdx.stacks.Stack`."""
