@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from inspect import get_annotations, getattr_static, getdoc, getmodule
@@ -228,14 +228,10 @@ def _attribute(owner: type, name: str) -> tuple[Any, str | None]:
     declared = getattr_static(owner, name, None)
     if isinstance(declared, property):
         getter: Callable[..., Any] = declared.fget  # type: ignore[assignment]
-        return get_type_hints(getter)["return"], next(_paragraphs(getter.__doc__), None)
+        summary = (getter.__doc__ or "").partition("\n\n")[0]
+        return get_type_hints(getter)["return"], " ".join(summary.split())
     # Other annotations may name what their module imports for type checking only.
     source = next(each for each in owner.__mro__ if name in get_annotations(each))
     only = types.SimpleNamespace(__annotations__={name: get_annotations(source)[name]})
     hints = get_type_hints(only, vars(getmodule(source)))
     return hints[name], parse_argument_help(getdoc(owner) or "").get(name)
-
-
-def _paragraphs(doc: str | None) -> Iterator[str]:
-    for paragraph in (doc or "").split("\n\n"):
-        yield " ".join(paragraph.split())

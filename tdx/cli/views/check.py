@@ -116,17 +116,15 @@ def _result(check: Check, report: CheckReport) -> str:
     found = [each for each in report.findings if each.check == check]
     if found:
         return _count_severities(found)
-    return _PASSED[check] if check in report.checks else _skip_reason(report)
+    if check in report.checks:
+        return _PASSED[check]
+    failed = next((name for name, status in report.statuses.items() if status == "error"), None)
+    return "" if failed is None else f"skipped because of the errors in {failed}"
 
 
 def _count_severities(findings: Sequence[Finding]) -> str:
     counts = [(sum(each.severity == name for each in findings), name) for name in _SEVERITIES]
     return ", ".join(count_text(count, name) for count, name in counts if count)
-
-
-def _skip_reason(report: CheckReport) -> str:
-    failed = next((name for name, status in report.statuses.items() if status == "error"), None)
-    return "" if failed is None else f"skipped because of the errors in {failed}"
 
 
 def _finding(finding: Finding, report: CheckReport, lines: Sequence[str]) -> Iterator[Block]:
@@ -219,7 +217,9 @@ def explain_view(explained: Explanation) -> View:
     """
 
     def blocks() -> list[Block]:
-        head = Heading(f"{explained.code}  {explained.title}", _aside(explained), level=1)
+        kind = explained.name if explained.kind == "error" else explained.severity
+        aside = f"{kind}, exit code {explained.exit_code}"
+        head = Heading(f"{explained.code}  {explained.title}", aside, level=1)
         prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
         return [head, *prose, *_examples(explained)]
 
@@ -269,11 +269,6 @@ def codes_view(explained: Sequence[Explanation]) -> View:
         return [Table(columns, rows)]
 
     return View("codes", lambda: {"codes": to_plain(codes)}, blocks, lambda: codes)
-
-
-def _aside(explained: Explanation) -> str:
-    kind = explained.name if explained.kind == "error" else explained.severity
-    return f"{kind}, exit code {explained.exit_code}"
 
 
 def _examples(explained: Explanation) -> Iterator[Block]:

@@ -19,11 +19,13 @@ from tdx.cli.views import (
     View,
     count_text,
     duration_text,
+    fact_table,
+    sparkline,
     stage_list,
 )
 from tdx.foundation.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
+from tdx.rollouts.dump.reading import EntryStatistics, Listed, Overview, summarize
 from tdx.rollouts.formats.interface import Exported
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
@@ -32,7 +34,6 @@ from tdx.specs.leaf import shape_text
 if TYPE_CHECKING:
     from tdx.rollouts.formats.conversion import Imported
 
-_BARS = "▁▂▃▄▅▆▇█"
 _MAX_EPISODES = 20
 """Episodes to show on a terminal; a pipe gets all of them."""
 
@@ -118,10 +119,7 @@ def dump_facts(data: Mapping[str, Any]) -> Table:
         rows["not stored"] = ", ".join(data["not_stored"])
     if data["source"]:
         rows["replay of"] = data["source"]
-    return Table(
-        [Column(fixed=True), Column()],
-        [[Cell(name, "dim"), Cell(text)] for name, text in rows.items()],
-    )
+    return fact_table(rows.items())
 
 
 def _shards_row(shards: dict[str, int] | None) -> dict[str, str]:
@@ -156,8 +154,12 @@ def estimate_view(estimate: Estimate) -> View:
         sizes = f"{estimate.step_bytes:,} bytes per step{total}"
         facts = "  ".join([str(estimate.goal), sizes, *_speed(estimate), "nothing is written"])
         rows = [
-            [Cell(each["file"], "name"), Cell(f"{each['step_bytes']:,}"), Cell(_total_text(each))]
-            for each in records
+            [
+                Cell(record["file"], "name"),
+                Cell(f"{record['step_bytes']:,}"),
+                Cell("" if record["bytes"] is None else size_text(record["bytes"])),
+            ]
+            for record in records
         ]
         columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
         return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
@@ -171,10 +173,6 @@ def _speed(estimate: Estimate) -> Iterator[str]:
         rate = f"{speed:,.0f} steps/s" if speed >= 10 else f"{speed:.1f} steps/s"
         seconds = estimate.seconds
         yield rate if seconds is None else f"about {duration_text(seconds)} at {rate}"
-
-
-def _total_text(record: dict[str, Any]) -> str:
-    return "" if record["bytes"] is None else size_text(record["bytes"])
 
 
 def dump_view(overview: Overview, name: str | None = None) -> View:
@@ -205,18 +203,8 @@ def _histograms(overview: Overview) -> Table:
     for name, histogram in (("return", overview.returns), ("length", overview.lengths)):
         if histogram is not None:
             ends = (_number(histogram.low), _number(histogram.high))
-            rows.append([Cell(name, "name"), *map(Cell, ends), Cell(bars(histogram))])
+            rows.append([Cell(name, "name"), *map(Cell, ends), Cell(sparkline(histogram.counts))])
     return Table([Column(), Column("min"), Column("max"), Column("histogram", fixed=True)], rows)
-
-
-def bars(histogram: Histogram | None) -> str:
-    """Return a histogram as a row of bars; an empty bin is a space."""
-    if histogram is None:
-        return ""
-    most, heights = max(histogram.counts), len(_BARS)
-    return "".join(
-        _BARS[-(-count * heights // most) - 1] if count else " " for count in histogram.counts
-    )
 
 
 def _entries(entries: Sequence[EntryStatistics]) -> Table:
@@ -245,7 +233,7 @@ def _entry(each: EntryStatistics) -> dict[str, Cell]:
         "mean": Cell("" if each.mean is None else _number(each.mean)),
         "max": Cell("" if histogram is None else _number(histogram.high)),
         "nan": Cell(str(each.nans) if each.nans else "", "bad"),
-        "histogram": Cell(bars(histogram)),
+        "histogram": Cell("" if histogram is None else sparkline(histogram.counts)),
     }
 
 
@@ -286,15 +274,11 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
             return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
         problems = [each.problem for each in dumps if each.problem]
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
-        return [_dumps(dumps), *lines]
+        titles = ("dump", "env", "steps", "episodes", "return", "size", "")
+        columns = _columns(titles, ("size", "return", "episodes"))
+        return [Table(columns, [_list_entry(each) for each in dumps]), *lines]
 
     return View("dumps", data, blocks, records)
-
-
-def _dumps(dumps: Sequence[Listed]) -> Table:
-    titles = ("dump", "env", "steps", "episodes", "return", "size", "")
-    columns = _columns(titles, ("size", "return", "episodes"))
-    return Table(columns, [_list_entry(each) for each in dumps])
 
 
 def _list_entry(each: Listed) -> list[Cell]:
@@ -353,10 +337,7 @@ def _export_facts(result: Exported) -> Table:
     if result.size is not None:
         before = "" if result.written else " before compression"
         rows["size"] = f"{size_text(result.size)}{before}"
-    return Table(
-        [Column(fixed=True), Column()],
-        [[Cell(name, "dim"), Cell(text)] for name, text in rows.items()],
-    )
+    return fact_table(rows.items())
 
 
 def _export_entries(result: Exported) -> Table:

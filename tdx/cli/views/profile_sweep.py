@@ -16,8 +16,9 @@ from tdx.cli.views import (
     Picture,
     View,
     duration_text,
+    sparkline,
 )
-from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
+from tdx.cli.views.profile_table import micros, number_table, whole_number
 from tdx.foundation.serialization import to_plain
 from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.result import ModeProfile

@@ -130,11 +130,8 @@ def _narrow(phase: PhaseValues) -> Iterator[Block]:
 
 
 def _place(stage: StageValues) -> str:
-    return f"{stage.place} (inverse)" if _is_inverse(stage) else stage.place
-
-
-def _is_inverse(stage: StageValues) -> bool:
-    return stage.kind == "stage" and stage.direction == "inverse"
+    is_inverse = stage.kind == "stage" and stage.direction == "inverse"
+    return f"{stage.place} (inverse)" if is_inverse else stage.place
 
 
 def _mark(stage: StageValues, value: ValueStats) -> tuple[Style, str]:

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tdx.cli.views import Block, Cell, Column, Heading, Paragraph, Table, View, count_text
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Table,
+    View,
+    count_text,
+    fact_table,
+)
 from tdx.cli.views.dumps import next_step, size_text
 from tdx.rollouts.dump.verification import Repair, Verification
 
@@ -61,8 +71,7 @@ def repair_view(result: Repair) -> View:
         lines = [("kept", kept), ("lost", lost or "nothing")]
         lines += [("set aside", name) for name in result.set_aside]
         lines += [("written again", name) for name in result.rewritten]
-        table = Table([Column(), Column()], [[Cell(a, "dim"), Cell(b)] for a, b in lines])
-        return [*verdict, table]
+        return [*verdict, fact_table(lines)]
 
     data = {"path": result.verification.path, **result.to_dict()}
     return View("repair", lambda: data, blocks)

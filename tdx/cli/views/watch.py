@@ -13,11 +13,11 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    sparkline,
     stage_list,
 )
 from tdx.inspection.watch_records import Drift, WatchReport
 
-_BARS = "▁▂▃▄▅▆▇█"
 _MAX_BARS = 30
 _DETAILS = ("std", "minimum", "maximum")
 """Statistics that only JSON and CSV have."""
@@ -90,6 +90,6 @@ def plot(values: Sequence[float | None]) -> str:
     thinned = [values[index * len(values) // count] for index in range(count)]
     known = [each for each in thinned if each is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    span = high - low
-    scale = (len(_BARS) - 1) / span if span else 0.0
-    return "".join(" " if each is None else _BARS[round((each - low) * scale)] for each in thinned)
+    scale = 7 / (high - low) if high > low else 0.0
+    heights = [0 if each is None else 1 + round((each - low) * scale) for each in thinned]
+    return sparkline(heights, largest=8)
