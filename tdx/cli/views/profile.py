@@ -56,7 +56,7 @@ from tdx.profiling.result import (
     Profile,
     Row,
 )
-from tdx.profiling.saved import profile_to_json, row_to_json
+from tdx.profiling.saved import RowReport, profile_to_json
 from tdx.profiling.suggestions import Suggestions
 from tdx.profiling.traces import build_mean_step
 
@@ -262,8 +262,9 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
     for mode in profile.modes:
         for row in ordered(mode, layout):
             memory, use = mode.memory.get(row.key), mode.on_device.get(row.key)
-            data = row_to_json(mode, row)
+            data = RowReport(mode, row).to_dict()
             part = data.pop("part")
+            del data["samples"]
             record = {"mode": mode.mode, "work": part["work"], "stage": part["index"], **data}
             record["name"] = part["name"]
             for prefix, found in (("memory", memory), ("device", use)):
