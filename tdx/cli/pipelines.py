@@ -148,6 +148,17 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     other = "--env" if options.env is not None else "--pipeline"
     if options.env is not None or options.pipeline is not None:
         raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
+    from tdx.stacks.checkpoints import is_checkpoint, is_dataset
+
+    for matches, kind, commands in (
+        (is_checkpoint, "a policy checkpoint", "check, inspect spec, values and state, and diff"),
+        (is_dataset, "a LeRobot dataset", "check"),
+    ):
+        if matches(target):
+            raise ArgumentError(
+                f"{target} is {kind}, which this command does not take",
+                hint=f"these commands of tdx take it: {commands}",
+            )
     if is_file_target(target):
         return replace(options, pipeline=target)
     _check_no_folder(target)

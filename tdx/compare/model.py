@@ -152,7 +152,7 @@ class Segment:
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return min((each.shape[1] for each in self.calls.values()), default=1)
+        return min((value.shape[1] for value in self.calls.values()), default=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | 
 
 def _record(stack: Stack, levels: Levels, seed: int, steps: int, *, learning: bool) -> Recording:
     recorder = Recorder(levels, seed, MAX_ROWS)
-    with restored(stack), _learning(stack, learning=learning), stack.seeded(seed):
+    with restored(stack), _learning(stack, learning), stack.seeded(seed):
         before = stack.state()
         with _located_errors(stack), recorder.recording():
             driver = stack.driver()
@@ -120,14 +120,12 @@ def _located_errors(stack: Stack) -> Iterator[None]:
     except Exception as error:
         located = stack.locate_error(error)
         if located is None:
-            located = EnvError(f"the stack raised {summarize_error(error)}", hint=_TRACEBACK)
+            hint = "correct the stage; --debug shows the traceback"
+            located = EnvError(f"the stack raised {summarize_error(error)}", hint=hint)
         raise located from error
 
 
-_TRACEBACK = "correct the stage; --debug shows the traceback"
-
-
-def _learning(stack: Stack, *, learning: bool) -> AbstractContextManager[None]:
+def _learning(stack: Stack, learning: bool) -> AbstractContextManager[None]:
     return nullcontext() if learning else stack.paused_learning()
 
 
@@ -186,20 +184,44 @@ class Replayed:
 
     def keys(self, lane: Lane, index: int) -> list[str]:
         """Return the keys with values at a level."""
-        return [key for each, at, key in self.values if each == lane and at == index]
+        return [key for at, level, key in self.values if at == lane and level == index]
 
-    def change(
-        self, place: Place, tolerance: Tolerance, *, exact_dtype: bool = True
-    ) -> Change | None:
-        """Return how the own values of a level differ from the recorded ones."""
-        return compare_records(self.values.get(place, ()), tolerance, exact_dtype=exact_dtype)
+    def change(self, place: Place, tolerance: Tolerance) -> Change | None:
+        """Return how the own values of a level differ from the recorded ones.
+
+        All numbers are compared, not only thumbnails.
+        """
+        records = self.values.get(place, ())
+        shapes = dict.fromkeys((one.shape, other.shape) for _, one, other in records)
+        for one, other in shapes:
+            if one != other and 0 in (one[0], other[0]):
+                what = "does not return it" if not other[0] else "returns it, the contract does not"
+                return Change("spec", f"the target {what}")
+            if one != other:
+                text = f"the shape is {list(other[1:])} instead of {list(one[1:])}"
+                return Change("spec", text)
+        change: Change | None = None
+        for shape, _ in shapes:
+            sides = [sides for _, *sides in records if sides[0].shape == shape]
+            if all(one.dtype == other.dtype and torch.equal(one, other) for one, other in sides):
+                continue
+            recorded, own = map(torch.stack, zip(*sides, strict=True))
+            ours, theirs = (
+                Values(side, tuple(shape[1:]), dtype_name(side)) for side in (recorded, own)
+            )
+            change = change or explain_change(ours, theirs, tolerance)
+            if change is not None and change.step is not None:
+                differing = differing_elements(recorded, own, tolerance)
+                count = int(differing.flatten(1).any(1).sum())
+                return replace(change, text=f"{change.text}, in {count} of {len(sides)} calls")
+        return change
 
     def changed_levels(self) -> set[int]:
         """Return the stages that differ in any part, in another number of calls, or failed."""
         changed = {
-            index
-            for lane, index, key in self.values
-            if index >= 0 and self.change((lane, index, key), _EXACT) is not None
+            place[1]
+            for place in self.values
+            if place[1] >= 0 and self.change(place, _EXACT) is not None
         }
         return changed | set(self.call_counts) | set(self.failures)
 
@@ -207,9 +229,9 @@ class Replayed:
         """Return how the env inside differs for the recorded calls; ``None`` if it repeats them."""
         if self.env_raised is not None:
             return self.env_raised
-        for (lane, index, key), records in self.values.items():
+        for lane, index, key in self.values:
             if index < 0 and lane == "forward":
-                change = compare_records(records, _EXACT)
+                change = self.change((lane, index, key), _EXACT)
                 if change is not None:
                     return f"{display_key(key)}: {change.text}"
         return None
@@ -224,39 +246,6 @@ class Replayed:
         return recorded, own
 
 
-def compare_records(
-    records: Sequence[tuple[int, Tensor, Tensor]],
-    tolerance: Tolerance,
-    *,
-    exact_dtype: bool = True,
-) -> Change | None:
-    """Compare recorded and own values, ``[R, ...]`` each; all numbers, not only thumbnails."""
-    shapes = dict.fromkeys((one.shape, other.shape) for _, one, other in records)
-    for one, other in shapes:
-        if one != other and 0 in (one[0], other[0]):
-            missing = "does not return it" if not other[0] else "returns it, the contract does not"
-            return Change("spec", f"the target {missing}")
-        if one != other:
-            text = f"the shape is {list(other[1:])} instead of {list(one[1:])}"
-            return Change("spec", text)
-    change: Change | None = None
-    for shape, _ in shapes:
-        group = [record for record in records if record[1].shape == shape]
-        if all(one.dtype == other.dtype and torch.equal(one, other) for _, one, other in group):
-            continue
-        sides = (
-            torch.stack([one for _, one, _ in group]),
-            torch.stack([other for _, _, other in group]),
-        )
-        ours, theirs = (Values(side, tuple(shape[1:]), dtype_name(side)) for side in sides)
-        change = change or explain_change(ours, theirs, tolerance, exact_dtype=exact_dtype)
-        if change is not None and change.step is not None:
-            differing = differing_elements(*sides, tolerance)
-            count = int(differing.flatten(1).any(1).sum())
-            return replace(change, text=f"{change.text}, in {count} of {len(group)} calls")
-    return change
-
-
 def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Replayed:
     """Replay recorded calls on a stack, whose env runs live; the state of its stages is restored.
 
@@ -268,18 +257,13 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
     levels = stack.observed_levels()
     assert levels is not None
     run = Replay(levels, recording, pairs)
-    with (
-        restored(stack),
-        _learning(stack, learning=recording.learning),
-        _located_errors(stack),
-    ):
+    with restored(stack), _learning(stack, recording.learning), _located_errors(stack):
         _start_alike(stack, recording, pairs)
         run.run()
-    values = {
-        (_lane(lane), index, key_name(base_key(key))): records
-        for (lane, index, key), records in run.values.items()
-    }
-    rows = min(levels.num_rows, recording.rows)
+    values: dict[Place, list[tuple[int, Tensor, Tensor]]] = {}
+    for (name, index, key), records in run.values.items():
+        lane: Lane = "forward" if name == "forward" else "inverse"
+        values[lane, index, key_name(base_key(key))] = records
     return Replayed(
         dict(pairs),
         values,
@@ -287,13 +271,9 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
         run.call_counts,
         frozenset(run.compared),
         frozenset(run.compared_actions),
-        rows,
+        min(levels.num_rows, recording.rows),
         run.env_differs,
     )
-
-
-def _lane(name: str) -> Lane:
-    return "forward" if name == "forward" else "inverse"
 
 
 def _start_alike(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> None:

@@ -97,10 +97,10 @@ def plain_argument(value: object, depth: int = 0) -> Any:
         return array.tolist() if count <= MAX_LENGTH else f"<{type(value).__name__}>"
     if depth < MAX_DEPTH and isinstance(value, Mapping):
         items = list(value.items())[:MAX_LENGTH]
-        return {str(name): plain_argument(each, depth + 1) for name, each in items}
+        return {str(name): plain_argument(item, depth + 1) for name, item in items}
     if depth < MAX_DEPTH and isinstance(value, Sequence | set | frozenset):
         parts = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)
-        return [plain_argument(each, depth + 1) for each in parts[:MAX_LENGTH]]
+        return [plain_argument(part, depth + 1) for part in parts[:MAX_LENGTH]]
     if type(value).__name__ in ("dtype", "device"):
         return str(value)
     if callable(value):
@@ -238,7 +238,7 @@ def _pair_passive(ours: list[StageRecord], theirs: list[StageRecord]) -> Iterato
 
 def relevant_stages(contract: Contract) -> list[StageRecord]:
     """Return the stages that change what a policy reads or does, or may do so."""
-    return [each for each in contract.stages[1:] if is_relevant(contract, each)]
+    return [stage for stage in contract.stages[1:] if is_relevant(contract, stage)]
 
 
 def is_relevant(contract: Contract, stage: StageRecord) -> bool:
@@ -250,7 +250,7 @@ def is_relevant(contract: Contract, stage: StageRecord) -> bool:
     if stage.state and not stage.writes:
         return True
     before, after = (
-        {each.key: each for each in specs if each.part in contract.compare}
+        {spec.key: spec for spec in specs if spec.part in contract.compare}
         for specs in (contract.stage(stage.index - 1).specs, stage.specs)
     )
     if before != after:
@@ -270,9 +270,9 @@ def _is_compared(contract: Contract, written: str) -> bool:
 def part_of(contract: Contract, key: str) -> str:
     """Return the part that a key belongs to; an undeclared key counts as an observation."""
     for stage in contract.stages:
-        found = stage.spec(key)
-        if found is not None:
-            return found.part
+        spec = stage.spec(key)
+        if spec is not None:
+            return spec.part
     return "reward" if key.rpartition(".")[2] == "reward" else "observation"
 
 

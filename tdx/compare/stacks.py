@@ -68,7 +68,7 @@ def compare_contracts(
 def _bookkeeping(a: Contract, b: Contract) -> Iterator[str]:
     """Yield a note for each stage of one side that adds keys for monitoring only."""
     for side, contract, other in (("contract", a, b), ("target", b, a)):
-        known = {each.name if a.kind == b.kind else each.role for each in other.stages}
+        known = {stage.name if a.kind == b.kind else stage.role for stage in other.stages}
         for stage in contract.stages[1:]:
             keys = [name.partition(" ")[2] for name in stage.writes]
             added = [key for key in keys if part_of(contract, key) in ("observation", "state")]
@@ -138,11 +138,11 @@ class _Comparison:
         if self.replayed is not None:
             assert self.a.recording is not None
             lacking = {
-                each.reference_stage
-                for each in self.roots
+                cause.reference_stage
+                for cause in self.roots
                 if self.evaluation
-                and self.is_of_training(each)
-                and each.reference_stage is not None
+                and self.is_of_training(cause)
+                and cause.reference_stage is not None
             }
             return coverage_of(self.a, self.a.recording, self.replayed, lacking)
         stages = relevant_stages(self.a)
@@ -195,7 +195,9 @@ class _Comparison:
         return replace(coded, key=display_key(coded.key))
 
     def _add(self, difference: Difference) -> None:
-        known = {(each.stage, each.reference_stage, each.kind, each.key) for each in self.roots}
+        known = {
+            (cause.stage, cause.reference_stage, cause.kind, cause.key) for cause in self.roots
+        }
         place = (difference.stage, difference.reference_stage, difference.kind, difference.key)
         if place not in known:
             self.roots.append(difference)
@@ -239,14 +241,14 @@ class _Comparison:
 
     def _end_keys(self, lane: str, at: int) -> list[str]:
         if lane == "inverse":
-            keys = {key for each, _, key in self.a.values if each == "inverse"}
+            keys = {key for at, _, key in self.a.values if at == "inverse"}
             return sorted(keys) if "action" in self.a.compare else []
         specs = self.a.stage(at).specs
         ignored = _passive_keys(self.a) | _passive_keys(self.b)
         return [
-            each.key
-            for each in specs
-            if each.part in self.a.compare and each.part != "action" and each.key not in ignored
+            spec.key
+            for spec in specs
+            if spec.part in self.a.compare and spec.part != "action" and spec.key not in ignored
         ]
 
     def _compare_env(self) -> None:
@@ -283,7 +285,7 @@ class _Comparison:
 
     def _missing(self, a: StageRecord) -> Difference:
         key = _first_key(a)
-        learned = any(each.changes for each in a.state)
+        learned = any(tensor.changes for tensor in a.state)
         what = "learned statistics" if learned else a.role
         text = "the target has no such stage"
         # A stage without a known role has its name for a role.
@@ -311,8 +313,8 @@ class _Comparison:
         return Difference("missing stage", b.index, None, b.name, key, text, size, hint)
 
     def _moved(self, a: StageRecord, b: StageRecord) -> Difference:
-        others = [each.name for each in self.b.stages[1:] if each.role not in PASSIVE]
-        ours = [each.name for each in self.a.stages[1:] if each.role not in PASSIVE]
+        others = [stage.name for stage in self.b.stages[1:] if stage.role not in PASSIVE]
+        ours = [stage.name for stage in self.a.stages[1:] if stage.role not in PASSIVE]
         text = f"the order is {', '.join(others)} instead of {', '.join(ours)}"
         key = _first_key(a) or _first_key(b)
         hint = "build the chain in the order of the contract"
@@ -469,7 +471,7 @@ class _Comparison:
         if cause.stage is None or cause.stage < 0 or cause.reference_stage is None:
             return False
         names = {self.a.stage(cause.reference_stage).name, self.b.stage(cause.stage).name}
-        has_state = any(cause.key == each.name for each in self.b.stage(cause.stage).state)
+        has_state = any(cause.key == tensor.name for tensor in self.b.stage(cause.stage).state)
         return len(names) == 1 and not has_state and not cause.kind.startswith("state")
 
     def _add_change(
@@ -570,7 +572,9 @@ class _Comparison:
     def rows(self, report: ContractReport) -> Iterator[StageRow]:
         """Yield the env and all stages of both sides, with what differs at each of them."""
         # An evaluation does not miss the stages of a training.
-        lacking = [self.a.stage(each.reference_stage or 0) for each in report.training_only]
+        lacking = [
+            self.a.stage(difference.reference_stage or 0) for difference in report.training_only
+        ]
         for pair in self.pairs:
             a, b = pair.a, pair.b
             if pair.is_passive:
@@ -611,7 +615,9 @@ def rows_of_failure(a: Contract, differences: Sequence[Difference]) -> Iterator[
     """Yield the stages of a contract whose target failed, so that it has no values."""
     for stage in a.stages:
         places = (None, -1) if stage.index < 0 else (stage.index,)
-        here = tuple(each for each in differences if each.reference_stage in places)
+        here = tuple(
+            difference for difference in differences if difference.reference_stage in places
+        )
         keys = tuple(
             KeyRow(lane, key, values, None, stage.tolerance)
             for (lane, index, key), values in a.values.items()
@@ -636,18 +642,18 @@ def _first_key(stage: StageRecord) -> str | None:
     names = [name.partition(" ")[2] for name in stage.writes]
     rest = [name for name in names if name.rpartition(".")[2] != "reward"]
     # Statistics that have counted nothing may change nothing.
-    declared = [each.key for each in stage.specs if each.part == "observation" and stage.state]
+    declared = [spec.key for spec in stage.specs if spec.part == "observation" and stage.state]
     return next(iter((*rest, *names, *declared)), None)
 
 
 def _passive_keys(contract: Contract) -> set[str]:
     """Return the keys that counters and monitors write, which a policy does not read."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for stage in contract.stages[1:]:
         if stage.role in PASSIVE:
-            before = {each.key for each in contract.stage(stage.index - 1).specs}
-            found |= {each.key for each in stage.specs if each.key not in before}
-    return found
+            before = {spec.key for spec in contract.stage(stage.index - 1).specs}
+            keys |= {spec.key for spec in stage.specs if spec.key not in before}
+    return keys
 
 
 def _same_argument(a: Any, b: Any) -> bool:

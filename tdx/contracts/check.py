@@ -11,7 +11,7 @@ from tdx.compare.report import ContractReport, Coverage, Difference
 from tdx.compare.roles import relevant_stages
 from tdx.compare.stacks import compare_contracts, rows_of_failure
 from tdx.contracts.freeze import freeze, observe, stack_in_this_process
-from tdx.contracts.observe import STEPS
+from tdx.contracts.reference_run import STEPS
 from tdx.foundation.errors import TdxError
 from tdx.stacks import open_stack
 

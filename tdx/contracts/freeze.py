@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -23,21 +23,18 @@ from tdx.compare.replay import record, replay, restored
 from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
 from tdx.compare.states import is_of_episode, is_statistic
-from tdx.compare.values import Values, digest, explain_change, float_tolerance
-from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, run_inputs
+from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance
+from tdx.contracts.reference_run import STEPS, Layout, Run, collect_inputs, run_inputs
 from tdx.foundation.errors import ArgumentError
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
     from tdx.stacks.observe import Recording
 
 _LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "tdx", "torch", "torchrl")
-_MODULES = {"stable-baselines3": "stable_baselines3"}
 _MAX_FEATURES = 256
 _MAX_STEPS = 500
 
@@ -127,19 +124,17 @@ def observe(
     """
     layout = Layout(stack) if layout is None else layout
     with restored(stack):
-        with restored(stack, generators=False):
-            learned = run_inputs(stack, layout, inputs, seed, learning=True)
-        with restored(stack, generators=False):
-            frozen = run_inputs(stack, layout, inputs, seed, learning=False)
+        learned = run_inputs(stack, layout, inputs, seed, learning=True)
+        frozen = run_inputs(stack, layout, inputs, seed, learning=False)
         if frozen.error is not None and learned.error is None:
             # Statistics that do not exist yet cannot be frozen.
             frozen = learned
-        random: Mapping[int, str] = {}
+        golden_random: Mapping[int, str] = {}
         if find_random and frozen.error is None:
-            random = _find_random(stack, layout, inputs, seed, frozen)
+            golden_random = _find_random(stack, layout, inputs, seed, frozen)
     if frozen.error is not None and recording is None:
         raise frozen.error
-    golden_random = random
+    random = golden_random
     if recording is not None:
         random = _random_stages(stack, recording) if find_random else {}
     builder = _Builder(layout, learned, frozen, random)
@@ -188,11 +183,9 @@ def _find_random(
     stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, first: Run
 ) -> dict[int, str]:
     """Return the stages whose values another run, or another seed, changes."""
-    found: dict[int, str] = {}
-    with restored(stack, generators=False):
-        again = run_inputs(stack, layout, inputs, seed, learning=False)
-    with restored(stack, generators=False):
-        other = run_inputs(stack, layout, inputs, seed + 1, learning=False)
+    again = run_inputs(stack, layout, inputs, seed, learning=False)
+    other = run_inputs(stack, layout, inputs, seed + 1, learning=False)
+    random: dict[int, str] = {}
     for run, kind in ((again, "excluded"), (other, "seeded")):
         places = [
             place
@@ -201,12 +194,12 @@ def _find_random(
             and explain_change(values, run.values[place], float_tolerance([values.dtype]))
         ]
         for lane in ("forward", "inverse"):
-            indices = [index for each, index, _ in places if each == lane and index >= 0]
+            indices = [index for at, index, _ in places if at == lane and index >= 0]
             if indices:
                 # The values of the stages after it follow from it.
                 origin = min(indices) if lane == "forward" else max(indices)
-                found.setdefault(min(origin, layout.last), kind)
-    return found
+                random.setdefault(min(origin, layout.last), kind)
+    return random
 
 
 class _Builder:
@@ -226,7 +219,7 @@ class _Builder:
         state = () if info is None else tuple(self._state(index, role))
         arguments = {} if info is None else plain_arguments(info.arguments)
         # The values of a buffer are state.
-        known = {each.name for each in state}
+        known = {tensor.name for tensor in state}
         dtypes = [
             values.dtype
             for (lane, at, key), values in self._frozen.values.items()
@@ -240,7 +233,7 @@ class _Builder:
             index,
             name,
             role,
-            {each: value for each, value in arguments.items() if each not in known},
+            {key: value for key, value in arguments.items() if key not in known},
             tuple(self._specs(index)),
             state,
             tolerance,
@@ -265,44 +258,47 @@ class _Builder:
             return ()
         if not 0 < after.numbers.shape[2] <= _MAX_FEATURES or leaf.part != "observation":
             return ()
-        columns: dict[bytes, str] = {}
+        origins: dict[bytes, str] = {}
         for name in self._layout.leaves[index]:
-            before = self._value_before(index, name)
-            if before is not None and len(before.numbers) == len(after.numbers):
+            before = next(
+                (
+                    self._frozen.values["forward", at, name]
+                    for at in range(index - 1, -2, -1)
+                    if ("forward", at, name) in self._frozen.values
+                ),
+                None,
+            )
+            if before is None or before.numbers.ndim != 3 or before.digests:
+                continue
+            if len(before.numbers) == len(after.numbers):
                 for place, column in enumerate(_columns(before)):
-                    text = f"{name}[{place}]"
                     # A constant column may be any.
-                    columns[column] = text if column not in columns else "?"
-        found = tuple(columns.get(column, "?") for column in _columns(after))
-        return () if all(each == "?" for each in found) else found
-
-    def _value_before(self, index: int, key: str) -> Values | None:
-        for at in range(index - 1, -2, -1):
-            found = self._frozen.values.get(("forward", at, key))
-            if found is not None:
-                return found if found.numbers.ndim == 3 and not found.digests else None
-        return None
+                    origins[column] = "?" if column in origins else f"{name}[{place}]"
+        features = tuple(origins.get(column, "?") for column in _columns(after))
+        return () if set(features) == {"?"} else features
 
     def _state(self, index: int, role: str) -> Iterator[StateRecord]:
         """Yield the state that a stage keeps across episodes.
 
         A tensor that steps without learning change belongs to the episode.
         """
+        if role in PASSIVE:
+            return
         before = self._frozen.before.get(index, {})
+        # Statistics that the first step creates.
         created = {} if before else self._learned.after.get(index, {})
         for name, value in (before or created).items():
             statistic = is_statistic(name, before or created) and not is_of_episode(name)
-            if role in PASSIVE or (not statistic and self._frozen.changed(index, name)):
-                continue
-            if created and not statistic:
-                continue
-            if value.dtype is torch.bool or not (statistic or value.is_floating_point()):
+            is_kept = statistic or (
+                not created and value.is_floating_point() and not self._frozen.changed(index, name)
+            )
+            if value.dtype is torch.bool or not is_kept:
                 continue
             changes = statistic and self._learned.changed(index, name)
             yield StateRecord(
                 name,
                 tuple(value.shape),
-                str(value.dtype).removeprefix("torch."),
+                dtype_name(value),
                 digest(value),
                 changes,
                 None if created else value,
@@ -310,21 +306,15 @@ class _Builder:
 
 
 def _columns(values: Values) -> list[bytes]:
-    numbers = values.numbers.flatten(0, 1)
-    return [_bytes(numbers[:, place]) for place in range(numbers.shape[1])]
-
-
-def _bytes(column: Tensor) -> bytes:
-    return column.double().contiguous().numpy().tobytes()
+    numbers = values.numbers.flatten(0, 1).double()
+    return [column.contiguous().numpy().tobytes() for column in numbers.unbind(1)]
 
 
 def _library_versions() -> dict[str, str]:
     """Return the versions of the libraries that are loaded."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in _LIBRARIES:
-        if _MODULES.get(name, name) in sys.modules:
-            try:
-                found[name] = version(name)
-            except PackageNotFoundError:
-                continue
-    return found
+        if name.replace("-", "_") in sys.modules:
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
+    return versions

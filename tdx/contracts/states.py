@@ -47,7 +47,7 @@ def save_state(env: Any, path: str | Path, *, force: bool = False) -> tuple[str,
             "no stage has statistics or buffers",
             hint="`tdx inspect state` shows the state of each stage",
         )
-    names = {each.index: each.name for each in stack.stages}
+    names = {stage.index: stage.name for stage in stack.stages}
     tensors = {
         f"{stack.kind}/{index}/{names[index]}/{name}": value
         for index, values in state.items()
@@ -60,7 +60,7 @@ def save_state(env: Any, path: str | Path, *, force: bool = False) -> tuple[str,
 
 def kept_state(stack: Stack) -> State:
     """Return the state of a stack without what belongs to an episode."""
-    found: State = {}
+    state: State = {}
     for stage in stack.stages:
         values = dict(stack.state().get(stage.index, {}))
         kept = {
@@ -70,8 +70,8 @@ def kept_state(stack: Stack) -> State:
         }
         kept = {name: value for name, value in kept.items() if not is_of_episode(name)}
         if kept and role_of(stage.name) not in PASSIVE:
-            found[stage.index] = kept
-    return found
+            state[stage.index] = kept
+    return state
 
 
 def load_state(env: Any, path: str | Path) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def load_state(env: Any, path: str | Path) -> tuple[str, ...]:
     _check_shapes(stack, state, path)
     missing = set(stack.load_state(state))
     loaded = [f"{index}.{name}" for index, values in state.items() for name in values]
-    return tuple(each for each in loaded if each not in missing)
+    return tuple(name for name in loaded if name not in missing)
 
 
 def _read(stack: Stack, path: str | Path) -> State:
@@ -109,7 +109,7 @@ def _read(stack: Stack, path: str | Path) -> State:
         raise StorageError(
             f"cannot read {path}: {reason}", hint="`tdx inspect state --export` writes such a file"
         ) from error
-    names = {each.index: each.name for each in stack.stages}
+    names = {stage.index: stage.name for stage in stack.stages}
     state: State = {}
     for full, value in parse_tensors(data, str(path)).items():
         kind, *rest = full.split("/", 3)
@@ -125,9 +125,9 @@ def _read(stack: Stack, path: str | Path) -> State:
             )
         index, name = int(rest[0]), rest[1]
         if names.get(index) != name:
-            found = f"{names[index]} there" if index in names else "no such stage"
+            present = f"{names[index]} there" if index in names else "no such stage"
             raise ArgumentError(
-                f"{path} has the state of stage {index} ({name}), and the stack has {found}",
+                f"{path} has the state of stage {index} ({name}), and the stack has {present}",
                 hint="create the stack with the same stages",
             )
         state.setdefault(index, {})[rest[2]] = value

@@ -106,7 +106,7 @@ class Sampler:
     def attach_to(self, storage: Storage) -> None:
         """Handle each write to a storage, if the sampler does something with it."""
         handlers = ("add", "extend", "mark_update")
-        if any(getattr(type(self), each) is not getattr(Sampler, each) for each in handlers):
+        if any(getattr(type(self), name) is not getattr(Sampler, name) for name in handlers):
             storage.attach(self)
 
     def add(self, index: int) -> None:

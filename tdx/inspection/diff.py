@@ -259,7 +259,7 @@ def _compare_settings(a: Pipeline, b: Pipeline) -> Iterator[SettingChange]:
 
 def _compare_setting(name: str, one: Value, other: Value) -> Iterator[SettingChange]:
     if repr(one) != repr(other):
-        sides = [each if isinstance(each, str) else format_value(each) for each in (one, other)]
+        sides = [side if isinstance(side, str) else format_value(side) for side in (one, other)]
         yield SettingChange(name, *sides)
 
 

@@ -111,13 +111,13 @@ class StackImport:
     @property
     def is_equal(self) -> bool:
         """True if no part that was converted differs."""
-        return all(each.difference is None for each in self.comparisons)
+        return all(comparison.difference is None for comparison in self.comparisons)
 
     @property
     def gap(self) -> str:
         """What was compared and what was not, as a sentence; empty if the pipeline is complete."""
         names = [] if self.missing_env is None else ["the env inside"]
-        names += [f"{each.index} {each.name}" for each in self.stages if each.is_missing]
+        names += [f"{stage.index} {stage.name}" for stage in self.stages if stage.is_missing]
         if not names:
             return ""
         compared = sum(not stage.is_missing for stage in self.stages)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -82,12 +83,14 @@ class ClockMeter:
         self._clock = clock
         self._logs: dict[Part, _CallLog] = {}
         self._sequences: dict[tuple[Part, ...], list[int]] = {}
+        # Part and unmeasured function of each measured one.
+        self._timed: WeakKeyDictionary[Function, tuple[Part, Function]] = WeakKeyDictionary()
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
         """See :class:`~tdx.core.meter.Meter`."""
-        if getattr(function, "is_timed", False):
+        if function in self._timed:
             return function
         log = self._logs.setdefault(part, _CallLog())
         timed_function: Any
@@ -96,20 +99,19 @@ class ClockMeter:
         else:
             wrap = _BY_ARITY.get(_arity(function), _time_any_arguments)
             timed_function = wrap(function, self._clock, log.stamps.append)
-        timed_function.is_timed, timed_function.part, timed_function.inside = True, part, function
+        self._timed[timed_function] = part, function
         return cast(AnyFunction, timed_function)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
         """See :class:`~tdx.core.meter.Meter`; the end of one call is the start of the next."""
-        given: list[Any] = list(functions)
-        if not given or not all(getattr(each, "is_timed", False) for each in given):
+        known = [self._timed.get(function) for function in functions]
+        given = [entry for entry in known if entry is not None]
+        if not given or len(given) < len(known):
             return functions
-        stamps = self._sequences.setdefault(tuple(each.part for each in given), [])
+        stamps = self._sequences.setdefault(tuple(part for part, _ in given), [])
         timed_functions: list[Any] = [
-            _time_in_sequence(
-                each.inside, self._clock, stamps.append, len(given) - place, not place
-            )
-            for place, each in enumerate(given)
+            _time_in_sequence(inside, self._clock, stamps.append, len(given) - place, not place)
+            for place, (_, inside) in enumerate(given)
         ]
         return timed_functions
 

@@ -68,7 +68,7 @@ def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
         ...     ["p95:10%, CatFrames.mean:2ms"])]
         [(None, 'p95', 0.1), ('CatFrames', 'mean', 2000.0)]
     """
-    given = [each.strip() for text in texts for each in text.split(",")]
+    given = [part.strip() for text in texts for part in text.split(",")]
     return tuple(_parse_limit(text) for text in given if text)
 
 
@@ -308,8 +308,8 @@ def _list_row_changes(mode: ModeProfile, before: Row, after: Row) -> Iterator[Fi
     # The fastest repeat: interruptions would hide changes of small parts.
     least_us = MIN_SHARE * min(mode.repeat_us)
     for figure in FIGURES:
-        one, other = [getattr(each, figure) for each in figures]
-        series = [[getattr(each, figure) for each in found] for found in repeats]
+        one, other = [getattr(side, figure) for side in figures]
+        series = [[getattr(repeat, figure) for repeat in side] for side in repeats]
         noise = max(map(compute_spread, series))
         is_significant = abs(other - one) * weight >= least_us and are_apart(*series)
         yield FigureChange(mode.mode, *before.key, figure, one, other, noise, is_significant)
@@ -349,7 +349,7 @@ def compute_spread(values: Sequence[float]) -> float:
 
 def statistics_per_repeat(row: Row) -> list[Statistics]:
     """Return the statistics of each repeat in which a row was measured."""
-    found = []
+    repeats = []
     for repeat in np.unique(row.repeats):
         mine = row.repeats == repeat
         part = Row(
@@ -361,8 +361,8 @@ def statistics_per_repeat(row: Row) -> list[Statistics]:
             row.repeats[mine],
             None if row.wall_ns is None else row.wall_ns[mine],
         )
-        found.append(part.statistics)
-    return found
+        repeats.append(part.statistics)
+    return repeats
 
 
 def _check_limits(limits: Sequence[Limit], changes: Sequence[FigureChange]) -> None:

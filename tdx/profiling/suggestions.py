@@ -133,10 +133,10 @@ def try_changes(
         return trial.run(env, proposed[:MAX_TRIED])
 
 
-def _deduplicate(found: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
+def _deduplicate(proposed: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
     kept: list[Candidate] = []
-    for candidate in found:
-        is_known = any(candidate.pipeline == each.pipeline for each in kept)
+    for candidate in proposed:
+        is_known = any(candidate.pipeline == other.pipeline for other in kept)
         in_place = candidate.prepare is not None or candidate.mode is not None
         if in_place or not (is_known or candidate.pipeline == pipeline):
             kept.append(candidate)
@@ -183,15 +183,19 @@ class _Trial:
         if not tried:
             return Suggestions(self.measured.mode, (), (), tuple(refused))
         turns = measure_interleaved(contenders, self.measured.mode, self.plan)
-        found: list[TriedChange] = []
+        measured: list[TriedChange] = []
         for place, (candidate, values) in enumerate(tried, 1):
             if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
                 refused.append(f"{candidate.change}: {turns.failures.get(place, 'not measured')}")
                 continue
-            found.append(TriedChange(candidate, turns.difference(0, place), values))
-        found.sort(key=lambda each: -each.saving.saved_us)
-        good = [each for each in found if each.saving.is_significant and each.saving.saved_us > 0]
-        rest = [each for each in found if each not in good]
+            measured.append(TriedChange(candidate, turns.difference(0, place), values))
+        measured.sort(key=lambda change: -change.saving.saved_us)
+        good = [
+            change
+            for change in measured
+            if change.saving.is_significant and change.saving.saved_us > 0
+        ]
+        rest = [change for change in measured if change not in good]
         mode, interrupted = self.measured.mode, turns.interrupted
         return Suggestions(mode, tuple(good), tuple(rest), tuple(refused), interrupted)
 
@@ -208,16 +212,16 @@ def _rollout_values(env: EnvBase) -> TensorDictBase:
         return env.rollout(_STEPS, break_when_any_done=False)
 
 
-def compare_values(expected: TensorDictBase | None, found: TensorDictBase) -> Agreement:
+def compare_values(expected: TensorDictBase | None, changed: TensorDictBase) -> Agreement:
     """Compare the values of two rollouts.
 
     Args:
         expected: Values of one rollout. ``None``: nothing to compare with.
-        found: Values of the other rollout.
+        changed: Values of the other rollout.
     """
-    if expected is None or expected.batch_size != found.batch_size:
+    if expected is None or expected.batch_size != changed.batch_size:
         return "other"
-    one, other = (dict(side.items(True, True)) for side in (expected, found))
+    one, other = (dict(side.items(True, True)) for side in (expected, changed))
     if not any(compare_entries(one, other).values()):
         return "same"
     return "other" if any(compare_entries(one, other, _CLOSE).values()) else "close"

@@ -140,10 +140,10 @@ def as_device(device: Device | None) -> torch.device:
     """Convert to a ``torch.device``. ``None`` is the CPU; ``"cuda"`` gets the current index."""
     if device is None:
         return _CPU
-    found = device if isinstance(device, torch.device) else torch.device(device)
-    if found.type == "cuda" and found.index is None and torch.cuda.is_available():
+    converted = device if isinstance(device, torch.device) else torch.device(device)
+    if converted.type == "cuda" and converted.index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
-    return found
+    return converted
 
 
 def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
@@ -156,13 +156,13 @@ def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
         return dtype
     if dtype is None:
         return torch.get_default_dtype()
-    found = getattr(torch, str(dtype).removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
+    converted = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if not isinstance(converted, torch.dtype):
         raise ArgumentError(
             f"unknown torch dtype {dtype!r}",
             hint="use a name such as 'float32', 'int64' or 'bool'",
         )
-    return found
+    return converted
 
 
 def is_dtype(value: object) -> bool:
@@ -364,14 +364,14 @@ def _reverse_slices(parts: tuple[Any, ...], shape: torch.Size) -> tuple[Any, ...
     """Replace slices with a negative step, which torch does not support, by positions."""
     if not any(isinstance(part, slice) and (part.step or 1) < 0 for part in parts):
         return parts
-    found: list[Any] = []
+    replaced: list[Any] = []
     dim = 0
     for part in expand_ellipsis(parts, len(shape)):
         is_reversed = isinstance(part, slice) and (part.step or 1) < 0
         positions = range(*part.indices(shape[dim])) if is_reversed else None
-        found.append(part if positions is None else torch.tensor(list(positions)).long())
+        replaced.append(part if positions is None else torch.tensor(list(positions)).long())
         dim += _consumed_dims(part)
-    return tuple(found)
+    return tuple(replaced)
 
 
 def _check_positions(positions: Tensor, size: int, owner: str) -> None:

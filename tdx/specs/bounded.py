@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from tdx.foundation.errors import SpecError
 from tdx.specs.arguments import (
     WIDE_UNSIGNED,
     Device,
+    Shape,
     View,
     as_device,
     as_dtype,
@@ -85,7 +86,7 @@ class BoundsBox(ContinuousBox):
 
     __slots__ = ("_spec",)
 
-    def __init__(self, spec: Any) -> None:
+    def __init__(self, spec: Bounded) -> None:
         self._spec = spec
 
     @property
@@ -140,14 +141,14 @@ def bound_tensor(value: Any, dtype: torch.dtype, device: torch.device, *, upper:
             value = math.nan if value != value else math.copysign(math.inf, value)
         return torch.tensor(value, dtype=dtype, device=device)
     try:
-        found = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+        bound = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except TypeError as error:
         raise SpecError(
             f"{'high' if upper else 'low'} must contain numbers, got {value!r}",
             hint="give a number, or a tensor of numbers",
         ) from error
-    found = cast(found.detach(), dtype, torch.floor if upper else torch.ceil)
-    return found.to(device)
+    bound = cast(bound.detach(), dtype, torch.floor if upper else torch.ceil)
+    return bound.to(device)
 
 
 def _round_inwards(value: float, dtype: torch.dtype, upper: bool) -> int:
@@ -409,7 +410,7 @@ class Unbounded(TensorSpec):
             low, high = _read_bounds(space)
             self._become(self.replace(low=low, high=high))
 
-    def rand(self, shape: Any = ()) -> Tensor:
+    def rand(self, shape: Shape | None = ()) -> Tensor:
         """Sample standard normal values; integers are uniform from 0 to the dtype's maximum."""
         full = self._full_shape(shape)
         if is_continuous(self._dtype):
@@ -422,7 +423,7 @@ class Unbounded(TensorSpec):
             return bits.view(torch.uint64) if self._dtype is torch.uint64 else bits.to(self._dtype)
         return torch.empty(full, dtype=self._dtype, device=self._device).random_()
 
-    def _contains(self, val: Tensor) -> bool:
+    def _contains(self, val: Any) -> bool:
         return True
 
     def elements_in(self, val: Tensor) -> Tensor:
@@ -571,16 +572,20 @@ class Bounded(TensorSpec):
 
     def _assign_bounds(self, low: Tensor, high: Tensor) -> None:
         """Set the bounds, one after the other, with the shape and dtype that they agree on."""
+        for bound in (low, high):
+            if _bounded_class(None, bound.dtype) is not type(self):
+                raise SpecError(
+                    f"the bounds of a {type(self).__name__} cannot be {bound.dtype}",
+                    hint="set the entry of its composite to spec.replace(low=..., dtype=...)",
+                )
         self._low, self._high, self._sampler = low, high, None
         if low.shape != high.shape or low.dtype != high.dtype:
             return
         if low.shape != replace_unknown_sizes(self._shape):
             self._shape = low.shape
-        if low.dtype != self._dtype:
-            self.__class__ = _bounded_class(None, low.dtype)
         self._dtype, self._device = low.dtype, low.device
 
-    def rand(self, shape: Any = ()) -> Tensor:
+    def rand(self, shape: Shape | None = ()) -> Tensor:
         """Sample uniformly between the bounds, both included.
 
         Elements with one infinite bound are exponential, with two standard normal.
@@ -626,7 +631,7 @@ class Bounded(TensorSpec):
         grid = torch.cartesian_prod(*ranges).reshape(int(count), *self._shape)
         return grid.to(self._dtype)
 
-    def apply_view(self, view: View) -> TensorSpec:
+    def apply_view(self, view: View) -> Self:
         shape = self._view_shape(view)
         if -1 in self._shape:
             return self.replace(shape=shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from tdx.foundation.errors import SpecError, SpecIndexError
 from tdx.specs.arguments import (
     Device,
+    Shape,
     View,
     as_device,
     as_dtype,
@@ -37,15 +38,15 @@ def _as_mask(mask: Any, lead: torch.Size, n: int, device: torch.device | None) -
     """
     if mask is None:
         return None
-    found = torch.as_tensor(mask, dtype=torch.bool, device=device)
+    converted = torch.as_tensor(mask, dtype=torch.bool, device=device)
     try:
-        found = found.expand(*lead, n)
+        converted = converted.expand(*lead, n)
     except RuntimeError as error:
         raise SpecError(
-            f"a mask of shape {tuple(found.shape)} does not broadcast to {(*lead, n)}",
+            f"a mask of shape {tuple(converted.shape)} does not broadcast to {(*lead, n)}",
             hint="give the mask the shape of the spec, with n as its last dim",
         ) from error
-    return found
+    return converted
 
 
 def _view_mask(mask: Tensor, lead: torch.Size, view: Callable[[Tensor], Tensor]) -> Tensor:
@@ -163,7 +164,7 @@ class Categorical(TensorSpec):
     def __init__(
         self,
         n: int,
-        shape: Any = (),
+        shape: Shape | None = (),
         device: Device | None = None,
         dtype: torch.dtype | str = torch.int64,
         mask: Any = None,
@@ -211,7 +212,7 @@ class Categorical(TensorSpec):
         """Change the allowed categories in place; ``None`` allows all."""
         self._mask = _as_mask(mask, self._shape, self.n, self._device)
 
-    def rand(self, shape: Any = ()) -> Tensor:
+    def rand(self, shape: Shape | None = ()) -> Tensor:
         """Sample uniformly among the allowed categories."""
         full = self._full_shape(shape)
         return _sample_categories(self.n, self._mask, full, self._device).to(self._dtype)
@@ -283,7 +284,7 @@ class Categorical(TensorSpec):
         """Return the spec itself."""
         return self
 
-    def apply_view(self, view: View) -> TensorSpec:
+    def apply_view(self, view: View) -> Self:
         viewed = self.clone()
         viewed._shape = self._view_shape(view)
         if self._mask is not None:
@@ -369,7 +370,7 @@ class OneHot(TensorSpec):
         """Change the allowed categories in place; ``None`` allows all."""
         self._mask = _as_mask(mask, self._shape[:-1], self.n, self._device)
 
-    def rand(self, shape: Any = ()) -> Tensor:
+    def rand(self, shape: Shape | None = ()) -> Tensor:
         """Sample uniformly among the allowed categories."""
         full = self._full_shape(shape)
         return self._one_hot(_sample_categories(self.n, self._mask, full[:-1], self._device))
@@ -417,14 +418,14 @@ class OneHot(TensorSpec):
         """
         if self.use_register:
             val = self._space.assign(val.item() if hasattr(val, "item") else val)
-        found = to_tensor(val)
+        value = to_tensor(val)
         if not ignore_device:
-            found = found.to(self._device)
-        are_vectors = found.dtype is torch.bool or found.is_floating_point()
-        if are_vectors and found.shape[-1:] == self._shape[-1:]:
-            return match_shape(found.to(self._dtype), self._shape)
+            value = value.to(self._device)
+        are_vectors = value.dtype is torch.bool or value.is_floating_point()
+        if are_vectors and value.shape[-1:] == self._shape[-1:]:
+            return match_shape(value.to(self._dtype), self._shape)
         # Not every integer dtype can be compared.
-        return self._encode_index(found if found.is_floating_point() else found.long())
+        return self._encode_index(value if value.is_floating_point() else value.long())
 
     def _encode_index(self, index: Tensor) -> Tensor:
         is_valid = (index >= 0) & (index < self.n)
@@ -467,10 +468,10 @@ class OneHot(TensorSpec):
             index: One-hot vectors, ``[*B, n]``. A single vector takes entries of shape ``[1]``.
             tensor_to_index: Tensor of shape ``[*B, n]`` or ``[*A, n]``.
         """
-        found = index.long().argmax(-1)
-        if found.ndim == 0:
-            found = found.unsqueeze(0)
-        return Categorical(self.n).index(found, tensor_to_index)
+        category = index.long().argmax(-1)
+        if category.ndim == 0:
+            category = category.unsqueeze(0)
+        return Categorical(self.n).index(category, tensor_to_index)
 
     def to_categorical(self, val: Tensor, safe: bool | None = None) -> Tensor:
         """Convert one-hot vectors to category numbers, ``[*B, n]`` to ``[*B]``."""
@@ -492,14 +493,14 @@ class OneHot(TensorSpec):
         """Return the spec itself."""
         return self
 
-    def squeeze(self, dim: int | None = None) -> TensorSpec:
+    def squeeze(self, dim: int | None = None) -> Self:
         """Return the spec without a leading dimension of size 1, or without all of them."""
         if dim is None:
             lead = [size for size in self._shape[:-1] if size != 1]
             return self.reshape(*lead, self._shape[-1])
         return super().squeeze(dim)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         parts = parse_index(index, self._shape, type(self).__name__)
         shape = self._view_shape(lambda tensor: tensor[parts])
         numbers = torch.arange(self._shape[-1]).expand(replace_unknown_sizes(self._shape))
@@ -511,7 +512,7 @@ class OneHot(TensorSpec):
             )
         return self.apply_view(lambda tensor: tensor[parts])
 
-    def apply_view(self, view: View) -> TensorSpec:
+    def apply_view(self, view: View) -> Self:
         viewed = self.clone()
         shape = self._view_shape(view)
         if shape[-1:] != self._shape[-1:]:
@@ -627,7 +628,7 @@ class MultiCategorical(Categorical):
             )
         return self._counts.tolist()
 
-    def rand(self, shape: Any = ()) -> Tensor:
+    def rand(self, shape: Shape | None = ()) -> Tensor:
         """Sample uniformly among the allowed categories."""
         lead = torch.Size(() if shape is None else (shape,) if isinstance(shape, int) else shape)
         own = self._shape[:-1]
@@ -720,11 +721,12 @@ class MultiCategorical(Categorical):
         """Return the spec itself."""
         return self
 
-    def apply_view(self, view: View) -> TensorSpec:
+    def apply_view(self, view: View) -> Self:
         shape, nvec = self._view_shape(view), view(self._nvec)
         mask = None if self._mask is None else self._view_mask(self._mask, view, shape)
         if not shape:
-            return Categorical(int(nvec), shape, self._device, self._dtype)
+            # A single variable.
+            return Categorical(int(nvec), shape, self._device, self._dtype)  # type: ignore[return-value]
         viewed = self.clone()
         viewed._shape, viewed._nvec, viewed._mask = shape, nvec, mask
         if nvec.numel():
@@ -813,7 +815,7 @@ class MultiOneHot(OneHot):
             for n, mask in zip(self.nvec, masks, strict=True)
         ]
 
-    def rand(self, shape: Any = ()) -> Tensor:
+    def rand(self, shape: Shape | None = ()) -> Tensor:
         """Sample uniformly among the allowed categories."""
         return torch.cat([spec.rand(shape) for spec in self._variable_specs()], -1)
 

@@ -379,7 +379,7 @@ class Composite(TensorSpec):
             spec = spec._entries.get(part, MISSING)
         return spec
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         if is_key(index):
             return self.get(index)
         parts = parse_index(index, self._shape, type(self).__name__)
@@ -668,7 +668,7 @@ class Composite(TensorSpec):
         """Set the entries of a TensorDict to ones, in place."""
         return val.update(self.one(val.batch_size[: val.ndim - self.ndim]))
 
-    def is_in(self, val: Any) -> bool:
+    def is_in(self, val: object) -> bool:
         for key, spec in self._entries.items():
             if spec is None:
                 continue
@@ -680,7 +680,7 @@ class Composite(TensorSpec):
                 return False
         return True
 
-    def why_not_in(self, val: Any) -> str | None:
+    def why_not_in(self, val: object) -> str | None:
         """Explain why a TensorDict is not in the spec, with the key; ``None`` if it is."""
         for key, spec in self.items(True, True):
             if spec is None:
@@ -779,7 +779,7 @@ class Composite(TensorSpec):
 
     # Shape operations: they change the batch size; the entries' own dimensions stay.
 
-    def expand(self, *shape: Any) -> Self:
+    def expand(self, *shape: Shape) -> Self:
         sizes = size_from_args(shape)
         lead = self._view_shape(lambda tensor: tensor.expand(sizes))
         ndim = self.ndim
@@ -805,7 +805,7 @@ class Composite(TensorSpec):
         names = [*self.names[:where], None, *self.names[where:]]
         return self._map(lambda entry: entry.unsqueeze(where), lead, names=names)
 
-    def reshape(self, *shape: Any) -> Self:
+    def reshape(self, *shape: Shape) -> Self:
         """Return the composite with its batch size reshaped; the names are dropped."""
         sizes = size_from_args(shape)
         lead = self._view_shape(lambda tensor: tensor.reshape(sizes))
@@ -815,7 +815,7 @@ class Composite(TensorSpec):
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         return self.reshape(self._view_shape(lambda tensor: tensor.flatten(start_dim, end_dim)))
 
-    def unflatten(self, dim: int, sizes: Any) -> Self:
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         return self.reshape(self._view_shape(lambda tensor: tensor.unflatten(dim, tuple(sizes))))
 
     def make_neg_dim(self, dim: int) -> Self:
@@ -1021,7 +1021,7 @@ class StackedComposite(SpecStack, Composite):
         for member in self._specs:
             member._release(recurse)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         if is_key(index):
             return self.get(index)
         return SpecStack.__getitem__(self, index)
@@ -1142,9 +1142,9 @@ def _add_missing_entries(members: list[Any]) -> None:
         for key, entry in member.items():
             entries.setdefault(key, []).append(entry)
     for member in members:
-        for key, found in entries.items():
+        for key, specs in entries.items():
             if key not in member:
-                member[key] = _without_elements(found, member.ndim)
+                member[key] = _without_elements(specs, member.ndim)
 
 
 def _without_elements(specs: list[Any], batch_dims: int) -> Any:
@@ -1158,7 +1158,7 @@ def _without_elements(specs: list[Any], batch_dims: int) -> Any:
         part = _without_elements(first.specs, batch_dims)
         return Stacked(*[part.clone() for _ in first.specs], dim=first.dim)
     shapes = list(zip(*(spec.shape for spec in specs), strict=True))
-    sizes = [0 if len(set(found)) > 1 else found[0] for found in shapes]
+    sizes = [0 if len(set(lengths)) > 1 else lengths[0] for lengths in shapes]
     if 0 not in sizes:
         sizes = [size if i < batch_dims else 0 for i, size in enumerate(sizes)]
     return Unbounded(torch.Size(sizes), first.device, first.dtype)

@@ -11,7 +11,9 @@ from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
-    from tdx.specs import Composite, TensorSpec
+    from torch import Tensor
+
+    from tdx.specs import Composite, MultiCategorical, MultiOneHot, TensorSpec
 
 Part = Literal["observation", "reward", "done", "action", "state", "stored"]
 """Part of the env that a key belongs to; ``"stored"`` for data without an env."""
@@ -153,7 +155,7 @@ def _domain(spec: TensorSpec) -> Domain:
     return Domain()
 
 
-def _choices(spec: Any) -> tuple[int, ...]:
+def _choices(spec: MultiOneHot | MultiCategorical) -> tuple[int, ...]:
     import torch
 
     counts = torch.as_tensor(spec.nvec)
@@ -162,7 +164,7 @@ def _choices(spec: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in (rows[0] if same else counts.reshape(-1)).tolist())
 
 
-def _range(low: Any, high: Any) -> Domain:
+def _range(low: Tensor, high: Tensor) -> Domain:
     import torch
 
     if _is_meta(low):
@@ -172,16 +174,16 @@ def _range(low: Any, high: Any) -> Domain:
         return Domain(*map(_numbers, ends))
     digest = hashlib.sha256()
     for end in (low, high):
-        digest.update(end.detach().cpu().contiguous().view(torch.uint8).numpy())
+        digest.update(end.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return Domain(low.min().item(), high.max().item(), digest=digest.hexdigest()[:16])
 
 
-def _is_meta(values: Any) -> bool:
+def _is_meta(values: Tensor | list[int]) -> bool:
     """Return True for a tensor on the ``meta`` device, which has no values."""
-    return getattr(values, "device", None) is not None and values.device.type == "meta"
+    return not isinstance(values, list) and values.device.type == "meta"
 
 
-def _without_repeats(bound: Any) -> Any:
+def _without_repeats(bound: Tensor) -> Tensor:
     """Reduce bounds to one element if all agree, else to size 1 along dims without differences."""
     if bound.numel() == 0:
         return bound
@@ -196,7 +198,7 @@ def _without_repeats(bound: Any) -> Any:
     return bound
 
 
-def _numbers(bound: Any) -> Numbers:
+def _numbers(bound: Tensor) -> Numbers:
     """Convert bounds to one number or nested lists; ``None`` if they have no elements."""
     return bound.tolist() if bound.numel() else None
 

@@ -19,6 +19,7 @@ from tdx.foundation.keys import NestedKey
 from tdx.specs.arguments import (
     TORCH_FUNCTIONS,
     Device,
+    Shape,
     View,
     as_device,
     as_dtype,
@@ -45,7 +46,8 @@ class TensorSpec:
     """Describes a tensor, or a TensorDict (``Composite``), without holding data.
 
     A spec also contains values with extra leading dimensions, so ``spec.rand((4,))`` is in
-    ``spec``. Setting ``shape``, ``device`` or ``dtype`` changes a spec as ``replace`` does.
+    ``spec``. Setting ``shape``, ``device`` or ``dtype`` changes a spec as ``replace`` does, if its
+    class remains.
 
     Args:
         shape: Shape of the values; -1 for an unknown size.
@@ -78,7 +80,7 @@ class TensorSpec:
         return self._shape
 
     @shape.setter
-    def shape(self, shape: Any) -> None:
+    def shape(self, shape: Shape) -> None:
         self._become(self.replace(shape=as_size(shape)))
 
     @property
@@ -100,8 +102,13 @@ class TensorSpec:
         self._become(self.to(as_dtype(dtype)))
 
     def _become(self, other: TensorSpec) -> None:
-        """Take over the state of another spec of the same family."""
-        self.__class__, self.__dict__ = type(other), dict(other.__dict__)
+        """Take over the state of another spec of the same class."""
+        if type(other) is not type(self):
+            raise SpecError(
+                f"a {type(self).__name__} cannot become a {type(other).__name__} in place",
+                hint="set the entry of its composite to spec.to(dtype) or spec.replace(...)",
+            )
+        self.__dict__ = dict(other.__dict__)
 
     @property
     def space(self) -> Box | None:
@@ -115,7 +122,7 @@ class TensorSpec:
 
     # Samples
 
-    def rand(self, shape: Any = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Any:
         """Sample a value from torch's global generator.
 
         Args:
@@ -123,27 +130,27 @@ class TensorSpec:
         """
         raise NotImplementedError
 
-    def sample(self, shape: Any = ()) -> Any:
+    def sample(self, shape: Shape | None = ()) -> Any:
         """Sample a value: alias of ``rand``."""
         return self.rand(shape)
 
-    def zero(self, shape: Any = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Any:
         """Return zeros, even if they are outside the space; arguments as for ``rand``."""
         return torch.zeros(self._full_shape(shape), dtype=self._dtype, device=self._device)
 
-    def zeros(self, shape: Any = ()) -> Any:
+    def zeros(self, shape: Shape | None = ()) -> Any:
         """Return zeros: alias of ``zero``."""
         return self.zero(shape)
 
-    def one(self, shape: Any = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Any:
         """Return ones, even if they are outside the space; arguments as for ``rand``."""
         return torch.ones(self._full_shape(shape), dtype=self._dtype, device=self._device)
 
-    def ones(self, shape: Any = ()) -> Any:
+    def ones(self, shape: Shape | None = ()) -> Any:
         """Return ones: alias of ``one``."""
         return self.one(shape)
 
-    def _full_shape(self, shape: Any) -> torch.Size:
+    def _full_shape(self, shape: Shape | None) -> torch.Size:
         own = replace_unknown_sizes(self.shape) if -1 in self.shape else self.shape
         if shape is None or shape == ():
             return own
@@ -151,25 +158,25 @@ class TensorSpec:
 
     # Membership
 
-    def is_in(self, val: Any) -> bool:
+    def is_in(self, val: object) -> bool:
         """Return True if a value has the spec's dtype, device and trailing shape, and is in it."""
         return self._explain_mismatch(val) is None and self._contains(val)
 
-    def contains(self, item: Any) -> bool:
+    def contains(self, item: object) -> bool:
         """Return True if a value belongs to the spec: alias of ``is_in``."""
         return self.is_in(item)
 
-    def __contains__(self, item: Any) -> bool:
+    def __contains__(self, item: object) -> bool:
         return self.is_in(item)
 
-    def why_not_in(self, val: Any) -> str | None:
+    def why_not_in(self, val: object) -> str | None:
         """Explain briefly why a value is not in the spec; ``None`` if it is."""
         mismatch = self._explain_mismatch(val)
         if mismatch is not None:
             return mismatch
         return None if self._contains(val) else f"a value is outside {self._describe_space()}"
 
-    def assert_is_in(self, value: Any) -> None:
+    def assert_is_in(self, value: object) -> None:
         """Check that a value belongs to the spec.
 
         Raises:
@@ -218,7 +225,7 @@ class TensorSpec:
         assert self._dtype is not None
         return cast(val, self._dtype).to(self._device)
 
-    def _explain_mismatch(self, val: Any) -> str | None:
+    def _explain_mismatch(self, val: object) -> str | None:
         """Compare type, dtype, shape and device of a value with the spec's."""
         if not isinstance(val, Tensor):
             return f"expected a tensor, got a {type(val).__name__}"
@@ -230,7 +237,7 @@ class TensorSpec:
             return f"expected device {self._device}, got {val.device}"
         return None
 
-    def _contains(self, val: Tensor) -> bool:
+    def _contains(self, val: Any) -> bool:
         """Return True if a tensor of the right shape and dtype is in the space."""
         inside = self.elements_in(val)
         return inside is not None and bool(inside.all())
@@ -267,10 +274,10 @@ class TensorSpec:
             SpecError: The shapes differ by more than sizes of 1, or an integer does not fit.
         """
         assert self._dtype is not None
-        found = to_dtype(to_tensor(val), self._dtype)
+        encoded = to_dtype(to_tensor(val), self._dtype)
         if not ignore_device:
-            found = found.to(self._device)
-        return match_shape(found, self._shape)
+            encoded = encoded.to(self._device)
+        return match_shape(encoded, self._shape)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Convert a value of the spec to an array.
@@ -328,7 +335,7 @@ class TensorSpec:
 
     # Shape operations: each returns the spec of the values that torch would return.
 
-    def apply_view(self, view: View) -> Any:
+    def apply_view(self, view: View) -> Self:
         """Return the spec of ``view(value)``.
 
         Args:
@@ -342,54 +349,54 @@ class TensorSpec:
     def _view_shape(self, view: View) -> torch.Size:
         return view_shape(view, self._shape, type(self).__name__)
 
-    def expand(self, *shape: Any) -> Any:
+    def expand(self, *shape: Shape) -> Self:
         """Return the spec of expanded values, as ``Tensor.expand``."""
         sizes = size_from_args(shape)
         return self.apply_view(lambda tensor: tensor.expand(sizes))
 
-    def squeeze(self, dim: int | None = None) -> Any:
+    def squeeze(self, dim: int | None = None) -> Self:
         """Return the spec without a dimension of size 1, or without all of them."""
         if dim is None:
             return self.apply_view(torch.squeeze)
         return self.apply_view(lambda tensor: tensor.squeeze(dim))
 
-    def unsqueeze(self, dim: int) -> Any:
+    def unsqueeze(self, dim: int) -> Self:
         """Return the spec with a new dimension of size 1."""
         return self.apply_view(lambda tensor: tensor.unsqueeze(dim))
 
-    def reshape(self, *shape: Any) -> Any:
+    def reshape(self, *shape: Shape) -> Self:
         """Return the spec of reshaped values."""
         sizes = size_from_args(shape)
         return self.apply_view(lambda tensor: tensor.reshape(sizes))
 
-    def view(self, *shape: Any) -> Any:
+    def view(self, *shape: Shape) -> Self:
         """Return the spec of reshaped values: alias of ``reshape``."""
         return self.reshape(*shape)
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """Return the spec with a range of dimensions merged."""
         return self.apply_view(lambda tensor: tensor.flatten(start_dim, end_dim))
 
-    def unflatten(self, dim: int, sizes: Any) -> Any:
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
         """Return the spec with a dimension split into several."""
         return self.apply_view(lambda tensor: tensor.unflatten(dim, tuple(sizes)))
 
-    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
         """Return the specs along a dimension."""
         where = check_dimension(dim, self._shape)
         return tuple(self[(slice(None),) * where + (i,)] for i in range(self._shape[where]))
 
-    def index_select(self, dim: int, index: Any) -> Any:
+    def index_select(self, dim: int, index: Any) -> Self:
         """Return the spec of some entries of a dimension, as ``torch.index_select``."""
         return self[(slice(None),) * check_dimension(dim, self._shape) + (index,)]
 
-    def make_neg_dim(self, dim: int) -> Any:
+    def make_neg_dim(self, dim: int) -> Self:
         """Return the spec with the size of a dimension unknown (-1)."""
         sizes = list(self._shape)
         sizes[check_dimension(dim, self._shape)] = -1
         return self.replace(shape=torch.Size(sizes))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         parts = parse_index(index, self._shape, type(self).__name__)
         return self.apply_view(lambda tensor: tensor[parts])
 
@@ -433,7 +440,7 @@ class TensorSpec:
         copied.__dict__.update(self.__dict__)
         return copied
 
-    def to(self, dest: torch.dtype | Device) -> Any:
+    def to(self, dest: torch.dtype | Device) -> Self:
         """Return the spec on a device or in a dtype; the spec itself if nothing changes."""
         if is_dtype(dest):
             dtype = as_dtype(dest)  # type: ignore[arg-type]
@@ -441,15 +448,15 @@ class TensorSpec:
         device = as_device(dest)  # type: ignore[arg-type]
         return self if device == self._device else self.replace(device=device)
 
-    def cpu(self) -> Any:
+    def cpu(self) -> Self:
         """Return the spec on the CPU."""
         return self.to("cpu")
 
-    def cuda(self, device: Device | None = None) -> Any:
+    def cuda(self, device: Device | None = None) -> Self:
         """Return the spec on a CUDA device; the current one by default."""
         return self.to(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
 
-    def clear_device_(self) -> TensorSpec:
+    def clear_device_(self) -> Self:
         """Clear the device of a composite; leaf specs keep theirs."""
         return self
 
@@ -550,7 +557,7 @@ class SpecStack(TensorSpec):
     def to(self, dest: torch.dtype | Device) -> Any:
         return self._rebuild([spec.to(dest) for spec in self._specs], self._dim)
 
-    def expand(self, *shape: Any) -> Any:
+    def expand(self, *shape: Shape) -> Any:
         sizes = list(size_from_args(shape))
         new = len(sizes) - self.ndim
         if new < 0 or sizes[new + self._dim] not in (-1, len(self._specs)):
@@ -587,7 +594,7 @@ class SpecStack(TensorSpec):
         inner, stack_dim = (dim, self._dim - 1) if dim < self._dim else (dim - 1, self._dim)
         return self._rebuild([spec.squeeze(inner) for spec in self._specs], stack_dim)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         parsed = parse_index(index, self.shape, type(self).__name__)
         parts = list(expand_ellipsis(parsed, self.ndim))
         before: list[Any] = []
@@ -600,10 +607,10 @@ class SpecStack(TensorSpec):
             before.append(parts.pop(0))
         selection, after = (parts[0], parts[1:]) if parts else (slice(None), [])
         full = (*before, *(slice(None),) * (self._dim - taken), *after)
-        found = self._select_members(selection)
-        if isinstance(found, TensorSpec):
-            return found[full] if full else found
-        members = [spec[full] if full else spec for spec in found]
+        selected = self._select_members(selection)
+        if isinstance(selected, TensorSpec):
+            return selected[full] if full else selected
+        members = [spec[full] if full else spec for spec in selected]
         dropped = sum(isinstance(part, int) for part in before)
         added = sum(part is None for part in before)
         return torch.stack(members, self._dim - dropped + added)
@@ -677,10 +684,10 @@ class SpecStack(TensorSpec):
             )
         return parts
 
-    def is_in(self, val: Any) -> bool:
+    def is_in(self, val: object) -> bool:
         return self.why_not_in(val) is None
 
-    def why_not_in(self, val: Any) -> str | None:
+    def why_not_in(self, val: object) -> str | None:
         """Explain why a value is not in the stack, with the index of the part."""
         try:
             parts = self._split(val)
@@ -698,13 +705,13 @@ class SpecStack(TensorSpec):
         ]
         return self._join(parts)
 
-    def rand(self, shape: Any = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Any:
         return self._join([spec.rand(shape) for spec in self._specs])
 
-    def zero(self, shape: Any = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Any:
         return self._join([spec.zero(shape) for spec in self._specs])
 
-    def one(self, shape: Any = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Any:
         return self._join([spec.one(shape) for spec in self._specs])
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:

@@ -296,9 +296,9 @@ def unique_violations(
     violations: Iterable[SpecViolation],
 ) -> list[SpecViolation]:
     """Return each violation once: the first one found, preferably one with a stage."""
-    found: dict[tuple[ViolationCode, NestedKey | None], SpecViolation] = {}
+    unique: dict[tuple[ViolationCode, NestedKey | None], SpecViolation] = {}
     for violation in violations:
-        known = found.setdefault(violation.identity, violation)
+        known = unique.setdefault(violation.identity, violation)
         if known.stage is None and violation.stage is not None:
-            found[violation.identity] = violation
-    return list(found.values())
+            unique[violation.identity] = violation
+    return list(unique.values())

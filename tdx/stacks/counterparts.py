@@ -58,7 +58,7 @@ class Place:
 
     def new_key(self, name: str) -> str:
         """Return a key that no stage writes yet, and take it."""
-        count = sum(each == name or each.startswith(f"{name}_") for each in self.taken)
+        count = sum(taken == name or taken.startswith(f"{name}_") for taken in self.taken)
         key = name if not count else f"{name}_{count + 1}"
         self.taken.append(key)
         return key
@@ -94,7 +94,7 @@ def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
         >>> import gymnasium
         >>> from gymnasium import wrappers
         >>> env = wrappers.FrameStackObservation(gymnasium.make("Pendulum-v1"), 3)
-        >>> [each.name for each in find_counterpart(env, Place("observation", None, True)).stages]
+        >>> [stage.name for stage in find_counterpart(env, Place("observation", None, True)).stages]
         ['UnsqueezeTransform', 'CatFrames']
     """
     kind = type(stage)
@@ -183,7 +183,7 @@ def _as_tuple(value: Any) -> Value:
 def _make_pair(loc: Any, scale: Any) -> tuple[Value, Value]:
     """Return both as numbers, or both as nested tuples."""
     pair = _numbers(loc), _numbers(scale)
-    if any(isinstance(each, tuple) for each in pair):
+    if any(isinstance(value, tuple) for value in pair):
         return _as_tuple(np.asarray(loc).tolist()), _as_tuple(np.asarray(scale).tolist())
     return pair
 
@@ -254,7 +254,7 @@ def _cast_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
     problem = _require_box(wrapper, place)
     if problem is not None:
         return problem
-    names = [np.dtype(each.observation_space.dtype).name for each in (wrapper.env, wrapper)]
+    names = [np.dtype(env.observation_space.dtype).name for env in (wrapper.env, wrapper)]
     if names[0] == names[1]:
         return Counterpart(comment="the observation has this dtype already")
     dtypes = [Dtype.named(name) for name in names]
@@ -294,12 +294,12 @@ def _normalize_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
         mean = np.asarray(wrapper.obs_rms.mean, np.float64)
         deviation = np.sqrt(np.asarray(wrapper.obs_rms.var, np.float64) + wrapper.epsilon)
         comment = "its statistics, which it does not update"
-        found = _affine(place, mean, deviation, comment, standard_normal=True, eps=1e-12)
+        normalized = _affine(place, mean, deviation, comment, standard_normal=True, eps=1e-12)
         cast = _cast_observation(wrapper, place)
         if isinstance(cast, Missing) or wrapper.env.observation_space.dtype.kind != "f":
-            return found
+            return normalized
         # It computes in the dtype of the env, and returns float32.
-        return replace(found, stages=(*found.stages, *cast.stages))
+        return replace(normalized, stages=(*normalized.stages, *cast.stages))
     return Missing(
         "VecNorm counts only observations, the wrapper starts with mean 0 and variance 1: the "
         "first steps of a run differ",
@@ -382,7 +382,7 @@ def _transform_reward(wrapper: Any, place: Place) -> Counterpart | Missing:
     )
     try:
         values = [float(function(float(probe))) for probe in _PROBES]
-        zero, low, high = (float(function(each)) for each in (0.0, -_FAR, _FAR))
+        zero, low, high = (float(function(reward)) for reward in (0.0, -_FAR, _FAR))
     except Exception:
         return nothing
     scale = (high - zero) / _FAR
@@ -416,7 +416,7 @@ def _rescale_action(wrapper: Any, place: Place) -> Counterpart | Missing:
     elif ends != (-1.0, 1.0):
         kwargs = dict(zip(("loc", "scale"), _make_pair(loc, scale), strict=True))
     actions = np.linspace(outer.low, outer.high, 101, dtype=outer.dtype)
-    exact = np.stack([wrapper.action(each) for each in actions])
+    exact = np.stack([wrapper.action(action) for action in actions])
     gap = float(np.abs(exact - (actions * scale + loc).astype(outer.dtype)).max())
     comment = "the policy's range to that of the env"
     if gap:
@@ -432,7 +432,7 @@ def _discretize_action(wrapper: Any, place: Place) -> Counterpart | Missing:
         )
     if len(wrapper.env.action_space.shape) != 1:
         return Missing("its action is not a vector", "flatten it with FlattenAction")
-    bins = tuple(int(each) for each in wrapper.bins)
+    bins = tuple(int(count) for count in wrapper.bins)
     stage = _make_stage("ActionDiscretizer", num_intervals=bins, categorical=False)
     gap = 0.0
     for low, high, centers in zip(wrapper.low, wrapper.high, wrapper.bin_centers, strict=True):
@@ -467,7 +467,7 @@ def _normalize(wrapper: Any, place: Place) -> Counterpart | Missing:
     """Return normalization by fixed statistics; running statistics differ from tdx."""
     entries = list(_list_entries(place))
     keys = wrapper.norm_obs_keys
-    entries = [each for each in entries if keys is None or each[0] in keys]
+    entries = [entry for entry in entries if keys is None or entry[0] in keys]
     if wrapper.training and wrapper.norm_obs:
         epsilon = float(wrapper.epsilon)
         names = tuple(key for _, key, _ in entries)
@@ -575,7 +575,7 @@ def _write(value: Any) -> Value:
     if isinstance(value, list | tuple):
         return tuple(map(_write, value))
     if isinstance(value, Mapping):
-        return {normalize_key(key): _write(each) for key, each in value.items()}
+        return {normalize_key(key): _write(inner) for key, inner in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError
@@ -619,18 +619,18 @@ def _keys(transform: Any, *defaults: NestedKey) -> dict[str, Any]:
         transform: The transform.
         *defaults: Keys that it reads by default.
     """
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     names = (("in_keys", "out_keys"), ("in_keys_inv", "out_keys_inv"))
     for (read, written), default in zip(names, (list(defaults), []), strict=True):
         ins, outs = getattr(transform, read, None), getattr(transform, written, None)
         if ins is None:
             continue
-        ins, outs = [list(map(normalize_key, each or ())) for each in (ins, outs)]
+        ins, outs = [list(map(normalize_key, part or ())) for part in (ins, outs)]
         if ins != default:
-            found[read] = ins
+            keys[read] = ins
         if outs and outs != ins:
-            found |= {read: ins, written: outs}
-    return found
+            keys |= {read: ins, written: outs}
+    return keys
 
 
 def _same(
@@ -650,7 +650,7 @@ def _same(
 
     def find(transform: Any, place: Place) -> Counterpart | Missing:
         read = {**{name: name for name in names}, **attributes}
-        arguments = {name: getattr(transform, each) for name, each in read.items()}
+        arguments = {name: getattr(transform, attribute) for name, attribute in read.items()}
         if reads is not None:
             arguments |= _keys(transform, *reads)
         return _within(tolerance, _stage(type(transform).__name__, arguments))
@@ -658,8 +658,8 @@ def _same(
     return find
 
 
-def _within(tolerance: float, found: Counterpart | Missing) -> Counterpart | Missing:
-    return found if isinstance(found, Missing) else replace(found, tolerance=tolerance)
+def _within(tolerance: float, result: Counterpart | Missing) -> Counterpart | Missing:
+    return result if isinstance(result, Missing) else replace(result, tolerance=tolerance)
 
 
 # Observations, rewards and actions
@@ -796,12 +796,12 @@ def _primer(transform: Any, place: Place) -> Counterpart | Missing:
     }
     if None in specs.values():
         return Missing("a file cannot contain one of its specs", "write it with Unbounded")
-    found = {normalize_key(key): value for key, value in values.items()}
-    if any(callable(value) for value in found.values()):
+    fixed = {normalize_key(key): value for key, value in values.items()}
+    if any(callable(value) for value in fixed.values()):
         return Missing("its values are those of a function", "use fixed values")
     arguments: dict[str, Any] = {"reset_key": transform._reset_key}
-    if any(found.values()):
-        arguments["default_value"] = found
+    if any(fixed.values()):
+        arguments["default_value"] = fixed
     if transform.expand_specs is not None:
         arguments["expand_specs"] = transform.expand_specs
     if transform.call_before_env_reset:
@@ -852,9 +852,9 @@ def _vec_norm(transform: Any, place: Place) -> Counterpart | Missing:
         }
         if written != read:
             arguments["out_keys"] = [normalize_key(written)]
-        found = _stage("ObservationNorm", arguments)
-        assert isinstance(found, Counterpart)
-        fixed += found.stages
+        normalized = _stage("ObservationNorm", arguments)
+        assert isinstance(normalized, Counterpart)
+        fixed += normalized.stages
     return Counterpart(tuple(fixed), "its frozen statistics", ROUNDING)
 
 

@@ -365,9 +365,9 @@ def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return copies of the parameters and buffers of a module that have a shape."""
     from torch.nn.parameter import is_lazy
 
-    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     # A lazy buffer gets its shape in the first step.
-    return {name: value.detach().clone() for name, value in found.items() if not is_lazy(value)}
+    return {name: value.detach().clone() for name, value in tensors.items() if not is_lazy(value)}
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
-import gymnasium
 from tensordict import TensorDictBase
 from torch import nn
 
@@ -33,99 +31,53 @@ from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches, instance_dict
-from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_wrappers
-from tdx.stacks.observe.times import check_threads
-
-UNWRAPPED_SUFFIX = " unwrapped"
-"""Distinguishes the row of the Gymnasium env from the row of the tdx env around it."""
+from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_levels
+from tdx.stacks.gymnasium.observed import WrapperLevels
+from tdx.stacks.observe import check_threads, measured
 
 
-def attach_to_wrappers(env: EnvBase, meter: Meter, patches: Patches, *, thin: bool = False) -> None:
+def _attach_to_wrappers(
+    env: EnvBase, meter: Meter, patches: Patches, opened: ExitStack, *, thin: bool
+) -> None:
     """Measure the calls of the Gymnasium envs and wrappers inside an env, without tdx's conversion.
 
     Args:
         env: Env with its chain.
         meter: Meter that measures the calls.
         patches: Undo the changes afterwards.
+        opened: Ends the measurement of wrappers afterwards.
         thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
     """
     base = flatten_chain(env)[0]
-    for each in _iterate_gym_envs(base):
-        stacks = list(_iterate_stacks(each._env))
-        if not thin and all(_is_thin(list_wrappers(stack)) for stack in stacks):
-            if instance_dict(each._env) is None:
+    for wrapper in _iterate_gym_envs(base):
+        inner = wrapper._env
+        levels = list_levels(inner)
+        core = core_of(inner)
+        around = [level for level in levels[1:] if level.owner is not core]
+        if not thin and all(type(level.owner) in THIN_WRAPPERS for level in around):
+            if instance_dict(inner) is None:
                 continue
             for name, part in zip(("step", "reset"), base_parts(base), strict=True):
-                patches.put(each._env, name, meter.timed(part, getattr(each._env, name)))
-        else:
-            for stack in stacks:
-                if list_wrappers(stack):
-                    _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
+                patches.put(inner, name, meter.timed(part, getattr(inner, name)))
+        elif around:
+            # The name distinguishes its row from that of the env of tdx around it.
+            name = f"{levels[0].env_name} unwrapped"
+            opened.enter_context(measured(WrapperLevels(inner, levels, name), meter))
         patches.put(base, "_step_part", CONVERSION)
         # The program caches the unmeasured step: rebuild it.
-        patches.keep(each._stepper)
-        each._stepper.use(each._conversion)
-
-
-def format_gym_name(env: Any) -> str:
-    """Return the id of a Gymnasium env, or its class name."""
-    spec = getattr(env, "spec", None)
-    return str(spec.id) if spec is not None else type(env.unwrapped).__name__
+        patches.keep(wrapper._stepper)
+        wrapper._stepper.use(wrapper._conversion)
 
 
 def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
     if isinstance(base, GymWrapper):
         yield base
     elif isinstance(base, SerialEnv):
-        for each in base._envs:
-            yield from _iterate_gym_envs(flatten_chain(each)[0])
+        for inner in base._envs:
+            yield from _iterate_gym_envs(flatten_chain(inner)[0])
 
 
-def _iterate_stacks(env: Any) -> Iterator[Any]:
-    """Yield the env, and each env that a vector env in this process steps."""
-    yield env
-    core = core_of(env)
-    if isinstance(core, gymnasium.vector.SyncVectorEnv):
-        yield from core.envs
-
-
-def _is_thin(stack: list[Any]) -> bool:
-    return all(type(each) in THIN_WRAPPERS for each in stack)
-
-
-def _attach_to_stack(env: Any, meter: Meter, patches: Patches, suffix: str) -> None:
-    """Measure the wrappers around an env, and the env itself.
-
-    Args:
-        env: Env with its wrappers.
-        meter: Meter that measures the calls.
-        patches: Undo the changes afterwards.
-        suffix: Suffix of the name of the env's own row.
-    """
-    stack = list_wrappers(env)
-    counts: Counter[str] = Counter()
-    for depth, each in enumerate(stack):
-        name = type(each).__name__
-        counts[name] += 1
-        name = name if counts[name] == 1 else f"{name} ({counts[name]})"
-        _attach_to_calls(each, Part("wrapper", depth, name, "step"), meter, patches)
-    core = core_of(env)
-    _attach_to_calls(core, Part("env", -1, format_gym_name(core) + suffix, "step"), meter, patches)
-
-
-def _attach_to_calls(owner: Any, part: Part, meter: Meter, patches: Patches) -> None:
-    for lane in ("step", "reset"):
-        timed = meter.timed(replace(part, lane=lane), getattr(owner, lane))
-        # The outermost wrapper is measured again, as a part of the env around it.
-        patches.put(owner, lane, timed if part.index > 0 else _forwarding(timed))
-
-
-def _forwarding(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a measured function, so that it can be measured again as part of the env."""
-    return lambda *args, **kwargs: function(*args, **kwargs)
-
-
-def attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
+def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
     """Measure the copies that tdx makes of the results of a Gymnasium env on the host.
 
     There are none if the results stay on the host.
@@ -170,10 +122,13 @@ def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> I
     levels = _list_levels(env)
     base = levels[-1].base_env if levels else env
     try:
-        with Patches() as patches:
-            _attach_to_env(env, meter, patches, all_wrappers, threads)
-            with base._noting_threads(threads):
-                yield
+        with Patches() as patches, ExitStack() as opened:
+            _ = env.output_spec, env.input_spec
+            patches.put(base, "_meter", meter)
+            _attach_to_wrappers(env, meter, patches, opened, thin=all_wrappers)
+            _attach_to_env(env, meter, patches, threads)
+            opened.enter_context(base._noting_threads(threads))
+            yield
     finally:
         for level in levels:
             level._measure_with(None)
@@ -204,25 +159,21 @@ def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
 
 def _list_levels(env: EnvBase) -> list[TransformedEnv]:
     """List the transformed envs inside each other, outermost first."""
-    found = []
+    levels = []
     while isinstance(env, TransformedEnv):
-        found.append(env)
+        levels.append(env)
         env = env.base_env
-    return found
+    return levels
 
 
 def _attach_to_env(
     env: EnvBase,
     meter: Meter,
     patches: Patches,
-    all_wrappers: bool,
     threads: set[int],
 ) -> None:
-    _ = env.output_spec, env.input_spec
     base, stages = flatten_chain(env)
-    patches.put(base, "_meter", meter)
-    attach_to_wrappers(env, meter, patches, thin=all_wrappers)
-    attach_to_transfers(base, meter, patches)
+    _attach_to_transfers(base, meter, patches)
     step, reset = (base._step_part,) * 2 if base._step_part is not None else base_parts(base)
     patches.put(base, "_completed_step", meter.timed(step, base._completed_step))
     patches.put(base, "_completed_reset", meter.timed(reset, base._completed_reset))
@@ -242,8 +193,8 @@ def _attach_to_env(
     iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
     patches.put(env, "iter_rollout", iter_rollout)
     # Other threads may step any level. The chain does not call these methods of inner levels.
-    for each in (base, *_list_levels(env)):
-        _note_threads(each, patches, threads)
+    for inner in (base, *_list_levels(env)):
+        _note_threads(inner, patches, threads)
 
 
 def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:

@@ -52,7 +52,7 @@ class StageInfo:
         if self.text is not None:
             return self.text
         arguments = ", ".join(
-            f"{name}={format_argument(each)}" for name, each in self.arguments.items()
+            f"{name}={format_argument(value)}" for name, value in self.arguments.items()
         )
         return f"{self.name}({arguments})" if arguments else self.name
 

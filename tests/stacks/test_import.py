@@ -175,7 +175,9 @@ def test_page_has_the_table_of_counterparts(library: str) -> None:
 
 
 def test_wrapper_without_a_row_has_a_reason() -> None:
-    found = converted(lambda: wrappers.ClipReward(wrappers.DelayObservation(pendulum(), 2), -1.0))
+    found = converted(
+        lambda: wrappers.ClipReward(wrappers.DelayObservation(pendulum(), 2), -1.0), steps=5
+    )
     assert getattr(found.stages[-2].result, "reason", "") == "tdx has no DelayObservation"
 
 

@@ -110,12 +110,6 @@ def test_a_factory_that_fails_in_this_process_is_reported() -> None:
             "stage 3 (Failing): it of sub-env 1 raised ValueError in a step: no more steps",
         ),
         (
-            "make_failing_async",
-            ["profile", "--steps", "5", "--repeat", "1", "--warmup", "0"],
-            "the env raised ValueError in a step: no more steps",
-        ),
-        ("make_failing_subprocesses", ["check"], "the env raised EOFError in a step"),
-        (
             "make_failing_subprocesses",
             ["profile", "--steps", "5", "--repeat", "1", "--warmup", "0"],
             "the env raised EOFError in a step",

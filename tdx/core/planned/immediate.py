@@ -31,6 +31,7 @@ from tdx.core.transforms.kernels import (
     ArrayKernel,
     Columns,
     DictStep,
+    Entries,
     implements_together,
 )
 from tdx.foundation.errors import EnvError
@@ -315,7 +316,7 @@ class _ArrayCall:
         in_key, out_key = self.in_key, self.out_key
         if not writes_tensor:
 
-            def step(root: Mapping[Any, Any], fields: dict[Any, Any]) -> None:
+            def step(root: Entries, fields: Entries) -> None:
                 out = next(views)
                 run(arrays[in_key], out)
                 arrays[out_key] = out
@@ -323,7 +324,7 @@ class _ArrayCall:
             return step
         tensors = iter_rows(torch.from_numpy(self.block))
 
-        def step_with_tensor(root: Mapping[Any, Any], fields: dict[Any, Any]) -> None:
+        def step_with_tensor(root: Entries, fields: Entries) -> None:
             out = next(views)
             run(arrays[in_key], out)
             arrays[out_key] = out

@@ -87,8 +87,8 @@ def env_place(env: EnvBase) -> Place:
 
 def policy_place(policy: object, kind: Kind = "policy", name: str | None = None) -> Place:
     """Return the place of a policy, or of anything else that is called instead."""
-    found = getattr(policy, "in_keys", ())
-    keys = found if isinstance(found, (list, tuple)) else ()
+    declared = getattr(policy, "in_keys", ())
+    keys = declared if isinstance(declared, (list, tuple)) else ()
     label = name or getattr(policy, "__name__", None) or type(policy).__name__
     pure = name is not None or (isinstance(policy, nn.Module) and is_pure(policy))
     return _without_stage(kind, label, _normal(keys), pure)

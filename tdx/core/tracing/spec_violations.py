@@ -179,8 +179,8 @@ class TraceChecker:
         values: dict[NestedKey, object] = {}
         dropped: dict[NestedKey, StageTrace] = {}
 
-        def add(stage: StageTrace, found: Iterator[SpecViolation]) -> None:
-            for violation in found:
+        def add(stage: StageTrace, new: Iterator[SpecViolation]) -> None:
+            for violation in new:
                 if violation.identity not in reported:
                     reported.add(violation.identity)
                     if stage.kind == "stage":

@@ -405,7 +405,7 @@ class Tracer(BaseTracer):
         """Keep a weak reference to a trace, for later overwrites of its values."""
         self._living.append(weakref.ref(trace))
         if len(self._living) > self._next_clearing:
-            self._living = [each for each in self._living if each() is not None]
+            self._living = [reference for reference in self._living if reference() is not None]
             self._next_clearing = max(2 * len(self._living), _MIN_LIVING)
 
     def _on_overwrite(self, tensor: Tensor, copy: Tensor | None) -> None:

@@ -1,8 +1,7 @@
 """Kernels of transforms, and what they are applied to: TensorDicts, plain dicts and chunks.
 
-A pointwise transform is one function of a tensor. :func:`map_entries`, :func:`dict_step` and
-:func:`chunk_kernel` derive from it the hook for a TensorDict, the step on a plain dict and the
-function of a :class:`Chunk`, which is a block of time steps.
+A transform maps :class:`Entries` by key: those of a TensorDict (:class:`TensorDictEntries`), the
+plain dict of a step, or the columns of a :class:`Chunk`, which is a block of time steps.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -24,14 +23,50 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, nearest_mask
 from tdx.core.envs.failures import note_key
-from tdx.core.transforms.spec_maps import KeyPairs, missing_key_error
+from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, StoredDataError
-from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.tensordicts import read, write
 
 Kernel = Callable[[Any], Any]
-Entries = Mapping[str, Any]
-DictStep = Callable[[Entries, dict[str, Any]], None]
+
+
+class Entries(Protocol):
+    """Values by key."""
+
+    def get(self, key: Any, /) -> Any:
+        """Return the value under a key in normal form; ``None`` if it is missing."""
+
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+
+    def __delitem__(self, key: Any, /) -> None: ...
+
+    def keys(self) -> Iterable[Any]:
+        """Return the keys of all values."""
+
+
+class TensorDictEntries:
+    """The leaves of a TensorDict as entries; a nested one has a tuple as its key."""
+
+    __slots__ = ("_tensordict",)
+
+    def __init__(self, tensordict: TensorDictBase) -> None:
+        self._tensordict = tensordict
+
+    def get(self, key: NestedKey, /) -> Any:
+        return read(self._tensordict, key)
+
+    def __setitem__(self, key: NestedKey, value: Any) -> None:
+        write(self._tensordict, key, value)
+
+    def __delitem__(self, key: NestedKey) -> None:
+        self._tensordict.del_(key)
+
+    def keys(self) -> Iterable[NestedKey]:
+        return map(normalize_key, self._tensordict.keys(True, True))
+
+
+DictStep = Callable[[Entries, Entries], None]
 """A step on plain dicts of root entries: reads the step's input, writes to its output."""
 MissingKey = Callable[[NestedKey, Any], KeyNotFoundError]
 
@@ -272,15 +307,15 @@ class StepLimit:
 
 
 def map_entries(
-    tensordict: TensorDictBase,
+    entries: Entries,
     pairs: Iterable[tuple[NestedKey, NestedKey]],
     kernel: Kernel,
     missing: MissingKey | None = None,
-) -> TensorDictBase:
+) -> None:
     """Map entries in place.
 
     Args:
-        tensordict: Entries ``[*B, ...]``.
+        entries: The entries, with any leading dims.
         pairs: Key to read and key to write, for each entry.
         kernel: Function of one entry.
         missing: Makes the error for a missing entry. ``None``: skip missing entries.
@@ -289,70 +324,21 @@ def map_entries(
         KeyNotFoundError: An entry is missing.
     """
     for source, target in pairs:
-        value = read(tensordict, source)
+        value = entries.get(source)
         if value is None:
             if missing is None:
                 continue
-            raise missing(source, tensordict)
+            raise missing(source, entries)
         try:
-            mapped = kernel(value)
+            entries[target] = kernel(value)
         except Exception as error:
             note_key(error, source)
             raise
-        write(tensordict, target, mapped)
-    return tensordict
 
 
-def dict_step(pairs: KeyPairs, kernel: Kernel, missing: MissingKey | None) -> DictStep | None:
-    """Return a kernel as a step on plain dicts; ``None`` if a key is nested.
-
-    Args:
-        pairs: Key to read and key to write, for each entry.
-        kernel: Function of one entry.
-        missing: Makes the error for a missing entry. ``None``: skip missing entries.
-    """
-    flat = flat_pairs(pairs)
-    if flat is None:
-        return None
-
-    def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-        for in_key, out_key in flat:
-            value = fields.get(in_key)
-            if value is not None:
-                fields[out_key] = kernel(value)
-            elif missing is not None:
-                raise missing(in_key, fields)
-
-    return step
-
-
-def chunk_kernel(pairs: KeyPairs, kernel: Kernel, tolerant: bool = False) -> ChunkKernel:
-    """Return a kernel as a function of a chunk, to which it is applied as a whole.
-
-    Args:
-        pairs: Key to read and key to write, for each entry.
-        kernel: Function of one entry with any leading dims.
-        tolerant: Skip missing entries.
-    """
-
-    def run(chunk: Chunk) -> None:
-        for in_key, out_key in pairs:
-            if in_key in chunk.steps:
-                chunk.map(in_key, out_key, kernel)
-            elif not tolerant:
-                raise missing_key_error(in_key, list(chunk.steps), "the TensorDict")
-
-    return ChunkKernel(run, tuple(key for key, _ in pairs), tuple(key for _, key in pairs))
-
-
-def flat_pairs(pairs: Iterable[tuple[Any, NestedKey]]) -> list[tuple[Any, str]] | None:
-    """Return the pairs if no key is nested, else ``None``. An in-key may be ``None``."""
-    flat = []
-    for in_key, out_key in pairs:
-        if isinstance(in_key, tuple) or isinstance(out_key, tuple):
-            return None
-        flat.append((in_key, out_key))
-    return flat
+def are_flat(keys: Iterable[NestedKey | None]) -> bool:
+    """Return True if no key is nested, so that the dict of a step holds each of them."""
+    return not any(isinstance(key, tuple) for key in keys)
 
 
 def call_with_tensors(

@@ -20,8 +20,9 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
+    TensorDictEntries,
     TimeBehavior,
-    flat_pairs,
+    are_flat,
     implements_together,
     new_column,
     owner,
@@ -114,32 +115,28 @@ class WindowTransform(ObservationTransform):
         self._earlier[in_key] = window[1:]
         return self._combine(window)
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+    def _map_entries(self, entries: Entries) -> None:
         for in_key, out_key in () if self.as_inverse else self._pairs:
-            newest = read(next_tensordict, in_key)
+            newest = entries.get(in_key)
             if newest is not None:
                 # A copy, since the caller may write to the entry itself.
-                write(next_tensordict, out_key, self._push(in_key, newest.clone()))
+                entries[out_key] = self._push(in_key, newest.clone())
             elif not self._missing_tolerance:
-                raise self._missing_key(in_key, next_tensordict)
+                raise self._missing_key(in_key, entries)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        self._map_entries(TensorDictEntries(next_tensordict))
         return next_tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._call(next_tensordict)
 
     def _step_dict(self) -> DictStep | None:
-        pairs = flat_pairs(self._pairs)
-        if self.as_inverse or self._missing_tolerance or pairs is None:
+        if self.as_inverse or self._missing_tolerance:
             return None
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for in_key, out_key in pairs:
-                newest = fields.get(in_key)
-                if newest is None:
-                    raise self._missing_key(in_key, fields)
-                fields[out_key] = self._push(in_key, newest.clone())
-
-        return step
+        if not are_flat((*self.in_keys, *self.out_keys)):
+            return None
+        return lambda root, fields: self._map_entries(fields)
 
     def _combine_arrays(self, window: list[Array], out: Array) -> None:
         """Write :meth:`_combine` of arrays to another one; overridden only together with it."""

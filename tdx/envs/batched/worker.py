@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,33 +21,21 @@ from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
-    """Settings of a worker process.
-
-    Args:
-        seed: Seed of the global generators of torch, NumPy and Python for the first env.
-        num_threads: Number of threads for torch.
-    """
-
-    seed: int
-    num_threads: int
-
-
 def run_worker(
-    connection: Connection, factories: Sequence[EnvFactory], settings: WorkerSettings
+    connection: Connection, factories: Sequence[EnvFactory], seed: int, num_threads: int
 ) -> None:
     """Create the envs, and serve them until the parent closes them or exits.
 
     Args:
         connection: Connection to the parent.
         factories: Create the envs of this process.
-        settings: Settings of this process.
+        seed: Seed of the global generators of torch, NumPy and Python for the first env.
+        num_threads: Number of threads for torch.
     """
-    torch.set_num_threads(settings.num_threads)
-    _seed_generators(settings.seed)
+    torch.set_num_threads(num_threads)
+    _seed_generators(seed)
     _send(connection, protocol.DONE)
-    rows = _Rows(settings.seed)
+    rows = _Rows(seed)
     try:
         try:
             for factory in factories:
@@ -205,11 +192,7 @@ class _Server:
             raise
 
     def _run_chunk(self, content: Any) -> bytes:
-        task, rows, is_saved = content
-        if is_saved:
-            states = [self._save_state(env, None) for env in self._rows.envs]
-            _send(self._connection, protocol.pack(protocol.SNAPSHOT, states))
-        report = self._chunks.run(task, rows)
+        report = self._chunks.run(*content)
         if report is None:
             return protocol.DONE
         # A partial reset returns the latest output of the rows that it leaves alone.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
@@ -17,10 +18,9 @@ from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.process_options import ProcessOptions, describe_workers
-from tdx.envs.batched.worker import WorkerSettings, run_worker
+from tdx.envs.batched.worker import run_worker
 from tdx.foundation.errors import ArgumentError, TdxError, WorkerError, WorkerTimeoutError
-from tdx.foundation.processes import FunctionChild, delay_interrupts, kill_all
+from tdx.foundation.processes import FunctionChild, delay_interrupts, kill_all, usable_cores
 
 _STARTING = "startup"
 _CREATING = "env construction"
@@ -31,11 +31,55 @@ _GRACE = 5.0
 """Seconds in which a worker may close its envs after its parent has exited."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Worker:
-    index: int
-    rows: range
-    child: FunctionChild
+@dataclass(frozen=True)
+class ProcessOptions:
+    """Options of worker processes.
+
+    Args:
+        start_method: ``forkserver``, ``spawn`` or ``fork``.
+        threads: Number of torch threads of each worker.
+        daemon: True for daemon processes, which cannot have child processes.
+        timeout: Seconds without a reply from any worker until they count as hung. ``None``: no
+            limit.
+        shutdown_timeout: Seconds for the workers to close their envs.
+    """
+
+    start_method: str
+    threads: int
+    daemon: bool
+    timeout: float | None
+    shutdown_timeout: float
+
+
+def resolve_process_count(processes: int | None, num_workers: int) -> int:
+    """Validate the number of processes, or choose the default: one per core that may be used.
+
+    There is at most one process per env.
+
+    Raises:
+        ArgumentError: It is not an integer of at least 1.
+    """
+    if processes is None:
+        processes = usable_cores()
+    elif type(processes) is not int or processes < 1:
+        raise ArgumentError(
+            f"processes must be an integer of at least 1, got {processes!r}",
+            hint="pass the number of processes, or leave it out for one per core",
+        )
+    return min(processes, num_workers)
+
+
+def split_rows(num_workers: int, processes: int) -> list[range]:
+    """Return the envs of each process: consecutive ones, as equal in number as possible."""
+    bounds = [num_workers * index // processes for index in range(processes + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+
+def describe_workers(rows: range) -> str:
+    """Return the name of a process in messages, by the envs in it."""
+    if len(rows) == 1:
+        return f"worker {rows[0]}"
+    return f"the process of workers {rows[0]} to {rows[-1]}"
 
 
 class WorkerPool:
@@ -55,43 +99,37 @@ class WorkerPool:
     ) -> None:
         self.options = options
         self.groups = tuple(groups)
-        self.snapshots: dict[int, bytes] = {}
         self._factories = factories
-        self._workers: list[_Worker] = []
+        self._children: list[FunctionChild] = []
         # Replies that arrived before they were requested.
         self._early: dict[int, bytes] = {}
-        # Operation during which a process has exited.
-        self._exited: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         # Runs when the pool is collected, and at exit before multiprocessing waits for children.
         self._finalizer = Finalize(
             self,
             _shut_down,
-            (self._workers, self._selector, options.shutdown_timeout),
+            (self._children, self._selector, options.shutdown_timeout),
             exitpriority=100,
         )
         try:
-            self._start()
+            for index in range(len(self.groups)):
+                # A worker that is not in the list yet would not be ended by an interrupt.
+                with delay_interrupts():
+                    self._children.append(self._start(index))
             self.metadata: list[EnvMetaData] = self._await_ready()
         except BaseException:
             self.kill()
             raise
 
     def __len__(self) -> int:
-        return len(self._workers)
+        return len(self._children)
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return [worker.child.pid for worker in self._workers]
+        return [child.pid for child in self._children]
 
-    def _start(self) -> None:
-        for index in range(len(self.groups)):
-            # A worker that is not in the list yet would not be ended by an interrupt.
-            with delay_interrupts():
-                self._workers.append(self._start_one(index))
-
-    def _start_one(self, index: int) -> _Worker:
+    def _start(self, index: int) -> FunctionChild:
         rows, options = self.groups[index], self.options
         # Distinct for each env, and it follows torch.manual_seed.
         seed = (torch.initial_seed() + 1 + rows[0]) % 2**63
@@ -99,12 +137,12 @@ class WorkerPool:
         try:
             child = FunctionChild(
                 run_worker,
-                (factories, WorkerSettings(seed, options.threads)),
+                (factories, seed, options.threads),
                 name=describe_workers(rows),
                 method=options.start_method,
                 daemon=options.daemon,
                 grace=_GRACE,
-                siblings=[worker.child for worker in self._workers],
+                siblings=self._children,
             )
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ArgumentError(
@@ -114,37 +152,21 @@ class WorkerPool:
             ) from error
         self._selector.register(child.connection, selectors.EVENT_READ, (index, False))
         self._selector.register(child.sentinel, selectors.EVENT_READ, (index, True))
-        return _Worker(index, rows, child)
-
-    def restart(self, index: int) -> None:
-        """Start a process again that has exited; its envs are new ones."""
-        old = self._workers[index]
-        self._unregister(old)
-        self._exited.pop(index, None)
-        old.child.connection.close()
-        with delay_interrupts():
-            old.child.kill()
-            self._workers[index] = self._start_one(index)
-        self._gather([index], _STARTING, _IMPORT_TIMEOUT)
-        self._gather([index], _CREATING, self.options.timeout)
+        return child
 
     def _await_ready(self) -> list[EnvMetaData]:
-        indices = range(len(self._workers))
+        indices = range(len(self._children))
         limit = self.options.timeout
         # The time for imports in a new process does not count against the env's timeout.
-        self._gather(indices, _STARTING, None if limit is None else max(limit, _IMPORT_TIMEOUT))
-        replies = self._gather(indices, _CREATING, limit)
+        self._wait(indices, _STARTING, None if limit is None else max(limit, _IMPORT_TIMEOUT))
+        replies = self._wait(indices, _CREATING, limit)
         return [each for index in indices for each in protocol.unpack(replies[index])]
 
-    def request(
-        self, messages: Mapping[int, bytes], recover: Callable[[int], bool] | None = None
-    ) -> dict[int, bytes]:
+    def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send a message to workers, and wait for their replies.
 
         Args:
             messages: Message for each process, by index.
-            recover: Called with the index of a process that has exited; returns True if it was
-                restarted and gets the message again.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
@@ -155,13 +177,7 @@ class WorkerPool:
             for index, message in messages.items():
                 operation = protocol.COMMANDS[message[:1]]
                 self._send(index, message, operation)
-            while True:
-                try:
-                    return self._wait(messages, operation, self.options.timeout)
-                except _ExitedError as exited:
-                    if recover is None or not recover(exited.index):
-                        raise self._exit_error(exited.index, exited.operation) from None
-                    self._send(exited.index, messages[exited.index], operation)
+            return self._wait(messages, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise
@@ -180,33 +196,23 @@ class WorkerPool:
             operation = protocol.COMMANDS[kind]
             for index, content in contents.items():
                 self._send(index, kind, operation)
-                self._workers[index].child.connection.send(content)
-            self._gather(contents, operation, self.options.timeout)
+                self._children[index].connection.send(content)
+            self._wait(contents, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise
 
     def _send(self, index: int, message: bytes, operation: str) -> None:
         try:
-            self._workers[index].child.connection.send_bytes(message)
+            self._children[index].connection.send_bytes(message)
         except OSError:
             raise self._exit_error(index, operation) from None
-
-    def _gather(
-        self, workers: Iterable[int], operation: str, limit: float | None
-    ) -> dict[int, bytes]:
-        try:
-            return self._wait(workers, operation, limit)
-        except _ExitedError as exited:
-            raise self._exit_error(exited.index, exited.operation) from None
 
     def _wait(
         self, workers: Iterable[int], operation: str, limit: float | None
     ) -> dict[int, bytes]:
         """Wait for the replies of some workers. The limit restarts with each reply."""
         requested = set(workers)
-        for index in requested & self._exited.keys():
-            raise _ExitedError(index, self._exited[index])
         replies = {index: self._early.pop(index) for index in requested if index in self._early}
         pending = requested - set(replies)
         deadline = None if limit is None else time.monotonic() + limit
@@ -217,44 +223,29 @@ class WorkerPool:
             if not events and deadline is not None and time.monotonic() >= deadline:
                 raise _timeout_error(self.groups[min(pending)], operation, limit)
             for key, _ in events:
-                index, ended = key.data
-                if ended and self._workers[index].child.connection.poll():
+                index, has_ended = key.data
+                connection = self._children[index].connection
+                if has_ended and connection.poll():
                     continue
-                reply = None if ended else self._receive(index)
                 # A worker that has started creates its env while others still start.
                 has_started = operation == _STARTING and index not in pending
                 current = _CREATING if has_started else operation
-                if reply is None:
-                    self._unregister(self._workers[index])
-                    self._exited[index] = current
-                    if index in pending:
-                        self._early.update(replies)
-                        raise _ExitedError(index, current)
-                    break
+                try:
+                    reply = b"" if has_ended else connection.recv_bytes()
+                except (EOFError, OSError):
+                    reply = b""
+                if not reply:
+                    raise self._exit_error(index, current)
                 if reply[:1] == protocol.FAILED:
                     raise _reply_error(self.groups[index], reply, current)
-                if reply[:1] == protocol.SNAPSHOT:
-                    self.snapshots[index] = reply
-                    continue
                 (replies if index in pending else self._early)[index] = reply
                 pending.discard(index)
                 # A reply shows that the machine is only slow.
                 deadline = None if limit is None else time.monotonic() + limit
         return replies
 
-    def _unregister(self, worker: _Worker) -> None:
-        for source in (worker.child.connection, worker.child.sentinel):
-            if source in self._selector.get_map():
-                self._selector.unregister(source)
-
-    def _receive(self, index: int) -> bytes | None:
-        try:
-            return self._workers[index].child.connection.recv_bytes()
-        except (EOFError, OSError):
-            return None
-
     def _exit_error(self, index: int, operation: str) -> WorkerError:
-        reason = self._workers[index].child.exit_reason
+        reason = self._children[index].exit_reason
         hint = reason.hint
         if operation == _STARTING:
             hint = "does the script run its work under if __name__ == '__main__'?"
@@ -268,16 +259,8 @@ class WorkerPool:
     def kill(self) -> None:
         """End all workers immediately."""
         with delay_interrupts():
-            kill_all([worker.child for worker in self._workers])
+            kill_all(self._children)
             self._finalizer()
-
-
-class _ExitedError(Exception):
-    """A process has exited during an operation."""
-
-    def __init__(self, index: int, operation: str) -> None:
-        super().__init__(index, operation)
-        self.index, self.operation = index, operation
 
 
 def _reply_error(rows: range, reply: bytes, operation: str) -> BaseException:
@@ -299,19 +282,19 @@ def _timeout_error(rows: range, operation: str, limit: float | None) -> WorkerTi
 
 
 def _shut_down(
-    workers: list[_Worker], selector: selectors.BaseSelector, shutdown_timeout: float
+    children: list[FunctionChild], selector: selectors.BaseSelector, shutdown_timeout: float
 ) -> None:
     try:
-        for worker in workers:
+        for child in children:
             with suppress(OSError):
-                worker.child.connection.send_bytes(protocol.CLOSE)
+                child.connection.send_bytes(protocol.CLOSE)
         deadline = time.monotonic() + shutdown_timeout
-        for worker in workers:
-            worker.child.wait(max(deadline - time.monotonic(), 0.0))
+        for child in children:
+            child.wait(max(deadline - time.monotonic(), 0.0))
     finally:
         with delay_interrupts():
-            kill_all([worker.child for worker in workers])
+            kill_all(children)
             selector.close()
-            for worker in workers:
-                worker.child.connection.close()
-            workers.clear()
+            for child in children:
+                child.connection.close()
+            children.clear()

@@ -14,7 +14,7 @@ from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms.kernels import ArrayForm, StepLimit
 from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
-from tdx.envs.gym.policy_loops import step_env_with_policy, step_envs_with_policy
+from tdx.envs.gym.policy_loops import step_with_policy
 from tdx.envs.gym.single_env import NEVER, RawEnv
 from tdx.foundation.keys import NestedKey
 
@@ -132,8 +132,7 @@ class GymCollector:
                 recorder.inputs = block.columns
             else:
                 assert isinstance(inputs, PolicyActions)
-                step = step_env_with_policy if settings.single else step_envs_with_policy
-                step(recorder, inputs, first)
+                step_with_policy(recorder, inputs, first)
                 recorder.convert()
             return recorder.result(first)
         finally:

@@ -16,7 +16,7 @@ from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import to_plain
 from tdx.foundation.tensordicts import new_tensordict
-from tdx.rollouts.dump.encoding import Fields
+from tdx.foundation.untrusted import Fields
 from tdx.specs import Binary, Bounded, Composite, NonTensor, OneHot, TensorSpec, Unbounded
 from tdx.specs.arguments import as_dtype
 from tdx.specs.violations import Phase, find_violations
@@ -313,7 +313,7 @@ def parse_spec_entries(fields: Fields) -> list[dict[str, Any]]:
         for name in ("low", "high"):
             if isinstance(each.value(name), dict):
                 raise each.invalid(name, "a bound")
-        found.append(each.data)
+        found.append(dict(each.data))
     return found
 
 

@@ -14,7 +14,7 @@ from tdx.foundation.container import Container, read_folder
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.files import SYSTEM_HINTS, report_read_errors
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.rollouts.dump.encoding import Fields
+from tdx.foundation.untrusted import Fields
 
 MANIFEST = "manifest.json"
 INDEX = "chunks.jsonl"

@@ -15,8 +15,8 @@ from typing import IO, Any, ClassVar, overload
 from tdx.foundation.container import append_line, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.foundation.untrusted import parse_json
-from tdx.rollouts.dump.encoding import DAMAGED, Fields, is_crc32
+from tdx.foundation.untrusted import Fields, is_crc32, parse_json
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.episodes import Columns, line_columns, parse_line_columns
 from tdx.rollouts.dump.folder import RAW, TRACKS, StateFile
 from tdx.rollouts.dump.track import Track
@@ -192,8 +192,8 @@ def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]
         parse_line_columns(fields.object("episodes")),
         None if fields.value("running") is None else fields.list("running"),
         tuple(new),
-        fields.object("transforms").data if "transforms" in fields.data else None,
-        StateFile.from_fields(fields.optional_object("state")),
+        dict(fields.object("transforms").data) if "transforms" in fields.data else None,
+        StateFile.from_fields(fields.object("state", optional=True)),
     )
 
 
@@ -237,7 +237,7 @@ def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[
             if _is_incomplete(text, place.check):
                 return
             raise StorageError(f"line {number} of {source} was changed", hint=DAMAGED)
-        fields = Fields(parse_json(text, source), f"{source}, line {number}")
+        fields = Fields(parse_json(text, source), f"{source}, line {number}", DAMAGED)
         place = Position(check, place.offset + len(text), number)
         yield fields, place
 

@@ -100,7 +100,14 @@ class RemoteDump:
                     "trust",
                 )
             sizes[name] = int(details["size"])
-        return {name: size for name, size in sizes.items() if _is_committed(name, sizes)}
+
+        def is_committed(name: str) -> bool:
+            top, *inner = name.split("/")
+            if top != SHARDS or not inner:
+                return True
+            return inner[0].isdecimal() and f"{SHARDS}/{inner[0]}/{MANIFEST}" in sizes
+
+        return {name: size for name, size in sizes.items() if is_committed(name)}
 
     def download(self, sizes: dict[str, int], folder: Path) -> None:
         """Write files into a folder.
@@ -159,13 +166,6 @@ class RemoteDump:
                 f"cannot {task} {self.url}: {summarize_error(error)}",
                 hint="check the URL, the credentials and the network, and try again",
             ) from error
-
-
-def _is_committed(name: str, sizes: dict[str, int]) -> bool:
-    parts = name.split("/")
-    if parts[0] != SHARDS or len(parts) < 2:
-        return True
-    return f"{SHARDS}/{parts[1]}/{MANIFEST}" in sizes and parts[1].isdecimal()
 
 
 def list_shard_files(folder: Path, shard: int) -> list[str]:

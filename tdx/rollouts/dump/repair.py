@@ -18,8 +18,8 @@ from typing import IO
 from tdx.foundation.container import Container, UnsyncedError, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.files import report_write_errors
-from tdx.foundation.untrusted import parse_json
-from tdx.rollouts.dump.encoding import Fields, pack
+from tdx.foundation.untrusted import Fields, parse_json
+from tdx.rollouts.dump.encoding import DAMAGED, pack
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import (
     DAMAGED_FOLDER,
@@ -365,7 +365,7 @@ class _Repair:
             texts = file.read().splitlines()
         for text in texts:
             with suppress(StorageError):
-                fields = Fields(parse_json(text, INDEX), INDEX)
+                fields = Fields(parse_json(text, INDEX), INDEX, DAMAGED)
                 fields.count("steps"), fields.object("episodes").list("row")
                 yield fields
 

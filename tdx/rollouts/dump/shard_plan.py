@@ -22,8 +22,9 @@ import numpy as np
 from tdx.foundation.container import TEMPORARY_FILE, Container, seal
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.untrusted import Fields
 from tdx.pipeline import read_pipeline, write_pipeline
-from tdx.rollouts.dump.encoding import DAMAGED, Fields
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.episodes import EpisodeIndex
 from tdx.rollouts.dump.folder import (
     MANIFEST,

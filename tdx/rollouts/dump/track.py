@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ from tdx.data.layout import Layout, Leaves
 from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
 from tdx.foundation.keys import format_key, normalize_key
-from tdx.foundation.untrusted import MAX_NESTING
-from tdx.rollouts.dump.encoding import DAMAGED, DTYPES, MAX_COUNT, Fields
+from tdx.foundation.untrusted import MAX_COUNT, MAX_NESTING, Fields
+from tdx.rollouts.dump.encoding import DAMAGED, DTYPES
 from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
 
 _DESCRIPTION = "meta.json"
@@ -83,7 +83,7 @@ class Track:
         Raises:
             StorageError: A field is invalid, or fields contradict each other.
         """
-        fields = Fields(data, f"track {name!r}")
+        fields = Fields(data, f"track {name!r}", DAMAGED)
         leaves, groups = {}, {}
         for each in fields.objects("leaves"):
             dtype = each.text("dtype")
@@ -197,7 +197,13 @@ class Track:
             entries: dict[str, Any] = {}
             for each, (dtype, step) in self.leaves.items():
                 if each[:-1] == path:
-                    entries[each[-1]] = _leaf_entry(dtype, (steps, *step))
+                    shape = [steps, *step]
+                    entries[each[-1]] = {
+                        "device": "cpu",
+                        "shape": shape,
+                        "dtype": str(dtype),
+                        "is_nested": False,
+                    }
             for other in folders:
                 if other and other[:-1] == path:
                     entries[other[-1]] = {"type": "TensorDict"}
@@ -271,7 +277,7 @@ class Track:
         """
         self.check_files(root, steps)
         leaves = {path: self._map(root, path, steps) for path in self.leaves}
-        return self._unflatten(leaves, steps)
+        return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)
 
     def _map(self, root: Container, path: Parts, steps: int) -> Tensor:
         dtype, shape = self.leaves[path]
@@ -291,13 +297,6 @@ class Track:
                     ) from error
             mapped = flat.reshape(full)
         return mapped.movedim(0, len(self.batch_size))
-
-    def _unflatten(self, leaves: Mapping[Parts, Tensor], steps: int) -> TensorDictBase:
-        return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)
-
-
-def _leaf_entry(dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"device": "cpu", "shape": list(shape), "dtype": str(dtype), "is_nested": False}
 
 
 def _path(fields: Fields) -> Parts:

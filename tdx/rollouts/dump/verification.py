@@ -284,7 +284,9 @@ def _value_problems(
     root: Container, manifest: Manifest, track: Track, leaf: Parts
 ) -> Iterator[Problem]:
     file = track.file(leaf)
-    spec = _spec_of(manifest, leaf) if track.name == DATA else None
+    key = list(leaf[1:] if leaf[0] == "next" else leaf)
+    specs = manifest.specs if track.name == DATA else []
+    spec = next((spec for spec in specs if spec["key"] == key), None)
     dtype, shape = track.leaves[leaf]
     size = track.step_bytes(leaf)
     block_steps = max(1, BLOCK // max(size, 1))
@@ -323,15 +325,15 @@ def _episode_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
         return
     read = EpisodeKeys(flags.rewards if has_rewards else (), flags.ends)
     rows, start = prod(manifest.batch_size), 0
-    found = EpisodeIndex(rows)
+    stored = EpisodeIndex(rows)
     for chunk in manifest.chunks:
         columns = {
             key: _read_column(root, track, paths[key], start, chunk.steps, rows)
             for key in (*read.rewards, *read.ends)
         }
-        found.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
+        stored.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
         start += chunk.steps
-    yield from _differences(found, manifest.episodes, has_rewards)
+    yield from _differences(stored, manifest.episodes, has_rewards)
 
 
 def _read_column(
@@ -349,16 +351,18 @@ def _read_column(
     return torch.frombuffer(bytearray(data), dtype=dtype).reshape(steps, rows, width).movedim(0, 1)
 
 
-def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -> Iterator[Problem]:
+def _differences(
+    stored: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool
+) -> Iterator[Problem]:
     def problem(message: str, field: str) -> Problem:
         return Problem("episodes", INDEX, None, message, f"{INDEX}[].{field}")
 
-    if len(found) != len(stated):
-        message = f"the index has {len(stated):,} episodes, the data {len(found):,}"
+    if len(stored) != len(stated):
+        message = f"the index has {len(stated):,} episodes, the data {len(stored):,}"
         yield problem(message, "episodes")
         return
     for name in ("row", "start", "length", "terminated", *(["return"] if has_rewards else [])):
-        one, other = found.column(name), stated.column(name)
+        one, other = stored.column(name), stated.column(name)
         change = compare_tensors(torch.from_numpy(one), torch.from_numpy(other), _ROUNDING)
         if change is not None:
             place = change.step or 0
@@ -367,7 +371,7 @@ def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -
                 f"{one[place]} in the data",
                 f"episodes.{name}",
             )
-    sums = torch.from_numpy(found.sums), torch.from_numpy(stated.sums)
+    sums = torch.from_numpy(stored.sums), torch.from_numpy(stated.sums)
     if has_rewards and compare_tensors(*sums, _ROUNDING) is not None:
         yield problem("the returns of the running episodes differ from the data", "running")
 
@@ -375,11 +379,6 @@ def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -
 def _track_field(track: Track) -> str:
     """Return the field of the index that lists the entries of a track."""
     return f"{INDEX}[0].tracks.{track.name}"
-
-
-def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:
-    key = list(leaf[1:] if leaf[0] == "next" else leaf)
-    return next((spec for spec in manifest.specs if spec["key"] == key), None)
 
 
 def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:

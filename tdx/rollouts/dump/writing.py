@@ -21,7 +21,6 @@ from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.files import atomic_folder, report_write_errors
 from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
-from tdx.rollouts.dump.episodes import Columns
 from tdx.rollouts.dump.folder import (
     DAMAGED_FOLDER,
     DATA,
@@ -111,7 +110,11 @@ class DumpWriter:
         """
         manifest = self.manifest
         with report_write_errors(self.folder, full_hint=self._hint):
-            self._remove_descriptions()
+            if self._has_descriptions:
+                # They state the number of steps.
+                for track, _ in manifest.tracks:
+                    track.remove_descriptions(self._root)
+                self._has_descriptions = False
             sums, raw_steps = self._write(DATA, self.select(chunk), manifest.steps), 0
             if raw is not None:
                 raw_steps = raw.shape[self._dim]
@@ -124,7 +127,19 @@ class DumpWriter:
             if not partial:
                 manifest.state = self._save_state(state, manifest.steps + chunk.shape[self._dim])
             added = Chunk(chunk.shape[self._dim], raw_steps, sums, partial)
-            self._commit(added, ended, tuple(new))
+            changed = manifest.transforms != self._transforms
+            entry = IndexEntry(
+                added,
+                ended,
+                manifest.episodes.running(),
+                tuple(new),
+                manifest.transforms if changed or not manifest.chunks else None,
+                None if partial else manifest.state,
+            )
+            self._end = append_entry(self._index.fileno(), entry, self._end)
+            self._transforms = manifest.transforms
+            self._tracks.update(track.name for track in new)
+            manifest.chunks.append(added)
             if partial:
                 self._describe()
             if before is not None and before != manifest.state:
@@ -137,22 +152,6 @@ class DumpWriter:
             track = Track.of(name, data, self._dim)
             setattr(self.manifest, name, track)
         return track.write(self._root, track.columns(data), start, self._pool)
-
-    def _commit(self, chunk: Chunk, ended: Columns, new: tuple[Track, ...]) -> None:
-        manifest = self.manifest
-        changed = manifest.transforms != self._transforms
-        entry = IndexEntry(
-            chunk,
-            ended,
-            manifest.episodes.running(),
-            new,
-            manifest.transforms if changed or not manifest.chunks else None,
-            None if chunk.partial else manifest.state,
-        )
-        self._end = append_entry(self._index.fileno(), entry, self._end)
-        self._transforms = manifest.transforms
-        self._tracks.update(track.name for track in new)
-        manifest.chunks.append(chunk)
 
     def _save_state(self, state: dict[str, Any] | None, steps: int) -> StateFile | None:
         if state is None:
@@ -175,13 +174,6 @@ class DumpWriter:
     def _describe(self) -> None:
         for track, steps in self.manifest.tracks:
             track.write_descriptions(self._root, steps)
-
-    def _remove_descriptions(self) -> None:
-        """Remove the descriptions of a dump that gets more steps."""
-        if self._has_descriptions:
-            for track, _ in self.manifest.tracks:
-                track.remove_descriptions(self._root)
-        self._has_descriptions = False
 
     def checksums(self, chunk: TensorDictBase) -> dict[str, str]:
         """Return the checksums that a chunk's entries would have."""
@@ -241,7 +233,16 @@ def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
         ArgumentError: A dump exists and may not be replaced, or the folder has something else.
     """
     if not has_dump(folder):
-        if os.path.lexists(folder) and not _is_empty(folder):
+        # What precedes the manifest of a dump does not count.
+        is_free = not os.path.lexists(folder) or (
+            folder.is_dir()
+            and all(
+                TEMPORARY_FILE.fullmatch(path.name)
+                or (path.name == INDEX and not path.lstat().st_size)
+                for path in folder.iterdir()
+            )
+        )
+        if not is_free:
             raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
         return
     if not force:
@@ -252,9 +253,9 @@ def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
             hint="name the folder itself; tdx neither replaces nor follows links",
         )
     others = sorted(
-        each.name
-        for each in folder.iterdir()
-        if each.name not in _FILES and not TEMPORARY_FILE.fullmatch(each.name)
+        path.name
+        for path in folder.iterdir()
+        if path.name not in _FILES and not TEMPORARY_FILE.fullmatch(path.name)
     )
     if others:
         raise ArgumentError(
@@ -266,16 +267,6 @@ def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
 def has_dump(folder: Path) -> bool:
     """Return True if the folder has a manifest."""
     return os.path.lexists(folder / MANIFEST)
-
-
-def _is_empty(folder: Path) -> bool:
-    """Return True if the folder has nothing but what precedes the manifest of a dump."""
-    if not folder.is_dir():
-        return False
-    return all(
-        TEMPORARY_FILE.fullmatch(each.name) or (each.name == INDEX and not each.lstat().st_size)
-        for each in folder.iterdir()
-    )
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from tensordict import TensorDictBase
 from tdx.core import TransformedEnv
 from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
+from tdx.foundation.untrusted import MAX_COUNT
 from tdx.pipeline import Pipeline, read_pipeline
-from tdx.rollouts.dump.encoding import DAMAGED, MAX_COUNT
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import FiniteCheck
 from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.folder import MANIFEST, is_left_unfinished, remove_leftovers

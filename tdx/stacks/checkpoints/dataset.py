@@ -112,6 +112,8 @@ def read_dataset(path: str | Path) -> Dataset:
             document = parse_json(container.read(INFO, MAX_HEADER_BYTES), INFO)
             info = _mapping(document, INFO)
             stored = _read_statistics(container)
+    except StorageError:
+        raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StorageError(f"{folder} is not a LeRobot dataset: {INFO}: {reason}") from error
@@ -325,6 +327,8 @@ def _batches(dataset: Dataset, keys: Sequence[str]) -> Iterator[dict[str, Array]
                             key: _rows(batch.column(key), dataset.features[key], key, name)
                             for key in keys
                         }
+            except StorageError:
+                raise
             except (pa.ArrowException, OSError) as error:
                 raise StorageError(f"{name} of {dataset.path} cannot be read: {error}") from error
 

@@ -88,6 +88,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
                     _read_processor(container, name, role) for name in files if _role(name) == role
                 )
             )
+    except StorageError:
+        raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StorageError(f"{folder} cannot be read: {reason}") from error

@@ -118,9 +118,9 @@ def _as_value(name: str, value: Any) -> Value:
     if hasattr(value, "tolist"):
         return _as_value(name, value.tolist())
     if isinstance(value, list | tuple):
-        return tuple(_as_value(name, each) for each in value)
-    if isinstance(value, Mapping) and all(isinstance(each, str) for each in value):
-        return {each: _as_value(name, inner) for each, inner in value.items()}
+        return tuple(_as_value(name, item) for item in value)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _as_value(name, inner) for key, inner in value.items()}
     raise ArgumentError(
         f"the argument {name} of the env is {type(value).__name__}, which a file cannot contain",
         hint="pass numbers, text, lists and dicts to gymnasium.make",
@@ -171,8 +171,8 @@ class GymnasiumReference:
 
     def _observe(self, observation: Any) -> Entries:
         entries = TensorDict(self._wrapped.read_obs(observation))
-        found = {format_key(key): value for key, value in entries.items(True, True)}
-        values = {key: value for key, value in found.items() if isinstance(value, Tensor)}
+        flat = {format_key(key): value for key, value in entries.items(True, True)}
+        values = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
         if self._key is not None and len(values) == 1:
             return {self._key: next(iter(values.values()))}
         return values

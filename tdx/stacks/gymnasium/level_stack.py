@@ -282,9 +282,9 @@ class LevelDriver(ABC):
         if isinstance(result, tuple) and len(result) == length:
             return result
         is_tuple = isinstance(result, tuple)
-        found = f"{len(result)} values" if is_tuple else f"a {type(result).__name__}"
+        form = f"{len(result)} values" if is_tuple else f"a {type(result).__name__}"
         raise EnvError(
-            f"{method} returned {found} instead of {length} values",
+            f"{method} returned {form} instead of {length} values",
             hint=f"return {parts}",
             where=Where(env=self._stack.name),
         )

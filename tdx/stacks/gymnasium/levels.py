@@ -279,8 +279,8 @@ def inner_name(owner: Any, inner: Any) -> str:
 
 def _row_wrappers(env: SyncVectorEnv) -> list[list[Any]] | None:
     """Return the wrappers of each sub-env; ``None`` if they differ."""
-    rows = [list_wrappers(each) for each in env.envs]
-    kinds = {tuple(type(each) for each in row) for row in rows}
+    rows = [list_wrappers(sub_env) for sub_env in env.envs]
+    kinds = {tuple(type(wrapper) for wrapper in row) for row in rows}
     return rows if len(kinds) == 1 else None
 
 

@@ -118,10 +118,10 @@ class _Base:
         return self._observation(entries), reward, done, [{} for _ in self._rows]
 
     def _entries(self, observation: Any) -> Entries:
-        found = observation_entries(self._space, observation)
+        entries = observation_entries(self._space, observation)
         return {
             base_key(key): self._rowed(value)
-            for key, value in found.items()
+            for key, value in entries.items()
             if isinstance(value, Tensor)
         }
 
@@ -162,13 +162,13 @@ def build_batch(space: spaces.Space[Any], entries: Entries, count: int) -> Any:
 
 
 def _below(entries: Entries, name: str) -> Entries:
-    found: Entries = {}
+    entries_below: Entries = {}
     for key, value in entries.items():
         parts = (key,) if isinstance(key, str) else key
         if parts[0] == name:
             inner = parts[1:]
-            found[OBSERVATION if not inner else base_key((OBSERVATION, *inner))] = value
-    return found
+            entries_below[OBSERVATION if not inner else base_key((OBSERVATION, *inner))] = value
+    return entries_below
 
 
 def build_value(space: spaces.Space[Any], entries: Mapping[Any, Any], key: tuple[str, ...]) -> Any:
@@ -221,7 +221,7 @@ def build_action(space: spaces.Space[Any], entries: Entries, num_envs: int | Non
             for key, value in entries.items()
         }
         return build_value(
-            space, {base_key(key): each for key, each in values.items()}, ("observation",)
+            space, {base_key(key): item for key, item in values.items()}, ("observation",)
         )
 
     if num_envs is None:
@@ -233,10 +233,10 @@ def build_action(space: spaces.Space[Any], entries: Entries, num_envs: int | Non
 def _stack(rows: list[Any]) -> Any:
     first = rows[0]
     if isinstance(first, dict):
-        return {name: _stack([each[name] for each in rows]) for name in first}
+        return {name: _stack([row[name] for row in rows]) for name in first}
     if isinstance(first, tuple):
-        return tuple(_stack([each[i] for each in rows]) for i in range(len(first)))
-    return np.stack([np.asarray(each) for each in rows])
+        return tuple(_stack([row[i] for row in rows]) for i in range(len(first)))
+    return np.stack([np.asarray(row) for row in rows])
 
 
 def learning_switches(owners: Iterable[Any]) -> list[tuple[Any, str, Any]]:

@@ -229,8 +229,10 @@ class VecEnvReference:
         # `terminated` and `truncated` of a VecEnv are exclusive, so only the first one is known.
         entries["terminated"] = _column(terminated, torch.bool)
         entries["done"] = _column(dones, torch.bool)
-        ended = [each.get("episode") for each in np.array(self._env.infos, object)[dones]]
-        episodes = {name: torch.tensor([each[name] for each in ended if each]) for name in "rl"}
+        ended = [info.get("episode") for info in np.array(self._env.infos, object)[dones]]
+        episodes = {
+            name: torch.tensor([episode[name] for episode in ended if episode]) for name in "rl"
+        }
         return entries, {"episode": episodes}
 
     def _entries(self, encoded: Any) -> dict[str, Tensor]:

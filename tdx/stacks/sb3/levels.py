@@ -119,22 +119,22 @@ def close_vec_env(env: Any) -> None:
     attributes = attributes_of(core)
     processes = attributes.get("processes", ())
     if processes and not attributes.get("closed") and _has_ended_worker(attributes):
-        for each in processes:
-            each.terminate()
-            each.join()
+        for process in processes:
+            process.terminate()
+            process.join()
         core.closed = True
     env.close()
 
 
 def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
     """Return True if a worker process of a VecEnv has ended, or its answer is missing."""
-    sentinels = [each.sentinel for each in attributes["processes"]]
+    sentinels = [process.sentinel for process in attributes["processes"]]
     if not attributes.get("waiting"):
         return bool(wait(sentinels, 0))
     # A worker ends some time after its connection. Without an error, all of them answer.
     end = time.monotonic() + _MAX_WAIT
     while not wait(sentinels, _INTERVAL):
-        if all(each.poll(0) for each in attributes["remotes"]):
+        if all(remote.poll(0) for remote in attributes["remotes"]):
             return bool(wait(sentinels, 10 * _INTERVAL))
         if time.monotonic() > end:
             return True
@@ -143,11 +143,11 @@ def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
 
 def list_vec_wrappers(env: Any) -> list[Any]:
     """List the wrappers around a VecEnv, outermost first."""
-    found: list[Any] = []
-    while "venv" in attributes_of(env) and len(found) < MAX_LEVELS:
-        found.append(env)
+    wrappers: list[Any] = []
+    while "venv" in attributes_of(env) and len(wrappers) < MAX_LEVELS:
+        wrappers.append(env)
         env = attributes_of(env)["venv"]
-    return found
+    return wrappers
 
 
 def sub_envs(core: Any) -> list[Any]:
@@ -155,13 +155,13 @@ def sub_envs(core: Any) -> list[Any]:
     envs = attributes_of(core).get("envs")
     if not isinstance(envs, list | tuple):
         return []
-    return list(envs) if all(isinstance(each, gymnasium.Env) for each in envs) else []
+    return list(envs) if all(isinstance(sub_env, gymnasium.Env) for sub_env in envs) else []
 
 
 def row_wrappers(core: Any) -> list[list[Any]] | None:
     """Return the wrappers of each sub-env; ``None`` if they differ or are not in this process."""
-    rows = [list_wrappers(each) for each in sub_envs(core)]
-    kinds = {tuple(type(each) for each in row) for row in rows}
+    rows = [list_wrappers(sub_env) for sub_env in sub_envs(core)]
+    kinds = {tuple(type(wrapper) for wrapper in row) for row in rows}
     return rows if len(kinds) == 1 else None
 
 
@@ -184,9 +184,9 @@ def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
     """
     notes: list[str] = []
     names = [
-        each.name
-        for each in levels
-        if not each.in_rows and each.observation_space != each.owner.observation_space
+        level.name
+        for level in levels
+        if not level.in_rows and level.observation_space != level.owner.observation_space
     ]
     if names:
         is_one = len(names) == 1
@@ -219,15 +219,15 @@ def arguments_of(owner: Any) -> dict[str, object]:
         owner: The VecEnv or wrapper.
     """
     attributes = attributes_of(owner)
-    found = constructor_arguments(owner, None)
+    arguments = constructor_arguments(owner, None)
     stacked = attributes.get("stacked_obs")
     if stacked is not None:
         inner = attributes_of(stacked)
-        found.pop("n_stack", None)
-        found |= {name: inner[name] for name in _FRAME_STACK if name in inner}
+        arguments.pop("n_stack", None)
+        arguments |= {name: inner[name] for name in _FRAME_STACK if name in inner}
     if "venv" not in attributes:
-        found["num_envs"] = attributes["num_envs"]
-    return found
+        arguments["num_envs"] = attributes["num_envs"]
+    return arguments
 
 
 def direction_of(owner: Any) -> Direction:
@@ -280,12 +280,12 @@ def _stacked(stacked: Any, inside: Space[Any], declared: Space[Any]) -> Space[An
     parts = attributes_of(stacked).get("sub_stacked_observations")
     if parts is not None and isinstance(inside, spaces.Dict) and isinstance(declared, spaces.Dict):
         return spaces.Dict(
-            {name: _stacked(each, inside[name], declared[name]) for name, each in parts.items()}
+            {name: _stacked(part, inside[name], declared[name]) for name, part in parts.items()}
         )
     if not isinstance(inside, spaces.Box) or parts is not None:
         return declared
     count, axis = stacked.n_stack, stacked.repeat_axis
-    low, high = (np.concatenate([each] * count, axis) for each in (inside.low, inside.high))
+    low, high = (np.concatenate([part] * count, axis) for part in (inside.low, inside.high))
     # The first frames of an episode are filled up with zeros.
     return spaces.Box(np.minimum(low, 0), np.maximum(high, 0), dtype=inside.dtype.type)
 
@@ -293,7 +293,7 @@ def _stacked(stacked: Any, inside: Space[Any], declared: Space[Any]) -> Space[An
 def _normalized(inside: Space[Any], clip: float, keys: Any, name: str | None = None) -> Space[Any]:
     if isinstance(inside, spaces.Dict):
         return spaces.Dict(
-            {part: _normalized(each, clip, keys, part) for part, each in inside.items()}
+            {part: _normalized(part_space, clip, keys, part) for part, part_space in inside.items()}
         )
     if not isinstance(inside, spaces.Box) or (keys is not None and name not in keys):
         return inside
@@ -305,13 +305,13 @@ def _inherited(declared: Space[Any], declared_inside: Space[Any], inside: Space[
     if declared == declared_inside:
         return inside
     parts = (declared, declared_inside, inside)
-    if not all(isinstance(each, spaces.Dict) for each in parts):
+    if not all(isinstance(space, spaces.Dict) for space in parts):
         return declared
-    mine, before, now = (dict(each.items()) for each in parts)  # type: ignore[attr-defined]
+    mine, before, now = (dict(space.items()) for space in parts)  # type: ignore[attr-defined]
     known = before.keys() & now.keys()
     return spaces.Dict(
         {
-            name: _inherited(each, before[name], now[name]) if name in known else each
-            for name, each in mine.items()
+            name: _inherited(space, before[name], now[name]) if name in known else space
+            for name, space in mine.items()
         }
     )

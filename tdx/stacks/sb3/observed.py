@@ -106,7 +106,7 @@ def next_observations(entries: Mapping[NestedKey, Any]) -> Entries:
         entries: Values of a step after its outermost stage.
     """
     done = entries.get(DONE)
-    found: Entries = {}
+    observations: Entries = {}
     for key, value in entries.items():
         if key != OBSERVATION and not (isinstance(key, tuple) and key[0] == OBSERVATION):
             continue
@@ -116,8 +116,8 @@ def next_observations(entries: Mapping[NestedKey, Any]) -> Entries:
         if last.shape[1:] == value.shape[1:] and len(last) == int(done.sum()):
             replaced = value.clone()
             replaced[done] = last.to(value.dtype)
-            found[key] = replaced
-    return found
+            observations[key] = replaced
+    return observations
 
 
 def end_flags(entries: Mapping[NestedKey, Any]) -> Entries:
@@ -139,7 +139,7 @@ def end_flags(entries: Mapping[NestedKey, Any]) -> Entries:
     rows = (
         [False] * len(done)
         if infos is None
-        else [each is not None and bool(each) for each in infos]
+        else [info is not None and bool(info) for info in infos]
     )
     truncated = done & torch.tensor(rows)
     return {"terminated": done & ~truncated, "truncated": truncated}

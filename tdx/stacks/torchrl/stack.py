@@ -111,7 +111,7 @@ def _name_gym_env(base: Any) -> EnvConfig:
     if base.from_pixels:
         levels = levels[:-1]  # the wrapper that renders
     converted = convert_levels(levels)
-    other = next((each for each in converted.stages if each.stages or each.is_missing), None)
+    other = next((stage for stage in converted.stages if stage.stages or stage.is_missing), None)
     if other is not None:
         raise ArgumentError(
             f"the env inside has the Gymnasium wrapper {other.name}",
@@ -151,7 +151,9 @@ def cut_chain(env: Any, count: int) -> Any:
     base, transforms = list_transforms(env)
     if count == len(transforms):
         return env
-    return rl.TransformedEnv(base, rl.Compose(*(each.clone() for each in transforms[:count])))
+    return rl.TransformedEnv(
+        base, rl.Compose(*(transform.clone() for transform in transforms[:count]))
+    )
 
 
 class TorchRLReference:
@@ -207,7 +209,7 @@ class TorchRLReference:
 
 def _entries(tensordict: Any, actions: Sequence[Any]) -> Entries:
     leaves = tensordict.exclude(*actions).items(True, True)
-    return {format_key(key): each.clone() for key, each in leaves if isinstance(each, Tensor)}
+    return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
 
 
 @contextmanager
@@ -315,11 +317,11 @@ class TorchRLStack(NativeStack):
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and the running statistics."""
-        states = {index: dict(_state(each)) for index, each in enumerate(self._originals())}
+        states = {index: dict(_state(original)) for index, original in enumerate(self._originals())}
         return {index: state for index, state in states.items() if state}
 
     def _originals(self) -> list[Any]:
-        return [getattr(each, "original", each) for each in chain_stages(self.target)]
+        return [getattr(stage, "original", stage) for stage in chain_stages(self.target)]
 
 
 def _check_open(env: Any) -> None:

@@ -58,7 +58,7 @@ Handler = Callable[[Any, Job], Any]
 
 
 def _run_session(request: RunSession, job: Job) -> None:
-    from tdx.tui.live.rollouts import run_session
+    from tdx.tui.live.worker import run_session
 
     run_session(request, job)
 

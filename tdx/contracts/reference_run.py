@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, key_name
-from tdx.compare.replay import MAX_ROWS
+from tdx.compare.replay import MAX_ROWS, restored
 from tdx.compare.values import Values
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
@@ -62,27 +62,29 @@ def collect_inputs(
                     driver.step()
                     if driver.reset_due:
                         break
-            found = [read_actions(each) for each in traces if each.phase == "step"]
-            actions.append([_first_rows(each) for each in found])
+            actions.append([read_actions(trace) for trace in traces if trace.phase == "step"])
     return tuple(
-        Segment(recorder.stacked(index), _stack(taken)) for index, taken in enumerate(actions)
+        Segment(
+            recorder.stacked(index),
+            {
+                key: torch.stack([step[key][:MAX_ROWS] for step in taken])
+                for key in (taken[0] if taken else ())
+            },
+        )
+        for index, taken in enumerate(actions)
     )
 
 
-class located_errors:  # noqa: N801 - a context manager that is used like a function
+@contextmanager
+def located_errors(traces: Sequence[StepTrace]) -> Iterator[None]:
     """Replace an error in a block by the error of the last trace, which names the stage."""
-
-    def __init__(self, traces: Sequence[StepTrace]) -> None:
-        self._traces = traces
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception):
-            found = self._traces[-1].error if self._traces else None
-            if found is not None:
-                raise found from error
+    try:
+        yield
+    except Exception as error:
+        located = traces[-1].error if traces else None
+        if located is None:
+            raise
+        raise located from error
 
 
 class _Recorder:
@@ -113,38 +115,20 @@ class _Recorder:
                 "the steps did not reach the env inside the stack",
                 hint="pass the outermost wrapper, whose step and reset are called",
             )
-        count = min(len(calls) for calls in rows)
-        found: dict[NestedKey, Tensor] = {}
+        count = min(map(len, rows))
+        entries: dict[NestedKey, Tensor] = {}
         for key in dict.fromkeys(key for call in rows[0] for key in call):
-            parts = [[_found(key, call, calls) for call in calls[:count]] for calls in rows]
-            values = [[_zero_flag(key, each) for each in part] for part in parts]
-            if len({(each.shape, each.dtype) for part in values for each in part}) == 1:
-                found[key] = torch.stack([torch.stack(part) for part in values], 1)
-        return found
-
-
-def _found(key: NestedKey, call: Entries, calls: Sequence[Entries]) -> Tensor:
-    """Return an entry of a call; a reset has no reward, and no flags."""
-    known = (
-        next(each[key] for each in calls if key in each)
-        if any(key in each for each in calls)
-        else torch.zeros(())
-    )
-    return call[key] if key in call else torch.zeros_like(known)
-
-
-def _zero_flag(key: NestedKey, value: Tensor) -> Tensor:
-    is_flag = (key if isinstance(key, str) else key[-1]) in DONE_KEYS
-    return torch.zeros_like(value) if is_flag else value
-
-
-def _first_rows(entries: Entries) -> Entries:
-    return {key: value[:MAX_ROWS] for key, value in entries.items()}
-
-
-def _stack(records: Sequence[Entries]) -> Mapping[NestedKey, Tensor]:
-    keys = records[0] if records else {}
-    return {key: torch.stack([each[key] for each in records]) for key in keys}
+            values: list[list[Tensor]] = []
+            for calls in rows:
+                # A reset has no reward and no flags.
+                known = next((call[key] for call in calls if key in call), torch.zeros(()))
+                empty = torch.zeros_like(known)
+                is_flag = (key if isinstance(key, str) else key[-1]) in DONE_KEYS
+                values.append([empty if is_flag else call.get(key, empty) for call in calls])
+            if len({(value.shape, value.dtype) for part in values for value in part}) == 1:
+                stacked = [torch.stack(part[:count]) for part in values]
+                entries[key] = torch.stack(stacked, 1)
+        return entries
 
 
 class Replay:
@@ -173,7 +157,7 @@ class Replay:
         with preserved_generators(), suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             run()
-        count = min(len(each) for each in self._current.calls.values())
+        count = min(map(len, self._current.calls.values()))
         for row in rows:
             place = self._places.get(row, 0) + 1
             self._places[row] = 0 if method == "reset" else place if place < count else 1 % count
@@ -224,9 +208,9 @@ class Layout:
         self.leaves: list[dict[str, LeafSpec]] = [
             {
                 key_name(base_key(leaf.key)): leaf
-                for leaf in composite_leaves(each.input_spec, each.output_spec)
+                for leaf in composite_leaves(level.input_spec, level.output_spec)
             }
-            for each in specs
+            for level in specs
         ]
         self.batch_dims = len(specs[0].output_spec.batch_size)
         self.last = len(specs) - 2
@@ -244,10 +228,9 @@ class Layout:
 
     def actions_of(self, trace: StepTrace) -> Entries:
         """Return the actions of the policy in a trace, ``[R, ...]`` by key."""
-        found = trace.after(self.last + 1, "inverse")
         return {
             key: self.row(self.last, key, version.value)
-            for key, version in found.items()
+            for key, version in trace.after(self.last + 1, "inverse").items()
             if key_name(base_key(key)) in self.actions and isinstance(version.value, Tensor)
         }
 
@@ -256,6 +239,8 @@ def run_inputs(
     stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, *, learning: bool
 ) -> Run:
     """Run a stack on recorded inputs; the results of its env are replaced.
+
+    The state of its stages is restored, except their generators.
 
     Args:
         stack: The stack.
@@ -268,35 +253,33 @@ def run_inputs(
     source = Replay(inputs)
     traces: list[StepTrace] = []
     error: TdxError | None = None
-    switch = nullcontext() if learning else stack.paused_learning()
-    try:
-        with _seeded(stack, seed), switch, stack.replaced_env(source), located_errors(traces):
-            for index, segment in enumerate(inputs):
-                source.begin(index)
-                driver = stack.driver()
-                with stack.attach(traces.append):
-                    driver.reset(None)
-                    for step in range(segment.steps):
-                        actions = {key: each[step] for key, each in segment.actions.items()}
-                        driver.step(stack.encode_action(actions))
-    except TdxError as raised:
-        error = raised
-    except Exception as raised:
-        error = EnvError(f"the stack raised {summarize_error(raised)}", hint="correct the stage")
-    complete = [each for each in traces if each.error is None]
-    return Run(_read_values(layout, complete), before, stack.state(), error)
-
-
-@contextmanager
-def _seeded(stack: Stack, seed: int) -> Iterator[None]:
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), stack.seeded(seed):
+    with ExitStack() as opened:
+        opened.enter_context(restored(stack, generators=False))
+        opened.enter_context(preserved_generators())
+        opened.enter_context(torch.no_grad())
+        try:
+            random.seed(seed)
             torch.manual_seed(seed)
-            yield
-    finally:
-        random.setstate(state)
+            opened.enter_context(stack.seeded(seed))
+            if not learning:
+                opened.enter_context(stack.paused_learning())
+            with stack.replaced_env(source), located_errors(traces):
+                for index, segment in enumerate(inputs):
+                    source.begin(index)
+                    driver = stack.driver()
+                    with stack.attach(traces.append):
+                        driver.reset(None)
+                        for step in range(segment.steps):
+                            actions = {key: taken[step] for key, taken in segment.actions.items()}
+                            driver.step(stack.encode_action(actions))
+        except TdxError as raised:
+            error = raised
+        except Exception as raised:
+            text = f"the stack raised {summarize_error(raised)}"
+            error = EnvError(text, hint="correct the stage")
+        after = stack.state()
+    complete = [trace for trace in traces if trace.error is None]
+    return Run(_read_values(layout, complete), before, after, error)
 
 
 def _read_values(layout: Layout, traces: Sequence[StepTrace]) -> dict[Place, Values]:
@@ -305,39 +288,28 @@ def _read_values(layout: Layout, traces: Sequence[StepTrace]) -> dict[Place, Val
     for trace in traces:
         for stage in trace.stages:
             if stage.kind in ("stage", "env"):
-                index = stage.index if stage.kind == "stage" else -1
-                keys = writes.setdefault((stage.direction, index), {})
-                keys.update(dict.fromkeys(_wanted(layout, stage.direction, stage.written)))
-    if traces:
-        keys = writes.setdefault(("inverse", layout.last + 1), {})
-        steps = [each for each in traces if each.phase == "step"]
-        for trace in steps[:1]:
-            keys.update(dict.fromkeys(layout.actions_of(trace)))
-    found: dict[Place, Values] = {}
-    for (lane, index), names in sorted(writes.items()):
+                place = stage.direction, stage.index if stage.kind == "stage" else -1
+                for key in stage.written:
+                    name = key_name(base_key(key))
+                    is_action = name in layout.actions
+                    is_info = name.partition(".")[0] == "info"
+                    if is_action if stage.direction == "inverse" else not (is_action or is_info):
+                        writes.setdefault(place, {})[key] = None
+    steps = [trace for trace in traces if trace.phase == "step"]
+    for trace in steps[:1]:
+        writes["inverse", layout.last + 1] = dict.fromkeys(layout.actions_of(trace))
+    values: dict[Place, Values] = {}
+    for (lane, index), keys in sorted(writes.items()):
         records: dict[NestedKey, list[Tensor]] = {}
-        for trace in traces:
-            # A reset does not read the input of a policy.
-            if lane == "inverse" and trace.phase == "reset":
-                continue
+        # A reset does not read the input of a policy.
+        for trace in traces if lane == "forward" else steps:
             versions = trace.after(index, lane)
-            for key in names:
+            for key in keys:
                 version = versions.get(key)
                 if version is not None and isinstance(version.value, Tensor):
                     seen = index if lane == "forward" else index - 1
                     records.setdefault(key, []).append(layout.row(seen, key, version.value))
         for key, rows in records.items():
-            if len({(each.shape, each.dtype) for each in rows}) == 1:
-                found[lane, index, key_name(base_key(key))] = Values.of(rows)
-    return found
-
-
-def _wanted(layout: Layout, lane: str, written: Mapping[NestedKey, Any]) -> list[NestedKey]:
-    names = {key: key_name(base_key(key)) for key in written}
-    if lane == "inverse":
-        return [key for key, name in names.items() if name in layout.actions]
-    return [
-        key
-        for key, name in names.items()
-        if name not in layout.actions and name.partition(".")[0] != "info"
-    ]
+            if len({(row.shape, row.dtype) for row in rows}) == 1:
+                values[lane, index, key_name(base_key(key))] = Values.of(rows)
+    return values
