@@ -90,7 +90,7 @@ def complete_export(incomplete: str) -> list[Completion]:
     from tdx.rollouts.formats.interface import builtin_formats
 
     known = [(name, kind.title) for name, (kind, _) in builtin_formats().items()]
-    known += [(each.name, f"of {each.package}") for each in find_plugins("tdx.exporters")]
+    known += [(plugin.name, f"of {plugin.package}") for plugin in find_plugins("tdx.exporters")]
     return _matching(incomplete, known)
 
 
@@ -98,15 +98,17 @@ def complete_import(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx import``."""
     from tdx.rollouts.formats.interface import export_formats
 
-    formats = [each for each in export_formats() if each.can_import]
-    return _matching(incomplete, [(each.name, each.title) for each in formats])
+    formats = [form for form in export_formats() if form.can_import]
+    return _matching(incomplete, [(form.name, form.title) for form in formats])
 
 
 def complete_codes(incomplete: str) -> list[Completion]:
     """Complete codes of errors and rules: by prefix, or else by substring."""
     from tdx.inspection.explanations import all_explanations
 
-    return _matching(incomplete, [(each.code, each.title) for each in all_explanations()])
+    return _matching(
+        incomplete, [(explanation.code, explanation.title) for explanation in all_explanations()]
+    )
 
 
 def complete_rules(incomplete: str) -> list[Completion]:
@@ -344,8 +346,8 @@ def _texts(question: Any) -> Iterator[str]:
     elif isinstance(question, Mapping):
         yield from _texts(list(question.values()))
     elif isinstance(question, list | tuple):
-        for each in question:
-            yield from _texts(each)
+        for part in question:
+            yield from _texts(part)
 
 
 def _change_time(word: str) -> int | None:

@@ -306,7 +306,7 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
 def file_notes(found: StackImport, source: str) -> list[str]:
     """Return the lines at the head of the file: where it comes from, and what was compared."""
     lines = [f"Converted from {source}."]
-    lines += [f"{_sentence(each.part)}: {each}." for each in found.comparisons]
+    lines += [f"{_sentence(comparison.part)}: {comparison}." for comparison in found.comparisons]
     if found.gap:
         lines.append(f"{_sentence(found.gap)}.")
     lines += _env_lines(found)
@@ -377,7 +377,7 @@ def summary_lines(found: StackImport) -> Iterator[str]:
         if stage.is_missing:
             text = f"not converted: {getattr(stage.result, 'reason', '')}"
         yield escape_control_characters(f"{stage.index:>2} {stage.name.ljust(width)}  {text}")
-    yield from (f"{each.part}: {each}" for each in found.comparisons)
+    yield from (f"{comparison.part}: {comparison}" for comparison in found.comparisons)
     if found.gap:
         yield found.gap
     yield from map(escape_control_characters, _env_lines(found))

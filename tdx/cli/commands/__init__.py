@@ -361,8 +361,10 @@ def _build_command(name: str, function: Function, command_class: type[_Command] 
 def _help_text(function: Function) -> str:
     """Return the docstring with its paragraphs on one line each, and the examples at the end."""
     paragraphs = (getdoc(function) or "").split("\n\n")
-    prose = [" ".join(each.split()) for each in paragraphs if not EXAMPLE.match(each)]
-    lines = "\n".join(f"  {each}" for each in paragraphs if EXAMPLE.match(each))
+    prose = [
+        " ".join(paragraph.split()) for paragraph in paragraphs if not EXAMPLE.match(paragraph)
+    ]
+    lines = "\n".join(f"  {paragraph}" for paragraph in paragraphs if EXAMPLE.match(paragraph))
     return "\n\n".join([*prose, f"Examples:\n{lines}"])
 
 

@@ -201,7 +201,9 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
 def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
     from tdx.foundation.settings import SETTINGS
 
-    return [(each.name, each.help) for each in SETTINGS if each.name.startswith(incomplete)]
+    return [
+        (setting.name, setting.help) for setting in SETTINGS if setting.name.startswith(incomplete)
+    ]
 
 
 def _complete_value(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -212,7 +214,7 @@ def _complete_value(ctx: typer.Context, incomplete: str) -> list[str]:
     name = ctx.params.get("name")
     if name == "device":
         return complete_device(incomplete)
-    choices = next((each.choices for each in SETTINGS if each.name == name), ())
+    choices = next((setting.choices for setting in SETTINGS if setting.name == name), ())
     return [choice for choice in choices if choice.startswith(incomplete)]
 
 

@@ -83,8 +83,12 @@ def env_view(details: EnvDetails) -> View:
         ]
         if details.arguments:
             rows = [
-                [Cell(each.name, "name"), Cell(each.default or "required"), Cell(each.type or "")]
-                for each in details.arguments
+                [
+                    Cell(argument.name, "name"),
+                    Cell(argument.default or "required"),
+                    Cell(argument.type or ""),
+                ]
+                for argument in details.arguments
             ]
             columns = [Column("name", fixed=True), Column("default"), Column("type")]
             shown += [Heading("arguments", "for --env-kwargs"), Table(columns, rows)]

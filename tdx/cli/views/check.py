@@ -113,7 +113,7 @@ def _outcomes(report: CheckReport) -> Iterator[Block]:
 
 def _result(check: Check, report: CheckReport) -> str:
     """Return the number of findings of a check, or what it proves if there are none."""
-    found = [each for each in report.findings if each.check == check]
+    found = [finding for finding in report.findings if finding.check == check]
     if found:
         return _count_severities(found)
     if check in report.checks:
@@ -123,7 +123,7 @@ def _result(check: Check, report: CheckReport) -> str:
 
 
 def _count_severities(findings: Sequence[Finding]) -> str:
-    counts = [(sum(each.severity == name for each in findings), name) for name in _SEVERITIES]
+    counts = [(sum(finding.severity == name for finding in findings), name) for name in _SEVERITIES]
     return ", ".join(count_text(count, name) for count, name in counts if count)
 
 
@@ -248,17 +248,17 @@ def codes_view(explained: Sequence[Explanation]) -> View:
     Args:
         explained: Explanations to show.
     """
-    codes = [CodeRow(each) for each in explained]
+    codes = [CodeRow(explanation) for explanation in explained]
 
     def blocks() -> list[Block]:
         rows = [
             [
-                Cell(each.code, "name"),
-                Cell(each.severity, SEVERITY_STYLES[each.severity]),
-                Cell(each.name, "dim"),
-                Cell(_plain(each.title)),
+                Cell(explanation.code, "name"),
+                Cell(explanation.severity, SEVERITY_STYLES[explanation.severity]),
+                Cell(explanation.name, "dim"),
+                Cell(_plain(explanation.title)),
             ]
-            for each in explained
+            for explanation in explained
         ]
         columns = [
             Column("code", fixed=True),

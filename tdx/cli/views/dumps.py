@@ -65,7 +65,10 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
     def blocks() -> list[Block]:
         shown: list[Block] = [dump_head(data), dump_facts(data)]
         if result.failures:
-            rows = [[Cell(f"{each.shard}"), Cell(each.message, "bad")] for each in result.failures]
+            rows = [
+                [Cell(f"{failure.shard}"), Cell(failure.message, "bad")]
+                for failure in result.failures
+            ]
             count = count_text(len(rows), "shard")
             shown += [
                 Heading("failures", f"{count}; the same command records them again"),
@@ -223,16 +226,16 @@ def _columns(titles: Sequence[str], optional: Sequence[str]) -> list[Column]:
     ]
 
 
-def _entry(each: EntryStatistics) -> dict[str, Cell]:
-    histogram = each.histogram
+def _entry(entry: EntryStatistics) -> dict[str, Cell]:
+    histogram = entry.histogram
     return {
-        "key": Cell(format_key(each.key), "name"),
-        "shape": Cell(shape_text(each.shape)),
-        "dtype": Cell(each.dtype),
+        "key": Cell(format_key(entry.key), "name"),
+        "shape": Cell(shape_text(entry.shape)),
+        "dtype": Cell(entry.dtype),
         "min": Cell("" if histogram is None else _number(histogram.low)),
-        "mean": Cell("" if each.mean is None else _number(each.mean)),
+        "mean": Cell("" if entry.mean is None else _number(entry.mean)),
         "max": Cell("" if histogram is None else _number(histogram.high)),
-        "nan": Cell(str(each.nans) if each.nans else "", "bad"),
+        "nan": Cell(str(entry.nans) if entry.nans else "", "bad"),
         "histogram": Cell("" if histogram is None else sparkline(histogram.counts)),
     }
 
@@ -243,10 +246,16 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
     batched = bool(overview.manifest.batch_size)
     titles = [*(["env"] if batched else []), "first step", "length", "return", "end"]
     rows = []
-    for each in shown:
-        end = "terminated" if each.terminated else "truncated" if each.finished else "still running"
-        cells = [f"{each.start:,}", f"{each.length:,}", _number(each.total_reward), end]
-        rows.append([Cell(text) for text in ([str(each.row)] if batched else []) + cells])
+    for episode in shown:
+        end = (
+            "terminated"
+            if episode.terminated
+            else "truncated"
+            if episode.finished
+            else "still running"
+        )
+        cells = [f"{episode.start:,}", f"{episode.length:,}", _number(episode.total_reward), end]
+        rows.append([Cell(text) for text in ([str(episode.row)] if batched else []) + cells])
     yield Heading("each episode")
     yield Table([Column(title) for title in titles], rows)
     if len(shown) < len(episodes):
@@ -263,31 +272,31 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
     """
 
     def data() -> dict[str, Any]:
-        return {"folder": root, "dumps": [each.to_dict() for each in dumps]}
+        return {"folder": root, "dumps": [dump.to_dict() for dump in dumps]}
 
     def records() -> Iterator[dict[str, Any]]:
-        for each in data()["dumps"]:
-            yield {**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
+        for dump in data()["dumps"]:
+            yield {**flat_summary(dump), "problem": dump["problem"]} if "goal" in dump else dump
 
     def blocks() -> list[Block]:
         if not dumps:
             return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
-        problems = [each.problem for each in dumps if each.problem]
+        problems = [dump.problem for dump in dumps if dump.problem]
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
         titles = ("dump", "env", "steps", "episodes", "return", "size", "")
         columns = _columns(titles, ("size", "return", "episodes"))
-        return [Table(columns, [_list_entry(each) for each in dumps]), *lines]
+        return [Table(columns, [_list_entry(dump) for dump in dumps]), *lines]
 
     return View("dumps", data, blocks, records)
 
 
-def _list_entry(each: Listed) -> list[Cell]:
-    if each.summary is None:
-        return [Cell(each.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
-    data = each.summary
+def _list_entry(dump: Listed) -> list[Cell]:
+    if dump.summary is None:
+        return [Cell(dump.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
+    data = dump.summary
     mean = data["mean_return"]
     return [
-        Cell(each.path, "name"),
+        Cell(dump.path, "name"),
         Cell(data["env"]),
         Cell(f"{data['steps']:,}"),
         Cell(f"{data['episodes_ended']:,}"),
@@ -326,7 +335,7 @@ def export_view(result: Exported) -> View:
         ]
 
     def records() -> Iterator[dict[str, Any]]:
-        return ({"path": result.path, **each.to_dict()} for each in result.entries)
+        return ({"path": result.path, **entry.to_dict()} for entry in result.entries)
 
     return View("export", result, blocks, records)
 

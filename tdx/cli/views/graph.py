@@ -273,10 +273,10 @@ def chain_svg(report: ChainReport, calls: Sequence[str], *, as_file: bool = True
 
 
 def _aligned(line: KeyLine, lines: Sequence[KeyLine]) -> str:
-    key = max((len(each.key) for each in lines if each.spec), default=0)
+    key = max((len(other.key) for other in lines if other.spec), default=0)
     spec = f"  {line.spec}" if line.spec else ""
     text = f"{line.mark} {line.key.ljust(key) if spec else line.key}{spec}"
-    return text.strip() if all(each.mark == " " for each in lines) else text
+    return text.strip() if all(other.mark == " " for other in lines) else text
 
 
 def _labels(x: float, top: float, lines: Sequence[KeyLine]) -> list[str]:

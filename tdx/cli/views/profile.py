@@ -337,10 +337,10 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
         bars = [
             [
                 Cell(f"  {micros(low)} … {micros(high)}" + (" and above" if last else ""), "dim"),
-                Cell(f"{each:,}"),
-                Cell("█" * -(-each * _BAR // most), "added"),
+                Cell(f"{count:,}"),
+                Cell("█" * -(-count * _BAR // most), "added"),
             ]
-            for each, low, high, last in zip(
+            for count, low, high, last in zip(
                 counts, edges[:-1], edges[1:], [False] * (_BINS - 1) + [True], strict=True
             )
         ]
@@ -434,7 +434,7 @@ def _memory(uses: Mapping[Key, MemoryUse]) -> Table:
 def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
     all_uses = [(key, use) for key, uses in operators.items() for use in uses]
     if width != UNLIMITED:
-        all_uses.sort(key=lambda each: each[1].time_us, reverse=True)
+        all_uses.sort(key=lambda item: item[1].time_us, reverse=True)
     left = 0 if width == UNLIMITED else max(0, len(all_uses) - _MAX_OPERATORS)
     rows = [
         [*_name_cells(key), Cell(micros(use.time_us)), Cell(_number(use.calls)), Cell(use.name)]

@@ -47,7 +47,9 @@ def config_view(settings: Settings) -> View:
     def blocks() -> list[Block]:
         state = "" if settings.exists else "missing; `tdx config init` creates it"
         titles = ("setting", "value", "from", "meaning")
-        table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
+        table = Table(
+            [Column(title) for title in titles], [_row(setting) for setting in settings.values]
+        )
         return [Heading(str(settings.path), state, level=1), table]
 
     return View("config", settings, blocks, lambda: settings.values)
@@ -79,26 +81,26 @@ def doctor_view(report: DoctorReport) -> View:
         counts = (("failure", report.count("fail")), ("warning", report.count("warn")))
         summary = ", ".join(count_text(count, word) for word, count in counts if count)
         head = Heading("tdx doctor", summary or "no problems", level=1)
-        groups = without_repeats(each.group for each in report.diagnoses)
+        groups = without_repeats(diagnosis.group for diagnosis in report.diagnoses)
         rows = [
             [
                 Cell(group, "dim"),
-                Cell(each.status, _STYLES[each.status]),
-                Cell(each.name),
-                Cell(each.value),
+                Cell(diagnosis.status, _STYLES[diagnosis.status]),
+                Cell(diagnosis.name),
+                Cell(diagnosis.value),
             ]
-            for group, each in zip(groups, report.diagnoses, strict=True)
+            for group, diagnosis in zip(groups, report.diagnoses, strict=True)
         ]
         columns = [Column(fixed=True), Column(fixed=True), Column(fixed=True), Column()]
         table = Table(columns, rows)
         hints: list[Block] = [
-            Paragraph([Cell(f"{each.name}: ", "name"), Cell(each.hint)])
-            for each in report.diagnoses
-            if each.hint
+            Paragraph([Cell(f"{diagnosis.name}: ", "name"), Cell(diagnosis.hint)])
+            for diagnosis in report.diagnoses
+            if diagnosis.hint
         ]
         wide = [
-            [*row, Cell(each.hint or "", "dim")]
-            for row, each in zip(rows, report.diagnoses, strict=True)
+            [*row, Cell(diagnosis.hint or "", "dim")]
+            for row, diagnosis in zip(rows, report.diagnoses, strict=True)
         ]
         with_hints = Table([*columns, Column()], wide)
         narrow = [table, Heading("hints"), *hints] if hints else [table]

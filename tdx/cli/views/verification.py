@@ -37,13 +37,13 @@ def verify_view(result: Verification) -> View:
             verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}{more}")])
             return [Heading(result.path, level=1), verdict]
         rows = [
-            [Cell(each.kind, "bad"), Cell(each.message), Cell(each.where, "dim")]
-            for each in result.problems
+            [Cell(problem.kind, "bad"), Cell(problem.message), Cell(problem.where, "dim")]
+            for problem in result.problems
         ]
         count = count_text(len(rows), "problem")
         table = Table([Column("problem", fixed=True), Column("what"), Column("recorded in")], rows)
         blocks: list[Block] = [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
-        if any(each.kind in REPAIRED for each in result.problems):
+        if any(problem.kind in REPAIRED for problem in result.problems):
             repair = f"`tdx verify {result.path} --repair` keeps the intact chunks"
             blocks.append(Paragraph([Cell(repair, "dim")]))
         return blocks
