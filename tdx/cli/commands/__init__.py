@@ -207,8 +207,8 @@ class _Group(_WithDefaults, FastGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the first example of the first commands."""
         texts = [getdoc(function) or "" for function in self.functions.values()]
-        found = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
-        lines = [f"  {examples[0]}" for examples in found if examples][:_GROUP_EXAMPLES]
+        by_command = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
+        lines = [f"  {examples[0]}" for examples in by_command if examples][:_GROUP_EXAMPLES]
         text = ROOT_COMMANDS[str(self.name)][1]
         self.help = "\n".join([text, "", "Examples:", *lines])
         super().format_help(ctx, formatter)

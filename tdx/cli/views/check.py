@@ -85,15 +85,15 @@ def check_view(
     lines = [] if text is None else text.splitlines()
 
     def blocks() -> list[Block]:
-        found: list[Block] = list(_outcomes(report)) if verbose else []
+        shown: list[Block] = list(_outcomes(report)) if verbose else []
         explained: set[str] = set()
         for finding in report.findings:
-            found += _finding(finding, report, lines)
+            shown += _finding(finding, report, lines)
             if verbose and finding.why and finding.code not in explained:
-                found.append(_note("why", finding.why.replace("`", "")))
+                shown.append(_note("why", finding.why.replace("`", "")))
             explained.add(finding.code)
         notes = [_note("note", text) for text in (*report.hidden, *report.notes)]
-        return [*found, *_summary(report), *notes]
+        return [*shown, *_summary(report), *notes]
 
     def data() -> dict[str, Any]:
         return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
@@ -113,9 +113,9 @@ def _outcomes(report: CheckReport) -> Iterator[Block]:
 
 def _result(check: Check, report: CheckReport) -> str:
     """Return the number of findings of a check, or what it proves if there are none."""
-    found = [finding for finding in report.findings if finding.check == check]
-    if found:
-        return _count_severities(found)
+    findings = [finding for finding in report.findings if finding.check == check]
+    if findings:
+        return _count_severities(findings)
     if check in report.checks:
         return _PASSED[check]
     failed = next((name for name, status in report.statuses.items() if status == "error"), None)
@@ -173,8 +173,8 @@ def _note(name: str, text: str) -> Paragraph:
 
 def _summary(report: CheckReport) -> Iterator[Block]:
     """Yield the numbers of findings and of fixable findings."""
-    found = report.findings
-    if not found:
+    findings = report.findings
+    if not findings:
         passed = ", ".join(check for check in _CHECKS if check in report.checks)
         skipped = [check for check in _CHECKS if check not in report.checks]
         rest = f"; {', '.join(skipped)} skipped" if skipped else ""
@@ -186,11 +186,12 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         yield Paragraph([Cell(text + _suppressed(report), style)])
         return
     fixable = ", ".join(
-        f"{count} fixable with {options}" for options, count in sorted(_count_fixes(found).items())
+        f"{count} fixable with {options}"
+        for options, count in sorted(_count_fixes(findings).items())
     )
-    count = count_text(len(found), "issue")
+    count = count_text(len(findings), "issue")
     subject = f"{report.env}, {count_text(report.stages, 'stage')}"
-    text = f"Found {count} in {subject}: {_count_severities(found)}"
+    text = f"Found {count} in {subject}: {_count_severities(findings)}"
     text += f" ({fixable})" if fixable else ""
     yield Paragraph([Cell(text + _suppressed(report))])
 

@@ -189,25 +189,25 @@ def contract_view(report: ContractReport) -> View:
     def blocks() -> list[Block]:
         steps = count_text(report.steps, "reference step")
         aside = f"{count_text(report.stages, 'stage')}, {steps}"
-        found: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
+        shown: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
         if report.verdict == "same":
             parts = ", ".join(report.compare)
             text = f": the target preprocesses as the contract does ({parts}); {report.coverage}"
-            found.append(Paragraph([Cell("same", "good"), Cell(text)]))
+            shown.append(Paragraph([Cell("same", "good"), Cell(text)]))
         elif report.verdict == "not comparable":
             text = f": {report.coverage}, which is too little for an answer"
-            found.append(Paragraph([Cell("not comparable", "bad"), Cell(text)]))
+            shown.append(Paragraph([Cell("not comparable", "bad"), Cell(text)]))
         else:
-            found.append(Paragraph([Cell("different", "bad"), Cell(f": {report.coverage}")]))
+            shown.append(Paragraph([Cell("different", "bad"), Cell(f": {report.coverage}")]))
         for index, difference in enumerate(report.differences):
-            found.append(Heading("first difference" if index == 0 else "further difference"))
-            found += _difference(difference)
+            shown.append(Heading("first difference" if index == 0 else "further difference"))
+            shown += _difference(difference)
         if report.follows:
-            found += _folded(report)
-        found += _training_only(report)
-        found += [Paragraph([Cell("excluded: ", "dim"), Cell(stage)]) for stage in report.excluded]
-        found += [Paragraph([Cell("note: ", "dim"), Cell(note)]) for note in report.notes]
-        return found
+            shown += _folded(report)
+        shown += _training_only(report)
+        shown += [Paragraph([Cell("excluded: ", "dim"), Cell(stage)]) for stage in report.excluded]
+        shown += [Paragraph([Cell("note: ", "dim"), Cell(note)]) for note in report.notes]
+        return shown
 
     def records() -> Iterator[dict[str, Any]]:
         causes = (*report.differences, *report.training_only)

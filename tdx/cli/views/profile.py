@@ -267,8 +267,8 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
             del data["samples"]
             record = {"mode": mode.mode, "work": part["work"], "stage": part["index"], **data}
             record["name"] = part["name"]
-            for prefix, found in (("memory", memory), ("device", use)):
-                values = {} if found is None else asdict(found)
+            for prefix, used in (("memory", memory), ("device", use)):
+                values = {} if used is None else asdict(used)
                 record |= {f"{prefix}_{name}": value for name, value in values.items()}
             yield record
 
