@@ -221,7 +221,9 @@ def reward_plot(plots: Sequence[RewardPlot]) -> str:
         )
         css_class = f"line line{plot.env % _LINE_COLORS}"
         if steps == 1:
-            parts.append(_dot(scale.x(0), scale.y(values[0]), css_class.replace("line ", "bar ")))
+            x, y = scale.x(0), scale.y(values[0])
+            kind = css_class.replace("line ", "bar ")
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="{kind}"/>')
         parts.append(f'<polyline points="{points}" class="{css_class}"/>')
     return svg_image(_WIDTH, _HEIGHT, parts, f"{plots[0].key} at each step")
 
@@ -276,7 +278,3 @@ class _Scale:
             text = f"{value:.4g}"
             parts.append(label(_LEFT - text_width(text) - 6, self.y(value) + 4, text, "dim"))
         return parts
-
-
-def _dot(x: float, y: float, kind: str) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="{kind}"/>'

@@ -170,7 +170,8 @@ class PipelineDialog:
             self._show(Paragraph([Cell("hint: ", "dim"), Cell(error.hint)]))
 
     def _show(self, *blocks: Block) -> None:
-        text = terminal_text(blocks, _width(), color=self._color.is_enabled(sys.stderr))
+        width = min(terminal_width(), 100)
+        text = terminal_text(blocks, width, color=self._color.is_enabled(sys.stderr))
         stream = raw_stream(sys.stderr)
         stream.write(text)
         stream.flush()
@@ -179,10 +180,6 @@ class PipelineDialog:
 def _suggestion(suggestion: Suggestion) -> Paragraph:
     reason = Cell(f"  {suggestion.reason}", "dim")
     return Paragraph([Cell(format_stage(suggestion.stage)), reason], indent=2)
-
-
-def _width() -> int:
-    return min(terminal_width(), 100)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -390,7 +390,9 @@ def _root(
 def expand_options(command: Function) -> Function:
     """Replace each parameter that is annotated with a dataclass of options by its fields."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if _is_options(kind)}
+    groups = {
+        name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
+    }
 
     @functools.wraps(command)
     def with_options(**values: Any) -> int | None:
@@ -411,22 +413,14 @@ def expand_options(command: Function) -> Function:
     return with_options
 
 
-def _is_options(kind: object) -> bool:
-    return isinstance(kind, type) and is_dataclass(kind)
-
-
 def _parameters(kind: type) -> list[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         Parameter(
             field.name,
             Parameter.KEYWORD_ONLY,
-            default=_default(field),
+            default=Parameter.empty if field.default is MISSING else field.default,
             annotation=hints[field.name],
         )
         for field in fields(kind)
     ]
-
-
-def _default(field: Field[Any]) -> Any:
-    return Parameter.empty if field.default is MISSING else field.default
