@@ -6,8 +6,6 @@ loads neither torch nor gymnasium. The names and where they live are listed in `
 
 from __future__ import annotations
 
-import sys
-
 import lazy_loader
 
 from tdx.foundation import compiler_import
@@ -43,10 +41,6 @@ _RENAMED = {
 def __getattr__(name: str) -> object:
     if name not in _RENAMED:
         return _load(name)
-    from tdx.foundation.errors import RenamedNameError, UnknownNameError
+    from tdx.foundation.errors import RenamedNameError
 
-    # ``hasattr`` needs an AttributeError, but ``from tdx import ...`` would replace one by an error
-    # without the hint.
-    imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
-    kind = UnknownNameError if imported else RenamedNameError
-    raise kind(f"{name} has been renamed", hint=f"use tdx.{_RENAMED[name]}")
+    raise RenamedNameError(f"{name} has been renamed", hint=f"use tdx.{_RENAMED[name]}")

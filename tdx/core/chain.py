@@ -6,18 +6,15 @@ transform alone; hooks that a subclass overrides are called as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 from weakref import WeakSet
 
 import torch
-from tensordict import TensorDictBase
 
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.env_specs import EnvSpecs, spec_on
-from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.kernels import ChunkKernel, DictStep, implements_together, owner
@@ -385,16 +382,6 @@ def has_step_dict(kind: type) -> bool:
     return implements_together(kind, "_step_dict", ("_step", "_call"))
 
 
-def step_form_inplace(planned: PlannedStage) -> DictStep | None:
-    """Return the function over dicts for a loop that alone holds the entries of its dicts."""
-    kind: type = type(planned.stage)
-    if planned.step_form is not None and implements_together(
-        kind, "_step_dict_inplace", ("_step_dict",)
-    ):
-        return planned.stage._step_dict_inplace()
-    return planned.step_form
-
-
 @cache
 def _overrides(kind: type, hook: str) -> bool:
     return owner(kind, hook) is not Transform
@@ -406,33 +393,3 @@ def _may_see_input(kind: type) -> bool:
     if kind is CallableTransform:
         return False
     return any(_overrides(kind, hook) for hook in _HOOKS if hook != "_call")
-
-
-FieldsOf = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
-"""Step of an env as a function to a dict of root entries, and the info."""
-
-
-def dict_step_of(env: EnvBase) -> FieldsOf | None:
-    """Return the step of an env as a function to a dict, measured if the env is."""
-    fields_of = env._step_fields
-    if fields_of is None or env._meter is None:
-        return fields_of
-    measured: FieldsOf = env._meter.timed(env._step_part or base_parts(env)[0], fields_of)
-    return measured
-
-
-def leading_dict_steps(
-    env: EnvBase, stages: tuple[Transform, ...]
-) -> tuple[tuple[Transform, DictStep], ...]:
-    """Return the leading stages that have a function over dicts, measured if the env is."""
-    found: list[tuple[Transform, DictStep]] = []
-    for stage in stages:
-        kind: type = type(stage)
-        step = stage._step_dict() if has_step_dict(kind) else None
-        if step is None:
-            break
-        found.append((stage, step))
-    if env._meter is None:
-        return tuple(found)
-    timed = env._meter.in_turn([step for _, step in found])
-    return tuple((stage, step) for (stage, _), step in zip(found, timed, strict=True))

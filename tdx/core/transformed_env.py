@@ -1,4 +1,4 @@
-"""An env with a chain of transforms around it, and the program of its eager step."""
+"""An env with a chain of transforms around it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,18 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain import (
-    ChainSpecs,
-    dict_step_of,
-    flatten_chain,
-    leading_dict_steps,
-    plan_stage,
-)
+from tdx.core.chain import ChainSpecs, flatten_chain, plan_stage
+from tdx.core.eager_program import EagerProgram
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.failures import note_stage
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction
 from tdx.core.transforms.compose import as_transform
-from tdx.core.transforms.kernels import DictStep
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.tensordicts import (
-    TensorDictFactory,
-    flat_entries,
-    make_tensordict_factory,
-    new_tensordict,
-    read,
-    write,
-)
+from tdx.foundation.tensordicts import new_tensordict
 
 
 class TransformedEnv(EnvBase):
@@ -244,8 +230,13 @@ class TransformedEnv(EnvBase):
         specs.compute()
         program = self._program
         if program is None or program.version != specs.inner._specs.version:
-            program = self._program = EagerProgram(specs.inner, specs.chain, specs.stages)
+            program = self._program = EagerProgram(
+                specs.inner, specs.chain, specs.stages, by_hooks=self._is_observed
+            )
         return program
+
+    _is_observed = False
+    """True while a tracer replaces the hooks of the stages: a step then calls each of them."""
 
     def _measure_with(self, meter: Any) -> None:
         """Measure the calls of this chain. ``None``: stop measuring."""
@@ -339,117 +330,3 @@ def _unwrapped(
     if transform is not None:
         chain.append(transform)
     return env.base_env, chain
-
-
-class EagerProgram:
-    """Eager step and reset of an env and the chain around it.
-
-    A new TensorDict per stage, with checked reads and writes, costs more than the arithmetic of
-    most transforms. If the env returns its step as a dict, the leading stages that have a function
-    over dicts run on it, and one TensorDict is created at the end.
-
-    Args:
-        inner: The env inside.
-        chain: The chain.
-        stages: Its stages in order.
-    """
-
-    def __init__(self, inner: EnvBase, chain: Transform, stages: tuple[Transform, ...]) -> None:
-        self.version = inner._specs.version
-        self.inverts = chain.invertible
-        self.exposed_keys = chain._exposed_keys
-        self._inner, self._chain = inner, chain
-        self._fields_of = None if chain._changes_batch else dict_step_of(inner)
-        self._on_dicts: tuple[tuple[Transform, DictStep], ...] = ()
-        self._make: TensorDictFactory = make_tensordict_factory(inner.batch_size, inner.device)
-        if self._fields_of is not None:
-            self._on_dicts = leading_dict_steps(inner, stages)
-        self._rest = stages[len(self._on_dicts) :]
-
-    def step(self, tensordict: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
-        """Step the env and run the chain; return the output of the step, ``[*B]``.
-
-        Args:
-            tensordict: Input of the step, ``[*B]``.
-            preset: Existing entries of ``next``. The chain sees the entries that the env does not
-                write.
-        """
-        if self.inverts:
-            tensordict = self._apply_inverse(tensordict)
-        preset_entries = None if preset is None else flat_entries(preset)
-        fields_of = self._fields_of
-        if (
-            fields_of is None
-            or type(tensordict) is not TensorDict
-            or (preset_entries is None and preset is not None)
-        ):
-            return self._step_by_hooks(tensordict, preset)
-        fields, _ = fields_of(tensordict)
-        if preset_entries is not None:
-            fields = {**preset_entries, **fields}
-        entries = tensordict._tensordict
-        stage: Transform
-        try:
-            for stage, step in self._on_dicts:  # noqa: B007 - the handler names it
-                step(entries, fields)
-            following: TensorDictBase = self._make(fields)
-            for stage in self._rest:
-                following = stage._step(tensordict, following)
-        except Exception as error:
-            if isinstance(self._chain, Compose):
-                raise self._chain._located(error, stage, "a step") from error.__cause__
-            _note_only_stage(error, stage)
-            raise
-        return following
-
-    def _apply_inverse(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the input of the env inside; write the keys that a step exposes."""
-        inner = self._chain._inv_call(tensordict.clone(recurse=False))
-        for key in self.exposed_keys:
-            write(tensordict, key, read(inner, key))
-        return inner
-
-    def _step_by_hooks(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None
-    ) -> TensorDictBase:
-        following = self._inner._completed_step(tensordict)
-        if preset is not None:
-            known = set(following.keys(True, True))
-            following.update(self._chain._to_inner_batch(preset.exclude(*known)))
-        try:
-            return self._chain._step(tensordict, following)
-        except Exception as error:
-            if not isinstance(self._chain, Compose):
-                _note_only_stage(error, self._chain)
-            raise
-
-    def reset(self, tensordict: TensorDictBase, is_new: bool, **kwargs: Any) -> TensorDictBase:
-        """Reset the env and run the chain; return the output of the reset, ``[*B]``.
-
-        Args:
-            tensordict: Input of the reset, ``[*B]``.
-            is_new: True if it is an empty TensorDict that the caller did not pass.
-            **kwargs: Passed to the env.
-        """
-        chain = self._chain
-        inner = chain._reset_env_preprocess(tensordict.clone(recurse=False))
-        is_trivial = inner.is_empty() and inner.batch_size == self._inner.batch_size
-        passed = None if is_new and is_trivial else inner
-        result = self._inner._completed_reset(passed, **kwargs)
-        try:
-            return chain._reset(tensordict, result)
-        except Exception as error:
-            if not isinstance(chain, Compose):
-                _note_only_stage(error, chain)
-            raise
-
-
-def _note_only_stage(error: Exception, stage: Transform) -> None:
-    """Record in an error that the only stage of a chain raised it."""
-    name = type(stage).__name__
-    container = None if stage._container_ref is None else stage._container_ref()
-    index: int = getattr(container, "_first_stage", 0)
-    if isinstance(error, TdxError):
-        error.at(stage=index, transform=name)
-    else:
-        note_stage(error, index, name)

@@ -26,6 +26,14 @@ def current_accelerator() -> torch.device | None:
     return None
 
 
+def target_device(*args: Any, **kwargs: Any) -> torch.device | None:
+    """Return the device in arguments of ``nn.Module.to``; ``None`` if they name none."""
+    given = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
+    if isinstance(given, torch.Tensor):
+        return given.device
+    return torch.device(given) if isinstance(given, (str, int, torch.device)) else None
+
+
 def list_devices() -> list[torch.device]:
     """Return the devices of the available accelerator, each with its index."""
     device = current_accelerator()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ChainError, TdxError, Where
 from tdx.inspection.chain import StageFlow, analyze_chain
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
+from tdx.specs.leaf import LeafSpec, composite_leaves
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
+from tdx.foundation.processes import ExitReason
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.transform_info import markdown
@@ -246,13 +247,12 @@ class TdxApp(CrashReportingApp):
     def _log_worker(self, event: WorkerEvent) -> None:
         self.workspace.journal.record_worker_event(event)
 
-    def _report_worker_exit(self, name: str, reason: str, output: str) -> None:
+    def _report_worker_exit(self, name: str, reason: ExitReason, output: str) -> None:
         # After a crash or a kill, the last line of the output is not the cause.
-        is_cause = bool(output) and not reason.startswith(("killed", "crashed"))
-        last = output.splitlines()[-1] if is_cause else ""
-        text = ": ".join(each for each in (reason, last) if each) or "no output"
-        title = f"Worker for {worker_title(name)} ended"
-        self.notify(text, title=title, severity="error")
+        text = str(reason)
+        if output and not reason.is_signal:
+            text += f": {output.splitlines()[-1]}"
+        self.notify(text, title=f"Worker for {worker_title(name)} ended", severity="error")
         if name == "look":
             self.workspace.retry()
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 from tdx.foundation.keys import format_key
 from tdx.inspection.check_report import Finding
-from tdx.inspection.leaf import LeafSpec, shape_text
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
 from tdx.pipeline.editing import Draft, DraftStage
 from tdx.pipeline.grammar import format_arguments
+from tdx.specs.leaf import LeafSpec, shape_text
 from tdx.tui.backend.messages import with_app_hint
 
 Source = Literal["look", "live", "profile"]

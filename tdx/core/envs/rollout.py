@@ -290,7 +290,7 @@ class StepLayout:
         assert self._entries is not None
         try:
             return all(
-                (step if not path else step._get_tuple(path, None)).keys() == names
+                (step if not path else read(step, path)).keys() == names
                 for path, names in self._groups
             ) and all(
                 layout is None or _has_layout(read(step, key), layout)
@@ -308,7 +308,7 @@ def _has_layout(value: Any, layout: tuple[torch.Size, torch.dtype]) -> bool:
 def _entries_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[NestedKey, Layout]:
     found: dict[NestedKey, Layout] = {}
     for name in tensordict.keys():
-        value, here = tensordict._get_str(name, None), (*path, name)
+        value, here = read(tensordict, name), (*path, name)
         if isinstance(value, Tensor):
             found[normalize_key(here)] = (value.shape, value.dtype)
         elif type(value) is TensorDict:
@@ -323,7 +323,7 @@ def _groups_of(
 ) -> Iterator[tuple[tuple[str, ...], frozenset[str]]]:
     yield path, frozenset(tensordict.keys())
     for name in tensordict.keys():
-        value = tensordict._get_str(name, None)
+        value = read(tensordict, name)
         if type(value) is TensorDict:
             yield from _groups_of(value, (*path, name))
 

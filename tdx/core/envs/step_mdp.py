@@ -10,9 +10,11 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.tensordicts import (
+    is_non_tensor,
     is_step_result,
     mark_step_result,
     new_tensordict,
+    read,
     unstack_parts,
 )
 
@@ -39,15 +41,15 @@ def step_anywhere(
         )
     moved = None not in (device, original.device) and original.device != device
     tensordict = original.to(device) if moved and device is not None else original
-    preset = tensordict._get_str("next", None)
-    if any(is_step_result(part._get_str("next", None), part) for part in unstack_parts(original)):
+    preset = read(tensordict, "next")
+    if any(is_step_result(read(part, "next"), part) for part in unstack_parts(original)):
         preset = None
     following = complete(tensordict, preset)
     if preset is not None:
         following.update(preset)
     original.set("next", following.to(original.device) if moved else following)
     for part in unstack_parts(original):
-        mark_step_result(part._get_str("next", None), part)
+        mark_step_result(read(part, "next"), part)
     return original
 
 
@@ -130,7 +132,7 @@ def advance(
         # The entries of the rows may not stack.
         rows = [advance(row, dropped, kept, keep_empty) for row in tensordict.tensordicts]
         return LazyStackedTensorDict.lazy_stack(rows, tensordict.stack_dim)
-    following = tensordict._get_str("next", None)
+    following = read(tensordict, "next")
     root = tensordict if kept is None else tensordict.select(*kept, strict=False)
     names = {split_key(key) for key in dropped}
     return _overlaid(root, following, {*names, ("next",)}, keep_empty)
@@ -158,13 +160,11 @@ def _overlaid(
     for level in present:
         for name in level.keys():
             if name not in names:
-                fields[name] = level._get_str(name, None)
+                fields[name] = read(level, name)
     for name, value in list(fields.items()):
         # A tensorclass is a value: its fields are not merged.
-        if isinstance(value, TensorDictBase) and not _is_non_tensor(value):
-            below, above = (
-                None if level is None else level._get_str(name, None) for level in (under, over)
-            )
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
+            below, above = (None if level is None else read(level, name) for level in (under, over))
             fields[name] = _overlaid(below, above, nested_drops.get(name, ()), keep_empty)
             if (name in nested_drops or not keep_empty) and fields[name].is_empty():
                 del fields[name]
@@ -187,7 +187,3 @@ def _overlaid_rows(
     pairs = zip(below, above, strict=True)
     rows = [_overlaid(*pair, dropped=dropped, keep_empty=keep_empty) for pair in pairs]
     return LazyStackedTensorDict.lazy_stack(rows, dim)
-
-
-def _is_non_tensor(value: object) -> bool:
-    return getattr(type(value), "_is_non_tensor", False)

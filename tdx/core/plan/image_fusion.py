@@ -4,6 +4,9 @@ A resize takes each row of its result from a few neighboring rows, so its matrix
 The band is cut into blocks of equal size at equal distances; then all blocks are one batched
 product of small matrices with overlapping windows of the image, which are views. If the ratio of
 the sizes is not a simple one, slightly wider windows make up for it.
+
+Without fusion a rollout of Pong takes 1.9 times as long, env and a stack of frames included
+(``python -m tests.benchmarks.forms``).
 """
 
 from __future__ import annotations

@@ -177,11 +177,10 @@ class _Run:
             count, self.error = mismatch
             self.stopped = False
             del self.steps[count:]
-        if self.error is not None:
-            while self.times and self.times[-1] >= len(self.steps):
-                self.times.pop(), self.resets.pop(), self.masks.pop()
-        count = len(self.steps)
-        result = CollectedSteps(count, stopped=self.stopped, error=self.error)
+        count, base = len(self.steps), self.settings.base
+        result = CollectedSteps(
+            count, base.batch_size, self.first, stopped=self.stopped, error=self.error
+        )
         if self.block is not None:
             self.block.keep(self.tried)
             result.inputs = {key: value[:count] for key, value in self.block.columns.items()}
@@ -198,6 +197,9 @@ class _Run:
             keys = self.masks[0]
             result.masks = {key: torch.stack([masks[key] for masks in self.masks]) for key in keys}
         self.settings.immediate.clear()
+        if self.error is not None:
+            # A reset that belongs to an incomplete step.
+            result.cut(count, self.error)
         return result
 
     def _loop(self) -> None:

@@ -13,22 +13,19 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.rollout import stack_steps
-from tdx.core.transforms.kernels import Chunk, Columns, new_output_column, shift_column
+from tdx.core.transforms.kernels import Chunk, Columns, new_column
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.tensordicts import new_tensordict, read
+from tdx.foundation.tensordicts import is_non_tensor, new_tensordict, read
 
 
 @dataclass(slots=True)
-class CollectedSteps:
+class CollectedSteps(Chunk):
     """The steps of an env before its chain, with the results of the immediate stages.
 
+    The deferred stages turn it into the chunk after the chain, in place.
+
     Args:
-        length: Number of steps, ``T``.
-        steps: Output of the env's steps, ``[T, *B, ...]``.
-        resets: Output of the env's resets, ``[R, *B, ...]``.
-        times: For each reset, the step that follows it.
-        masks: Masks of the resets, ``[R, *B, ..., 1]``.
         immediate_steps: What each immediate stage wrote, by its index and key.
         immediate_resets: The same for the resets.
         inputs: What the policy side wrote for each step, ``[T, *B, ...]``.
@@ -36,11 +33,6 @@ class CollectedSteps:
         error: What was raised after the last of the steps.
     """
 
-    length: int
-    steps: Columns = field(default_factory=dict)
-    resets: Columns = field(default_factory=dict)
-    times: tuple[int, ...] = ()
-    masks: Columns = field(default_factory=dict)
     immediate_steps: dict[int, Columns] = field(default_factory=dict)
     immediate_resets: dict[int, Columns] = field(default_factory=dict)
     inputs: Columns = field(default_factory=dict)
@@ -48,7 +40,7 @@ class CollectedSteps:
     error: Exception | None = None
 
     def cut(self, length: int, error: Exception) -> None:
-        """Keep the first steps only, because the step after them failed."""
+        """Keep the first steps and the resets between them, because the next step failed."""
         self.length, self.stopped, self.error = length, False, error
         self.times = tuple(time for time in self.times if time < length)
         resets = len(self.times)
@@ -62,10 +54,10 @@ def flatten(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
     """Return the leaves of a TensorDict by key."""
     found: dict[NestedKey, Any] = {}
     for name in tensordict.keys():
-        value = tensordict._get_str(name, None)
+        value = read(tensordict, name)
         if isinstance(value, Tensor):
             found[name] = value
-        elif isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
+        elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
             for key, leaf in flatten(value).items():
                 found[(name, *split_key(key))] = leaf
         else:
@@ -128,7 +120,7 @@ def group_dims(tensordict: TensorDictBase) -> dict[tuple[str, ...], tuple[int, .
     found = {}
     for key in tensordict.keys(True, False):
         value = tensordict.get(key)
-        if isinstance(value, TensorDictBase) and not getattr(value, "_is_non_tensor", False):
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
             found[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
     return found
 
@@ -145,18 +137,14 @@ def continues_root(first: Mapping[NestedKey, Tensor], values: Mapping[NestedKey,
 
 
 def assemble(
-    chunk: Chunk,
-    inputs: Columns,
-    start: TensorDictBase,
-    rewards: Collection[NestedKey],
+    chunk: CollectedSteps, start: TensorDictBase, rewards: Collection[NestedKey]
 ) -> TensorDictBase | list[TensorDictBase]:
     """Return a chunk as ``env.rollout`` returns it, ``[*B, T]``, with an unnamed last dim.
 
     The root is never computed: it is ``next`` of the step before, the start, or a reset.
 
     Args:
-        chunk: Output of the chain.
-        inputs: What the policy side wrote for each step, ``[T, *B, ...]``.
+        chunk: The steps after the chain.
         start: Root before the first step, ``[*B]``.
         rewards: Keys that never reach the root.
 
@@ -164,9 +152,10 @@ def assemble(
         One block. A list of steps, ``[*B]`` each, if the start has entries that the steps do not
         continue.
     """
+    inputs = chunk.inputs
     continued = {key: value for key, value in chunk.steps.items() if key not in rewards}
     if not continues_root(chunk.first, {k: v for k, v in continued.items() if k not in inputs}):
-        return _assemble_steps(chunk, inputs, start, rewards)
+        return _assemble_steps(chunk, start, rewards)
     lead = len(chunk.batch_size)
     root: Columns = {}
     for key in chunk.first:
@@ -184,9 +173,10 @@ def assemble(
 
 
 def _assemble_steps(
-    chunk: Chunk, inputs: Columns, start: TensorDictBase, rewards: Collection[NestedKey]
+    chunk: CollectedSteps, start: TensorDictBase, rewards: Collection[NestedKey]
 ) -> list[TensorDictBase]:
     """Return the steps one by one, as an eager rollout does."""
+    inputs = chunk.inputs
     groups, device, lead = group_dims(start), start.device, len(chunk.batch_size)
     below = {("next", *path): dims for path, dims in groups.items()}
     root = dict(chunk.first)
@@ -230,11 +220,11 @@ def join_chunks(
 
 
 def last_root(
-    chunk: Chunk, inputs: Columns, start: TensorDictBase, rewards: Collection[NestedKey]
+    chunk: CollectedSteps, start: TensorDictBase, rewards: Collection[NestedKey]
 ) -> TensorDictBase:
     """Return the root after the last step, ``[*B]``, as ``step_mdp`` does."""
     fields = {key: value for key, value in chunk.first.items() if key not in rewards}
-    for key, value in inputs.items():
+    for key, value in chunk.inputs.items():
         fields[key] = value[-1]
     for key in chunk.resets:
         if key in chunk.first and key not in chunk.steps:
@@ -254,12 +244,11 @@ def _below_next(columns: Columns) -> Columns:
 
 def _time_last(columns: Columns, lead: int) -> Columns:
     """Move time behind the batch dims; columns that share memory get their own copies."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[int] = set()
     result: Columns = {}
     for key, value in columns.items():
         moved = value.movedim(0, lead).contiguous() if lead else value
-        # Not its address: reading that ends the sharing of memory with another column.
-        place = moved.untyped_storage()._cdata, int(moved.storage_offset())
+        place = moved.data_ptr()
         if place in seen and moved.numel():
             moved = moved.clone()
         seen.add(place)
@@ -285,12 +274,10 @@ def _root_column(chunk: Chunk, key: NestedKey) -> Tensor:
     """Return the root column of an entry that every step writes."""
     values = chunk.steps[key]
     first = chunk.first[key]
-    if not chunk.times and (shifted := shift_column(values, first)) is not None:
-        return shifted
     if values.requires_grad:
         root = torch.cat((first.unsqueeze(0), values[:-1]))
     else:
-        root = new_output_column(tuple(values.shape), values, len(chunk.batch_size))
+        root = new_column(tuple(values.shape), values, len(chunk.batch_size))
         root[0] = first
         root[1:] = values[:-1]
     if chunk.times:

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from tdx.core.chain import flatten_chain, stage_modes
 from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.failures import with_step
 from tdx.core.envs.policies import ActionSequence, first_nan, nan_error
 from tdx.core.envs.rollout import (
     EagerRun,
@@ -74,7 +75,6 @@ from tdx.core.planned.collectors import (
 )
 from tdx.core.planned.columns import (
     WHOLE_BYTES,
-    CollectedSteps,
     assemble,
     chunk_steps_for,
     flatten,
@@ -87,7 +87,7 @@ from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import CompiledStages, compiled_stages, run_deferred
 from tdx.core.planned.workers import Run, run_in_workers
 from tdx.core.transformed_env import TransformedEnv
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 
 
@@ -146,27 +146,19 @@ def _iter_chunks(
 ) -> Iterator[TensorDictBase]:
     start = _first_input(env, request, auto_reset, tensordict)
     join = _measured(env, ASSEMBLY, _take_data)
-    cut = _measured(env, LAYOUT_CHECK, _cut_at_mismatch)
     layout, step_count = StepLayout(), 0
+    find_mismatch = _measured(env, LAYOUT_CHECK, layout.find_mismatch)
     for chunk in _chunks(env, request, start, max_steps, size):
-        if isinstance(chunk.data, list):
-            cut(chunk, chunk.data, layout, step_count)
+        mismatch = find_mismatch(chunk.data) if isinstance(chunk.data, list) else None
+        if mismatch is not None:
+            chunk.length, error = mismatch
+            chunk.data = chunk.data[: chunk.length]
+            chunk.error = error.at(step=step_count + chunk.length)
         step_count += chunk.length
         if chunk.length:
             yield join(chunk, start.ndim)
         if chunk.error is not None:
             raise chunk.error
-
-
-def _cut_at_mismatch(
-    chunk: RolloutChunk, steps: list[TensorDictBase], layout: StepLayout, step_count: int
-) -> None:
-    """Keep the steps before the first one that differs from those of the rollout so far."""
-    mismatch = layout.find_mismatch(steps)
-    if mismatch is not None:
-        index, error = mismatch
-        chunk.data, chunk.length = steps[:index], index
-        chunk.stopped, chunk.error = False, error.at(step=step_count + index)
 
 
 def _measured(env: EnvBase, part: Part, function: AnyFunction) -> AnyFunction:
@@ -334,7 +326,7 @@ class PlannedRun:
     def _measure(self, meter: Meter) -> None:
         self._collect = meter.timed(LOOP, self._collect)
         self._run_deferred = meter.timed(
-            CHUNKS, self._run_deferred, lambda program, collected, *_: collected.length
+            CHUNKS, self._run_deferred, lambda program, chunk, *_: chunk.length
         )
         self._assemble = meter.timed(ASSEMBLY, self._assemble)
         self._last_root = meter.timed(ASSEMBLY, self._last_root)
@@ -390,43 +382,26 @@ class PlannedRun:
         first = flatten(start)
         if self._probe is not None:
             self._probe.begin()
-        collected = self._collect(first, self.inputs, length, self._stop)
-        if self._probe is not None and collected.length:
+        chunk = self._collect(first, self.inputs, length, self._stop)
+        if self._probe is not None and chunk.length:
             remember_generator_use(self._program.base, not self._probe.was_alone())
-        self._cut_at_nan(collected)
-        if collected.length and self._raw is not None and self._program.fused is None:
-            self._raw.after_chunk({key: value[-1] for key, value in collected.steps.items()})
-        if not collected.length:
-            return RolloutChunk([], 0, error=self._with_step(collected.error, self._step_count))
-        size = self._env.batch_size
-        chunk = self._run_deferred(self._program, collected, first, size, self._compiled)
-        if not collected.length:
-            return RolloutChunk([], 0, error=self._with_step(collected.error, self._step_count))
-        error = self._with_step(collected.error, self._step_count + collected.length)
-        self._step_count += collected.length
-        inputs, rewards = collected.inputs, self._rewards
-        data = self._assemble(chunk, inputs, start, rewards)
-        return RolloutChunk(
-            data,
-            collected.length,
-            collected.stopped,
-            error,
-            lambda: self._last_root(chunk, inputs, start, rewards),
-        )
-
-    def _cut_at_nan(self, collected: CollectedSteps) -> None:
-        """Remove the steps from the first action on that is not a number."""
-        if isinstance(self.inputs, RandomActions):
-            return
-        for key in self._env.action_keys:
-            actions = collected.inputs.get(key)
+        for key in () if isinstance(self.inputs, RandomActions) else self._env.action_keys:
+            actions = chunk.inputs.get(key)
             bad = None if actions is None else first_nan(actions)
             if bad is not None:
-                collected.cut(bad, nan_error(key))
-
-    def _with_step(self, error: Exception | None, step: int) -> Exception | None:
-        if isinstance(error, TdxError):
-            return error.at(step=step)
-        if error is not None:
-            error.add_note(f"tdx: raised at step {step} of the rollout")
-        return error
+                chunk.cut(bad, nan_error(key))
+        if chunk.length and self._raw is not None and self._program.fused is None:
+            self._raw.after_chunk({key: value[-1] for key, value in chunk.steps.items()})
+        if chunk.length:
+            self._run_deferred(self._program, chunk, self._env.batch_size, self._compiled)
+        self._step_count += chunk.length
+        error = None if chunk.error is None else with_step(chunk.error, self._step_count)
+        if not chunk.length:
+            return RolloutChunk([], 0, error=error)
+        return RolloutChunk(
+            self._assemble(chunk, start, self._rewards),
+            chunk.length,
+            chunk.stopped,
+            error,
+            lambda: self._last_root(chunk, start, self._rewards),
+        )

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import tensordict.nn
 import torch
-from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx.core.envs.env_base import EnvBase
@@ -18,9 +17,8 @@ from tdx.core.planned.columns import as_tensordict
 from tdx.core.planned.copies import pack, unpack
 from tdx.foundation.errors import ArgumentError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.foundation.tensordicts import read
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+from tdx.foundation.tensordicts import maps_keys_only, read
+from tdx.foundation.torch_internals import has_hooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
     writes = tuple(map(normalize_key, policy.out_keys))  # type: ignore[arg-type]
     if any(split_key(key)[0] in ("next", "_") for key in writes):
         return None
-    if _is_plain(policy):
+    if maps_keys_only(policy) and not has_hooks(policy):
         act = _through_module(cast("Callable[..., Any]", policy.module), reads, writes)
     else:
         act = _through_tensordict(policy, reads, writes, env)
@@ -83,20 +81,6 @@ def _keeps_to_keys(policy: nn.Module) -> bool:
     return has_keys and all(
         any(is_public_class(kind, namespace) for namespace in (tensordict.nn, *loaded))
         for kind in parts
-    )
-
-
-def _is_plain(policy: nn.Module) -> bool:
-    """Return True if a call does nothing but call its module with the in-keys."""
-    if type(policy) is not TensorDictModule or any(getattr(policy, name) for name in _HOOKS):
-        return False
-    module: Any = policy
-    return (
-        not module._kwargs
-        and module.method in (None, "forward", "__call__")
-        and not module.method_kwargs
-        and module.inplace is True
-        and list(module.out_keys) == list(module._out_keys)
     )
 
 

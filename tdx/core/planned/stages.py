@@ -82,36 +82,28 @@ class CompiledStages:
                 assert planned.chunk_form is not None
                 planned.chunk_form.run(chunk)
             return
-        self._map_columns(chunk.steps)
+        values = [chunk.steps[key] for key in self._inputs]
+        try:
+            results = self._function(*values)
+        except (RuntimeError, ImportError, OSError) as error:
+            self._map_values(*values)  # Raises what a stage raises without the compiler.
+            raise DeviceError(
+                f"torch.compile failed: {next(iter(str(error).splitlines()), 'no message')}",
+                hint="install a C++ compiler such as g++, or leave compile out",
+            ) from error
+        chunk.steps.update(
+            {
+                key: value
+                for key, value in zip(self._outputs, results, strict=True)
+                if value is not None
+            }
+        )
         if chunk.times:
             resets = {key: value for key, value in chunk.resets.items() if key in self._inputs}
             for in_key, out_key, function in self._moves:
                 if in_key in resets:
                     resets[out_key] = function(resets[in_key])
             chunk.resets.update(resets)
-
-    def _map_columns(self, columns: Columns) -> None:
-        try:
-            results = self._function(*[columns[key] for key in self._inputs])
-        except (RuntimeError, ImportError, OSError) as error:
-            if not _is_compiler_error(error):
-                raise
-            raise DeviceError(
-                f"torch.compile failed: {next(iter(str(error).splitlines()), 'no message')}",
-                hint="install a C++ compiler such as g++, or leave compile out",
-            ) from error
-        for key, value in zip(self._outputs, results, strict=True):
-            if value is not None:
-                columns[key] = value
-
-
-def _is_compiler_error(error: Exception) -> bool:
-    """Return True if torch's compiler raised the error, not one of the stages."""
-    import torch._dynamo.exc
-    import torch._inductor.exc
-
-    exceptions = (torch._dynamo.exc, torch._inductor.exc)
-    return any(vars(each).get(type(error).__name__) is type(error) for each in exceptions)
 
 
 def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:
@@ -167,38 +159,26 @@ def _maps_tensors(stage: Transform) -> bool:
 
 def run_deferred(
     program: Program,
-    collected: CollectedSteps,
-    first: Mapping[NestedKey, Tensor],
+    chunk: CollectedSteps,
     batch_size: torch.Size,
     compiled: Mapping[int, CompiledStages],
-) -> Chunk:
-    """Run the deferred stages over the collected steps.
+) -> None:
+    """Run the deferred stages over the collected steps, in place.
 
     If a stage raises at one of the steps, that step and those after it are removed, and the error
     is stored with the collected steps.
 
     Args:
         program: The stages, and which of them have run already.
-        collected: Output of the env and of the immediate stages.
-        first: Root entries before the first step, ``[*B, ...]``.
-        batch_size: Batch size of the env, ``[*B]``.
+        chunk: Output of the env and of the immediate stages.
+        batch_size: Batch size of the env after the chain, ``[*B]``.
         compiled: Compiled groups of stages, by the index of their first stage.
-
-    Returns:
-        The chunk after the chain.
 
     Raises:
         ChainError: A stage raised, but not at a single step.
     """
-    chunk = Chunk(
-        collected.length,
-        batch_size,
-        {key: value.to(program.base.device) for key, value in first.items()},
-        dict(collected.steps),
-        dict(collected.resets),
-        collected.times,
-        collected.masks,
-    )
+    chunk.batch_size = batch_size
+    chunk.first = {key: value.to(program.base.device) for key, value in chunk.first.items()}
     fused = () if program.fused is None else program.fused.indices
     next_index = 0
     for planned in program.stages:
@@ -210,7 +190,7 @@ def run_deferred(
             next_index = group.stages[-1].index + 1
             continue
         if planned.index in program.immediate:
-            _insert_immediate(chunk, planned, collected)
+            _insert_immediate(chunk, planned)
             continue
         assert planned.chunk_form is not None
         before = dict(chunk.steps), dict(chunk.resets)
@@ -218,33 +198,19 @@ def run_deferred(
             run_stage(planned, chunk)
         except Exception as error:
             chunk.steps, chunk.resets = before
-            _cut_at_error(chunk, planned, collected, error)
-            if not chunk.length:
-                break
+            failure, step = with_stage(error, planned.index, planned.name), None
+            if not planned.chunk_form.scan:
+                keys = [key for key in planned.stage.in_keys if key in chunk.steps]
+                step = first_failing(planned.stage, {key: chunk.steps[key] for key in keys})
+            if step is None:
+                raise failure from failure.__cause__
+            chunk.cut(step, failure)
+            if not step:
+                return
             planned.chunk_form.run(chunk)
-    return chunk
 
 
-def _cut_at_error(
-    chunk: Chunk, planned: PlannedStage, collected: CollectedSteps, error: Exception
-) -> None:
-    """Remove the step at which a stage raised, and those after it.
-
-    Raises:
-        ChainError: The stage does not raise at a single step.
-    """
-    step = None
-    if planned.chunk_form is not None and not planned.chunk_form.scan:
-        keys = [key for key in planned.stage.in_keys if key in chunk.steps]
-        step = first_failing(planned.stage, {key: chunk.steps[key] for key in keys})
-    if step is None:
-        failure = with_stage(error, planned.index, planned.name)
-        raise failure from failure.__cause__
-    chunk.cut(step)
-    collected.cut(step, with_stage(error, planned.index, planned.name))
-
-
-def _insert_immediate(chunk: Chunk, planned: PlannedStage, collected: CollectedSteps) -> None:
+def _insert_immediate(chunk: CollectedSteps, planned: PlannedStage) -> None:
     """Put what an immediate stage wrote into the chunk, at the stage's place in the chain."""
     if planned.is_opaque:
         chunk.steps.clear()
@@ -252,8 +218,8 @@ def _insert_immediate(chunk: Chunk, planned: PlannedStage, collected: CollectedS
     for key in planned.drops:
         chunk.steps.pop(key, None)
         chunk.resets.pop(key, None)
-    chunk.steps.update(collected.immediate_steps.get(planned.index, {}))
-    chunk.resets.update(collected.immediate_resets.get(planned.index, {}))
+    chunk.steps.update(chunk.immediate_steps.get(planned.index, {}))
+    chunk.resets.update(chunk.immediate_resets.get(planned.index, {}))
 
 
 # Stages that claim to be pointwise are verified at their first chunk.

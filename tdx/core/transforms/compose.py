@@ -21,6 +21,7 @@ from tdx.core.transforms.transform import Transform
 from tdx.foundation.errors import ArgumentError, ChainError, StageIndexError, TdxError
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.torch_internals import forward_hooks
 from tdx.specs import Composite
 
 
@@ -78,7 +79,7 @@ class Compose(Transform):
             ChainError: It is already part of a chain.
         """
         stage = as_transform(transform)
-        if type(stage) is not Compose or stage._forward_hooks or stage._forward_pre_hooks:
+        if type(stage) is not Compose or any(forward_hooks(stage)):
             self.insert(len(self._stages), stage)
             return
         stage.set_container(self)

@@ -12,7 +12,7 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from tdx.core.envs.env_specs import done_groups
-from tdx.core.transforms.kernels import ChunkKernel, DictStep, Entries, TimeBehavior
+from tdx.core.transforms.kernels import ChunkKernel, DictStep, TimeBehavior
 from tdx.core.transforms.spec_maps import (
     missing_key_error,
     normalize_keys,
@@ -103,10 +103,7 @@ class ActionTransform(Transform):
         return next_tensordict
 
     def _step_dict(self) -> DictStep | None:
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            return None
-
-        return step
+        return lambda root, fields: None
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         return ChunkKernel(lambda chunk: None)

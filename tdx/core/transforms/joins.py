@@ -16,8 +16,9 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
+    TensorDictEntries,
     TimeBehavior,
-    flat_pairs,
+    are_flat,
 )
 from tdx.core.transforms.spec_maps import (
     missing_key_error,
@@ -28,7 +29,6 @@ from tdx.core.transforms.spec_maps import (
 )
 from tdx.core.transforms.transform import Transform
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.tensordicts import read, write
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
 
 
@@ -73,51 +73,41 @@ class JoinTransform(Transform):
 
     # Data
 
-    def _join_entries(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _join_entries(self, entries: Entries, batch_dims: int) -> None:
         values = []
         for key in self.in_keys:
-            value = read(tensordict, key)
+            value = entries.get(key)
             if value is None and self._missing_tolerance:
-                return tensordict
+                return
             if value is None:
-                raise self._missing_key(key, tensordict)
+                raise self._missing_key(key, entries)
             values.append(value)
-        joined = self._join(values, tensordict.ndim)
+        joined = self._join(values, batch_dims)
         for key in self._dropped_keys:
-            tensordict.del_(key)
-        write(tensordict, self.out_keys[0], joined)
+            del entries[key]
+        entries[self.out_keys[0]] = joined
+
+    def _join_tensordict(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self._join_entries(TensorDictEntries(tensordict), tensordict.ndim)
         return tensordict
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._join_entries(next_tensordict)
+        return self._join_tensordict(next_tensordict)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        return self._join_entries(tensordict_reset)
+        return self._join_tensordict(tensordict_reset)
 
     @dispatch(source="in_keys", dest="out_keys")
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Join the entries of stored data ``[*B]``, in place."""
-        return self._join_entries(tensordict)
+        return self._join_tensordict(tensordict)
 
     def _step_dict(self) -> DictStep | None:
-        (out_key,) = self.out_keys
-        names = flat_pairs((key, out_key) for key in self.in_keys)
-        if names is None or self._missing_tolerance:
+        if self._missing_tolerance or not are_flat((*self.in_keys, *self.out_keys)):
             return None
-        dims, dropped = self._batch_dims, self._dropped_keys
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for name, _ in names:
-                if name not in fields:
-                    raise self._missing_key(name, fields)
-            joined = self._join([fields[name] for name, _ in names], dims)
-            for key in dropped:
-                del fields[key]  # type: ignore[arg-type]
-            fields[out_key] = joined  # type: ignore[index]
-
-        return step
+        return lambda root, fields: self._join_entries(fields, self._batch_dims)
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance or self.time_behavior is not TimeBehavior.POINTWISE:
@@ -127,16 +117,8 @@ class JoinTransform(Transform):
 
     def _run_chunk(self, chunk: Chunk) -> None:
         for columns in (chunk.steps, chunk.resets):
-            if columns is chunk.resets and not chunk.times:
-                continue
-            for key in self.in_keys:
-                if key not in columns:
-                    raise self._missing_key(key, columns)
-            values = [columns[key] for key in self.in_keys]
-            joined = self._join(values, self._batch_dims + 1)
-            for key in self._dropped_keys:
-                del columns[key]
-            columns[self.out_keys[0]] = joined
+            if columns is chunk.steps or chunk.times:
+                self._join_entries(columns, self._batch_dims + 1)
 
     # Specs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -18,12 +18,13 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
+    TensorDictEntries,
     TimeBehavior,
-    flat_pairs,
+    are_flat,
 )
 from tdx.core.transforms.transform import Transform
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.tensordicts import new_tensordict, read, write
+from tdx.foundation.tensordicts import new_tensordict, write
 
 _SUMMABLE = (torch.float32, torch.float64, torch.int32, torch.int64)
 
@@ -95,48 +96,48 @@ class RunningTransform(Transform):
         return tensordict_reset
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for in_key, key in self._state_pairs():
-            value = None if in_key is None else read(next_tensordict, in_key)
-            if value is None and in_key is not None:
-                raise self._missing_key(in_key, next_tensordict)
-            state = read(tensordict, key)
-            if state is None:
-                state = self._advance_last(key, value, next_tensordict)
-            else:
-                state = self._last[key] = self._advance(key, state, value)
-            write(next_tensordict, key, state)
+        given, entries = TensorDictEntries(tensordict), TensorDictEntries(next_tensordict)
+        self._advance_entries(self._state_pairs(), given, entries, next_tensordict)
         return next_tensordict
 
-    def _advance_last(
-        self, key: NestedKey, value: Tensor | None, next_tensordict: TensorDictBase
-    ) -> Tensor:
-        """Advance the last state of this instance, or the initial state if there is none."""
-        last = self._last.get(key)
-        state = self._initial(key, next_tensordict) if last is None else last
-        state = self._advance(key, state, value)
-        # A copy, since the caller may write to the state that it gets.
-        self._last[key] = state.clone()
-        return state
+    def _advance_entries(
+        self,
+        pairs: tuple[tuple[NestedKey | None, NestedKey], ...],
+        root: Entries,
+        entries: Entries,
+        output: TensorDictBase | None,
+    ) -> None:
+        """Write the next states.
+
+        Args:
+            pairs: In-key (or ``None``) and key of each state.
+            root: Input of the step.
+            entries: Output of the step.
+            output: TensorDict of the output, ``[*B]``. ``None``: the entries are a dict of it.
+        """
+        last = self._last
+        for in_key, key in pairs:
+            value = None if in_key is None else entries.get(in_key)
+            if value is None and in_key is not None:
+                raise self._missing_key(in_key, entries)
+            state = root.get(key)
+            if state is not None:
+                entries[key] = last[key] = self._advance(key, state, value)
+                continue
+            state = last.get(key)
+            if state is None:
+                if output is None:
+                    output = new_tensordict(cast("dict[str, Any]", entries), torch.Size(()), None)
+                state = self._initial(key, output)
+            state = entries[key] = self._advance(key, state, value)
+            # A copy, since the caller may write to the state that it gets.
+            last[key] = state.clone()
 
     def _step_dict(self) -> DictStep | None:
-        pairs = flat_pairs(self._state_pairs())
-        if pairs is None:
+        pairs = self._state_pairs()
+        if not are_flat(key for pair in pairs for key in pair):
             return None
-        last, advance = self._last, self._advance
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for in_key, key in pairs:
-                value = None if in_key is None else fields.get(in_key)
-                if value is None and in_key is not None:
-                    raise self._missing_key(in_key, fields)
-                state = tensordict.get(key)
-                if state is None:
-                    output = new_tensordict(fields, torch.Size(()), None)
-                    fields[key] = self._advance_last(key, value, output)
-                else:
-                    fields[key] = last[key] = advance(key, state, value)
-
-        return step
+        return lambda root, fields: self._advance_entries(pairs, root, fields, None)
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         pairs = self._state_pairs()

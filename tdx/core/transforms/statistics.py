@@ -23,8 +23,9 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
+    TensorDictEntries,
     TimeBehavior,
-    flat_pairs,
+    are_flat,
 )
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, output_keys
@@ -297,14 +298,20 @@ class RunningStatistics(Transform):
             current = statistics.clone()
         return self._map_values(value, current)
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+    def _map_entries(self, entries: Entries) -> None:
         for in_key, out_key in self._pairs:
+            value = entries.get(in_key)
+            if value is not None:
+                entries[out_key] = self._update_and_map(in_key, value)
+            elif not self._missing_tolerance:
+                raise self._missing_key(in_key, entries)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for in_key in self.in_keys:
             value = read(next_tensordict, in_key)
             if value is not None:
                 self._require_for(in_key, value, next_tensordict.ndim)
-                write(next_tensordict, out_key, self._update_and_map(in_key, value))
-            elif not self._missing_tolerance:
-                raise self._missing_key(in_key, next_tensordict)
+        self._map_entries(TensorDictEntries(next_tensordict))
         return next_tensordict
 
     @property
@@ -312,18 +319,11 @@ class RunningStatistics(Transform):
         return all(self._buffers[name] is not None for name in self._names.values())
 
     def _step_dict(self) -> DictStep | None:
-        pairs = flat_pairs(self._pairs)
-        if pairs is None or not self._has_statistics or self._missing_tolerance:
+        if not self._has_statistics or self._missing_tolerance:
             return None
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for in_key, out_key in pairs:
-                value = fields.get(in_key)
-                if value is None:
-                    raise self._missing_key(in_key, fields)
-                fields[out_key] = self._update_and_map(in_key, value)
-
-        return step
+        if not are_flat((*self.in_keys, *self.out_keys)):
+            return None
+        return lambda root, fields: self._map_entries(fields)
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         if not self._has_statistics or self._missing_tolerance or self.lock is not None:

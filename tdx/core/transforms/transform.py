@@ -14,13 +14,15 @@ from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.kernels import (
     ArrayForm,
     ArrayKernel,
+    Chunk,
     ChunkKernel,
     DictStep,
+    Entries,
     StepLimit,
+    TensorDictEntries,
     TimeBehavior,
+    are_flat,
     call_with_tensors,
-    chunk_kernel,
-    dict_step,
     map_entries,
 )
 from tdx.core.transforms.spec_maps import (
@@ -35,7 +37,7 @@ from tdx.core.transforms.spec_maps import (
     unlocked_copy,
 )
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
-from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read
 from tdx.specs import Composite, TensorSpec
 
@@ -202,11 +204,10 @@ class Transform(ChainMember):
     def _overrides(self, *hooks: str) -> bool:
         return any(getattr(type(self), hook) is not getattr(Transform, hook) for hook in hooks)
 
-    def _missing_key(
-        self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
-    ) -> KeyNotFoundError:
-        present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
-        error = missing_key_error(key, list(map(normalize_key, present)), "the TensorDict")
+    def _missing_key(self, key: NestedKey, entries: TensorDictBase | Entries) -> KeyNotFoundError:
+        if isinstance(entries, TensorDictBase):
+            entries = TensorDictEntries(entries)
+        error = missing_key_error(key, list(entries.keys()), "the TensorDict")
         return error.at(transform=type(self).__name__)
 
     def _entry(self, tensordict: TensorDictBase | dict[Any, Any], key: NestedKey) -> Any:
@@ -242,10 +243,15 @@ class Transform(ChainMember):
     # Forms derived from the kernels. A form for dicts or chunks is ignored if a subclass overrides
     # a hook that it stands for below the class that defines the form.
 
+    def _map_entries(self, entries: Entries) -> None:
+        """Map entries key by key, in place."""
+        missing = None if self._missing_tolerance else self._missing_key
+        map_entries(entries, self._pairs, self._apply_transform, missing)
+
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Map the env's output ``[*B]`` key by key, in place."""
-        missing = None if self._missing_tolerance else self._missing_key
-        return map_entries(next_tensordict, self._pairs, self._apply_transform, missing)
+        self._map_entries(TensorDictEntries(next_tensordict))
+        return next_tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Map the output of a step.
@@ -258,12 +264,11 @@ class Transform(ChainMember):
 
     def _step_dict(self) -> DictStep | None:
         """Return :meth:`_step` as a function of plain dicts; ``None`` if it needs TensorDicts."""
+        if not are_flat((*self._in_keys, *self._out_keys)):
+            return None
         missing = None if self._missing_tolerance else self._missing_key
-        return dict_step(self._pairs, self._apply_transform, missing)
-
-    def _step_dict_inplace(self) -> DictStep | None:
-        """Return :meth:`_step_dict` for a caller that owns all values: it may keep them."""
-        return self._step_dict()
+        pairs, kernel = self._pairs, self._apply_transform
+        return lambda root, fields: map_entries(fields, pairs, kernel, missing)
 
     def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         """Return the step of one in-key for arrays of a form. ``None``: this form is missing."""
@@ -273,7 +278,13 @@ class Transform(ChainMember):
         """Return the data hooks as a function of a chunk; ``None`` to run step by step."""
         if self.time_behavior is not TimeBehavior.POINTWISE:
             return None
-        return chunk_kernel(self._pairs, self._apply_transform, self._missing_tolerance)
+
+        def run(chunk: Chunk) -> None:
+            self._map_entries(chunk.steps)
+            map_entries(chunk.resets, self._pairs, self._apply_transform)
+
+        reads, writes = (tuple(pair[place] for pair in self._pairs) for place in (0, 1))
+        return ChunkKernel(run, reads, writes)
 
     def _step_limits(self) -> tuple[StepLimit, ...]:
         """Return the step limits of this stage, if it ends episodes only by counting steps."""
@@ -289,7 +300,9 @@ class Transform(ChainMember):
             tensordict_reset: Output of the reset so far, ``[*B]``; written to.
         """
         if not self._overrides("_call"):
-            return map_entries(tensordict_reset, self._pairs, self._apply_transform)
+            entries = TensorDictEntries(tensordict_reset)
+            map_entries(entries, self._pairs, self._apply_transform)
+            return tensordict_reset
         if self._in_keys and all(read(tensordict_reset, key) is not None for key in self._in_keys):
             return self._call(tensordict_reset)
         return tensordict_reset
@@ -302,13 +315,15 @@ class Transform(ChainMember):
         """Map the env's input ``[*B]`` key by key, in place."""
         pairs = ((outer, inner) for inner, outer in self._inverse_pairs)
         missing = None if self._missing_tolerance else self._missing_key
-        return map_entries(tensordict, pairs, self._inv_apply_transform, missing)
+        map_entries(TensorDictEntries(tensordict), pairs, self._inv_apply_transform, missing)
+        return tensordict
 
     def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the entries of the env's input ``[*B]`` that are present, in place."""
         if not self._overrides("_inv_call"):
             pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
-            return map_entries(tensordict, pairs, self._inv_apply_transform)
+            map_entries(TensorDictEntries(tensordict), pairs, self._inv_apply_transform)
+            return tensordict
         if not self.invertible or any(read(tensordict, key) is None for key in self._out_keys_inv):
             return tensordict
         return self._inv_call(tensordict)

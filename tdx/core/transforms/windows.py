@@ -20,11 +20,11 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
+    TensorDictEntries,
     TimeBehavior,
-    flat_pairs,
+    are_flat,
     implements_together,
     new_column,
-    new_output_column,
     owner,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
@@ -115,39 +115,28 @@ class WindowTransform(ObservationTransform):
         self._earlier[in_key] = window[1:]
         return self._combine(window)
 
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+    def _map_entries(self, entries: Entries) -> None:
         for in_key, out_key in () if self.as_inverse else self._pairs:
-            newest = read(next_tensordict, in_key)
+            newest = entries.get(in_key)
             if newest is not None:
                 # A copy, since the caller may write to the entry itself.
-                write(next_tensordict, out_key, self._push(in_key, newest.clone()))
+                entries[out_key] = self._push(in_key, newest.clone())
             elif not self._missing_tolerance:
-                raise self._missing_key(in_key, next_tensordict)
+                raise self._missing_key(in_key, entries)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        self._map_entries(TensorDictEntries(next_tensordict))
         return next_tensordict
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._call(next_tensordict)
 
     def _step_dict(self) -> DictStep | None:
-        push = self._push
-        return self._dict_step(lambda in_key, newest: push(in_key, newest.clone()))
-
-    def _step_dict_inplace(self) -> DictStep | None:
-        return self._dict_step(self._push)
-
-    def _dict_step(self, push: Callable[[NestedKey, Tensor], Tensor]) -> DictStep | None:
-        pairs = flat_pairs(self._pairs)
-        if self.as_inverse or self._missing_tolerance or pairs is None:
+        if self.as_inverse or self._missing_tolerance:
             return None
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for in_key, out_key in pairs:
-                newest = fields.get(in_key)
-                if newest is None:
-                    raise self._missing_key(in_key, fields)
-                fields[out_key] = push(in_key, newest)
-
-        return step
+        if not are_flat((*self.in_keys, *self.out_keys)):
+            return None
+        return lambda root, fields: self._map_entries(fields)
 
     def _combine_arrays(self, window: list[Array], out: Array) -> None:
         """Write :meth:`_combine` of arrays to another one; overridden only together with it."""
@@ -220,7 +209,12 @@ class WindowTransform(ObservationTransform):
             earlier = self._earlier.get(in_key)
             if earlier is None:
                 earlier = [self._before_reset(entries[0])] * (self._size - 1)
-            pool = _concatenate([*(entry.unsqueeze(0) for entry in earlier), entries])
+            parts = [*(entry.unsqueeze(0) for entry in earlier), entries]
+            pool = None
+            if not any(part.requires_grad for part in parts):
+                shape = self._size - 1 + chunk.length, *entries.shape[1:]
+                pool = new_column(shape, entries, batch_dims=0)
+            pool = torch.cat(parts, out=pool)
             # Step t sees the rows t to t + size - 1 of the pool.
             window = [pool[first : first + chunk.length] for first in range(self._size)]
             result = self._combine_columns(window, len(chunk.batch_size))
@@ -239,7 +233,7 @@ class WindowTransform(ObservationTransform):
         if any(column.requires_grad for column in window):
             return self._combine(window)
         shape = tuple(self._combined_shape(newest.shape))
-        return self._combine(window, new_output_column(shape, newest, batch_dims))
+        return self._combine(window, new_column(shape, newest, batch_dims))
 
     def _repair_after_resets(
         self, chunk: Chunk, in_key: NestedKey, pool: Tensor, result: Tensor, newest: list[Tensor]
@@ -389,13 +383,6 @@ class WindowTransform(ObservationTransform):
     def __getstate__(self) -> dict[str, Any]:
         earlier = {key: [entry.detach() for entry in kept] for key, kept in self._earlier.items()}
         return {**super().__getstate__(), "_earlier": earlier}
-
-
-def _concatenate(parts: list[Tensor]) -> Tensor:
-    if any(part.requires_grad for part in parts):
-        return torch.cat(parts)
-    out = new_column((sum(map(len, parts)), *parts[0].shape[1:]), parts[0])
-    return torch.cat(parts, out=out)
 
 
 def _has_form(entry: Tensor, form: ArrayForm) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from tdx.core.envs.done_flags import expand_mask
 from tdx.core.planned.collectors import Stop
 from tdx.core.planned.columns import CollectedSteps, flatten
 from tdx.core.planned.immediate import ImmediateStages
-from tdx.envs.gym.conversion import Raw
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.envs.gym.values import WrongValueError
 from tdx.foundation.keys import NestedKey
@@ -58,10 +57,7 @@ class ChunkRecorder:
 
     def __init__(self, settings: RowSettings, limits: list[int], stop: Stop, length: int) -> None:
         self.settings, self.length = settings, length
-        self.clocks = [env.clock() for env in settings.envs]
-        self.limits = [
-            min(limit, clock.last) for limit, clock in zip(limits, self.clocks, strict=True)
-        ]
+        self.limits = limits
         self.stops = stop == "any"
         self.store = settings.envs[0].create_store(length * len(settings.envs))
         self.count = self.tried = 0
@@ -74,41 +70,24 @@ class ChunkRecorder:
         self.reset_rows: list[list[int]] = []
         self.reset_observations: list[Any] = []
         self.inputs: dict[NestedKey, Tensor] = {}
-        self.has_reset_first = False
-
-    def settle(self) -> None:
-        """Tell the time limit of each env how many steps the loop has made."""
-        made, env_count = len(self.rewards), len(self.clocks)
-        for row, clock in enumerate(self.clocks):
-            clock.settle((made - row + env_count - 1) // env_count)
 
     def convert(self) -> None:
         """Convert the values of the loop; a wrong value ends the chunk before its step."""
         env_count = len(self.settings.envs)
-        self._reward_rows = self._convert_or_cut(lambda: reward_rows(self.rewards))
-        self.observations = self._convert_or_cut(lambda: self.store.rows(self.count * env_count))
-
-    def _convert_or_cut(self, convert: Callable[[], Any]) -> Any:
         while True:
+            size = self.count * env_count
             try:
-                return convert()
+                self._reward_rows = reward_rows(self.rewards[:size])
+                self.observations = self.store.rows(size)
+                return
             except WrongValueError as wrong:
-                step, row = divmod(wrong.index or 0, len(self.settings.envs))
+                step, row = divmod(wrong.index or 0, env_count)
                 self.fail(self._with_row(wrong, row), wrong, count=step)
 
     def _with_row(self, wrong: WrongValueError, row: int) -> Exception:
         """Return the error with the name of the env and its row."""
         env = self.settings.envs[row]
         return env.failure("step", wrong, None if self.settings.single else row)
-
-    def steps_with_first_reset(self) -> list[Callable[[Any], Raw]]:
-        """Return the step of each env; it resets an env that was never reset."""
-        pairs = zip(self.settings.envs, self.clocks, strict=True)
-        return [env.with_first_reset(clock) for env, clock in pairs]
-
-    def ended(self, index: int, row: int, terminated: Any, truncated: Any) -> EndedRow:
-        """Return how an episode ended, also if the time limit of the env ended it."""
-        return row, terminated, truncated or index >= self.clocks[row].last
 
     def end_rows(
         self,
@@ -139,16 +118,14 @@ class ChunkRecorder:
         self.times.append(index + 1)
         self.reset_rows.append(rows)
         for row in rows:
-            env, clock = self.settings.envs[row], self.clocks[row]
-            clock.settle(index + 1)
+            env = self.settings.envs[row]
             try:
                 self.reset_observations.append(env.keep(env.reset()))
             except Exception as error:
                 self._undo_reset()
                 at = None if self.settings.single else row
                 raise env.failure("reset", error, at) from error
-            clock.restart(index + 1)
-            self.limits[row] = min(index + self.settings.max_episode_steps, clock.last)
+            self.limits[row] = index + self.settings.max_episode_steps
 
     def _root_after_reset(
         self, root: dict[NestedKey, Any], observed: Sequence[Any]
@@ -174,18 +151,9 @@ class ChunkRecorder:
         self, error: Exception, cause: Exception | None = None, count: int | None = None
     ) -> None:
         """Keep only the complete steps, and store the error that follows them."""
-        self.settle()
-        env_count = len(self.settings.envs)
         if isinstance(error, WrongValueError):
             error = self._with_row(error, error.index or 0)
-        self.count = len(self.rewards) // env_count if count is None else count
-        complete = self.count * env_count
-        self.observations = self.observations[:complete]
-        del self.rewards[complete:]
-        self.ends = [end for end in self.ends if end[0] < self.count]
-        while self.times and self.times[-1] >= self.count:
-            # The reset belongs to an incomplete step.
-            self._undo_reset()
+        self.count = len(self.rewards) // len(self.settings.envs) if count is None else count
         self.stopped = False
         if cause is not None and cause is not error:
             error.__cause__ = cause
@@ -205,16 +173,31 @@ class ChunkRecorder:
             observed[row] = self.reset_observations[start + offset]
         return observed
 
-    def result(self) -> CollectedSteps:
-        """Return the recorded steps as columns."""
+    def result(self, first: Mapping[NestedKey, Tensor]) -> CollectedSteps:
+        """Return the complete steps as columns.
+
+        Args:
+            first: Root entries before the first step, ``[*B, ...]``.
+        """
         settings, count, env_count = self.settings, self.count, len(self.settings.envs)
-        result = CollectedSteps(count, stopped=self.stopped, error=self.error, inputs=self.inputs)
+        result = CollectedSteps(
+            count,
+            settings.batch_size,
+            first,
+            stopped=self.stopped,
+            error=self.error,
+            inputs={key: value[:count] for key, value in self.inputs.items()},
+        )
         if not count:
             return result
+        while self.times and self.times[-1] >= count:
+            # The reset belongs to an incomplete step.
+            self._undo_reset()
         raw, shape = settings.envs[0], (count, *settings.batch_size)
         flags = np.zeros((2, count, env_count, 1), np.bool_)
         for index, row, terminated, truncated in self.ends:
-            flags[:, index, row, 0] = terminated, truncated
+            if index < count:
+                flags[:, index, row, 0] = terminated, truncated
         flags = flags.reshape(2, *shape, 1)
         result.steps = {
             **unflatten(stack_observations(raw, self.observations[: count * env_count]), shape),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
-from gymnasium.error import ResetNeeded
 from torch import Tensor
 
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
@@ -16,7 +14,7 @@ from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms.kernels import ArrayForm, StepLimit
 from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
-from tdx.envs.gym.policy_loops import step_env_with_policy, step_envs_with_policy
+from tdx.envs.gym.policy_loops import step_with_policy
 from tdx.envs.gym.single_env import NEVER, RawEnv
 from tdx.foundation.keys import NestedKey
 
@@ -76,7 +74,7 @@ class GymRows:
                 replace(
                     env,
                     reset=meter.timed(reset, env.reset),
-                    clock=partial(env.clock, measured=partial(meter.timed, step)),
+                    step=meter.timed(step, env.step),
                 )
                 for env in envs
             )
@@ -115,55 +113,30 @@ class GymCollector:
         """See :class:`~tdx.core.planned.collectors.Collector`."""
         settings = self.settings
         recorder = ChunkRecorder(settings, self._first_limits(first), stop, length)
-        settings.immediate.begin(self._array_forms(recorder), length)
+        lead, forms = tuple(settings.batch_size), recorder.store.forms
+        forms = {key: ArrayForm((*lead, *form.shape), form.dtype) for key, form in forms.items()}
+        settings.immediate.begin(forms, length)
         try:
-            return self._recorded(recorder, inputs, first, length)
+            if isinstance(inputs, OpenLoopActions):
+                block = inputs.draw(length)
+                if block.length and settings.single:
+                    step_env(recorder, settings.envs[0].decode(block.inner))
+                elif block.length:
+                    pairs = zip(settings.envs, block.inner.unbind(1), strict=True)
+                    by_env = [env.decode(rows) for env, rows in pairs]
+                    step_envs(recorder, list(zip(*by_env, strict=True)))
+                recorder.convert()
+                block.keep(recorder.tried)
+                if block.error is not None and recorder.error is None and not recorder.stopped:
+                    recorder.fail(block.error)
+                recorder.inputs = block.columns
+            else:
+                assert isinstance(inputs, PolicyActions)
+                step_with_policy(recorder, inputs, first)
+                recorder.convert()
+            return recorder.result(first)
         finally:
-            recorder.settle()
             settings.immediate.finish()
-
-    def _recorded(
-        self,
-        recorder: ChunkRecorder,
-        inputs: ActionSource,
-        first: Mapping[NestedKey, Tensor],
-        length: int,
-    ) -> CollectedSteps:
-        settings = self.settings
-        if isinstance(inputs, OpenLoopActions):
-            block = inputs.draw(length)
-            if block.length and settings.single:
-                step_env(recorder, settings.envs[0].decode(block.inner))
-            elif block.length:
-                step_envs(recorder, self._decode(block.inner))
-            recorder.settle()
-            recorder.convert()
-            block.keep(recorder.tried)
-            if block.error is not None and recorder.error is None and not recorder.stopped:
-                recorder.fail(block.error)
-            recorder.inputs = {key: value[: recorder.count] for key, value in block.columns.items()}
-        else:
-            assert isinstance(inputs, PolicyActions)
-            (step_env_with_policy if settings.single else step_envs_with_policy)(
-                recorder, inputs, first
-            )
-            recorder.settle()
-            recorder.convert()
-            recorder.inputs = {
-                key: value[: recorder.count] for key, value in recorder.inputs.items()
-            }
-        return recorder.result()
-
-    def _array_forms(self, recorder: ChunkRecorder) -> Mapping[NestedKey, ArrayForm]:
-        """Return the form of each entry of a step that is an array, ``[*B, ...]``."""
-        lead, forms = tuple(self.settings.batch_size), recorder.store.forms
-        return {key: ArrayForm((*lead, *form.shape), form.dtype) for key, form in forms.items()}
-
-    def _decode(self, inner: Any) -> Sequence[Sequence[Any]]:
-        """Return the actions of each step, one for each env."""
-        envs = self.settings.envs
-        by_env = [env.decode(inner[:, index]) for index, env in enumerate(envs)]
-        return list(zip(*by_env, strict=True))
 
     def _first_limits(self, first: Mapping[NestedKey, Tensor]) -> list[int]:
         """Return the step at which the current episode of each env is truncated by the chain."""
@@ -181,46 +154,29 @@ class GymCollector:
 def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
     """Step one env with given actions."""
     env, limit = recorder.settings.envs[0], recorder.limits[0]
-    step, put = recorder.clocks[0].step, recorder.store.putter()
-    add_reward = recorder.rewards.append
+    step, put = env.step_with_first_reset(), recorder.store.putter()
+    next_step, add_reward = env.step, recorder.rewards.append
     index = -1
     try:
         for index, action in enumerate(actions):
             observation, reward, terminated, truncated, _ = step(action)
+            step = next_step
             put(index, observation)
             add_reward(reward)
             if terminated or truncated or index >= limit:
-                if recorder.end_rows(index, [recorder.ended(index, 0, terminated, truncated)]):
+                if recorder.end_rows(index, [(0, terminated, truncated)]):
                     break
                 limit = recorder.limits[0]
         recorder.count = recorder.tried = index + 1
-    except ResetNeeded as error:
-        if index or recorder.has_reset_first:
-            recorder.tried = index + 1
-            recorder.fail(env.failure("step", error), error)
-        else:
-            _reset_first(recorder, env, actions)
     except Exception as error:
         recorder.tried = index + 1
         recorder.fail(env.failure("step", error), error)
 
 
-def _reset_first(recorder: ChunkRecorder, env: RawEnv, actions: Sequence[Any]) -> None:
-    """Reset an env that was never reset, as a single step does."""
-    recorder.has_reset_first = True
-    try:
-        env.reset()
-    except Exception as error:
-        recorder.tried = 1
-        recorder.fail(env.failure("reset", error), error)
-    else:
-        step_env(recorder, actions)
-
-
 def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None:
     """Step several envs in turns with given actions."""
     envs, limits = recorder.settings.envs, recorder.limits
-    steps = recorder.steps_with_first_reset()
+    steps = [env.step_with_first_reset() for env in envs]
     put, add_reward, position = recorder.store.putter(), recorder.rewards.append, -1
     index, row, env = -1, 0, envs[0]
     try:
@@ -232,7 +188,7 @@ def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None
                 put(position := position + 1, observation)
                 add_reward(reward)
                 if terminated or truncated or index >= limits[row]:
-                    ended_rows.append(recorder.ended(index, row, terminated, truncated))
+                    ended_rows.append((row, terminated, truncated))
             if ended_rows and recorder.end_rows(index, ended_rows):
                 break
         recorder.count = recorder.tried = index + 1

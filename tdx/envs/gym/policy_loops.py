@@ -10,122 +10,34 @@ import torch
 from torch import Tensor
 
 from tdx.core.planned.actions import PolicyActions
-from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
+from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.foundation.keys import NestedKey
 
 NO_ENTRIES: Mapping[NestedKey, Tensor] = {}
 
 
-def step_env_with_policy(
+def step_with_policy(
     recorder: ChunkRecorder, inputs: PolicyActions, first: Mapping[NestedKey, Tensor]
 ) -> None:
-    """Step one env with a policy, without the work that several envs need."""
-    settings, env, columns = recorder.settings, recorder.settings.envs[0], EntryColumns()
-    (step,), next_step = recorder.steps_with_first_reset(), recorder.clocks[0].step
-    put = recorder.store.putter(False)
-    check, run_stages, act = inputs.check, settings.immediate.step, inputs.policy.act
-    add_reward, immediate = recorder.rewards.append, settings.immediate
-    read_entries = recorder.store.reader(None, immediate.arrays, immediate.wanted)
-    decode = ActionDecoder(settings.envs, inputs, True)
-    read_action = _action_reader(settings, inputs, decode)
-    add_results = StepResults(1, True, immediate.reads)
-    writes_only_action = decode.is_direct and inputs.policy.writes == ("action",)
-    add_action = columns.values("action").append if writes_only_action else None
-    reads_back, limit, count = _reads_back(inputs), recorder.limits[0], 0
-    root: dict[NestedKey, Any] = dict(first)
-    try:
-        for index in range(recorder.length):
-            written = act(root)
-            action, handed_out = read_action(written)
-            try:
-                observation, reward, terminated, truncated, _ = step(action)
-                put(index, observation)
-            except Exception as error:
-                raise check.explain(written.get, env.failure("step", error)) from error
-            step = next_step
-            add_reward(reward)
-            if add_action is not None:
-                add_action(written["action"])
-            else:
-                columns.add(written, handed_out)
-            if reads_back:
-                root.update(written)
-                root.update(handed_out)
-            is_over = terminated or truncated or index >= limit
-            ended_rows: list[EndedRow] = []
-            if is_over:
-                ended_rows.append(recorder.ended(index, 0, terminated, truncated))
-            entries = read_entries()
-            if add_results.needed:
-                add_results(entries, [reward], ended_rows)
-            root.update(run_stages(root, entries))
-            count = index + 1
-            if is_over:
-                if recorder.end_rows(index, ended_rows, root):
-                    break
-                limit = recorder.limits[0]
-        recorder.count = count
-    except Exception as error:
-        recorder.fail(error, count=count)
-    recorder.inputs = columns.stack(recorder.count)
-
-
-def _action_reader(
-    settings: RowSettings, inputs: PolicyActions, decode: ActionDecoder
-) -> Callable[[Mapping[NestedKey, Tensor]], tuple[Any, Mapping[NestedKey, Tensor]]]:
-    """Return the function that checks and converts what a policy wrote for one env.
-
-    The function returns the action, and what the inverse of the chain hands out.
-    """
-    codec = decode.codecs[0]
-    if codec is None:
-
-        def read(
-            written: Mapping[NestedKey, Tensor],
-        ) -> tuple[Any, Mapping[NestedKey, Tensor]]:
-            inputs.check(written.get)
-            (action,), handed_out = decode(written)
-            return action, handed_out
-
-        return read
-    decode_value, is_exact = codec.decode, inputs.check.fast_check()
-
-    def read_directly(
-        written: Mapping[NestedKey, Tensor],
-    ) -> tuple[Any, Mapping[NestedKey, Tensor]]:
-        action = written["action"]
-        if not is_exact(action):
-            inputs.check(written.get)
-        return decode_value(action), NO_ENTRIES
-
-    return read_directly
-
-
-def _reads_back(inputs: PolicyActions) -> bool:
-    """Return True if the policy reads what it wrote in the step before."""
-    written = {*inputs.policy.writes, *inputs.inverse.handed_out}
-    return not written.isdisjoint(inputs.policy.reads)
-
-
-def step_envs_with_policy(
-    recorder: ChunkRecorder, inputs: PolicyActions, first: Mapping[NestedKey, Tensor]
-) -> None:
-    """Step several envs with a policy, which reads the output of the immediate stages."""
+    """Step one env, or several in turns, with a policy that reads the output of their stages."""
     settings, columns = recorder.settings, EntryColumns()
-    check, run_stages, act = inputs.check, settings.immediate.step, inputs.act
-    steps = recorder.steps_with_first_reset()
+    envs, immediate, single = settings.envs, settings.immediate, settings.single
+    check, run_stages, act = inputs.check, immediate.step, inputs.policy.act
+    steps = [env.step_with_first_reset() for env in envs]
     put, add_reward = recorder.store.putter(False), recorder.rewards.append
-    immediate = settings.immediate
-    read_entries = recorder.store.reader(len(steps), immediate.arrays, immediate.wanted)
-    decode = ActionDecoder(settings.envs, inputs, False)
-    add_results = StepResults(len(steps), False, immediate.reads)
-    root: dict[NestedKey, Any] = dict(first)
+    rows = None if single else len(envs)
+    read_entries = recorder.store.reader(rows, immediate.arrays, immediate.wanted)
+    decode = ActionDecoder(envs, inputs, single)
+    add_results = StepResults(len(envs), single, immediate.reads)
+    reads_back = not {*inputs.policy.writes, *inputs.inverse.handed_out}.isdisjoint(
+        inputs.policy.reads
+    )
+    limits, root = recorder.limits, dict[NestedKey, Any](first)
     count, position = 0, -1
     try:
         for index in range(recorder.length):
             written = act(root)
-            check(written.get)
             actions, handed_out = decode(written)
             ended_rows: list[EndedRow] = []
             for row, step in enumerate(steps):
@@ -133,17 +45,20 @@ def step_envs_with_policy(
                     observation, reward, terminated, truncated, _ = step(actions[row])
                     put(position := position + 1, observation)
                 except Exception as error:
-                    located = settings.envs[row].failure("step", error, row)
+                    located = envs[row].failure("step", error, None if single else row)
                     raise check.explain(written.get, located) from error
                 add_reward(reward)
-                if terminated or truncated or index >= recorder.limits[row]:
-                    ended_rows.append(recorder.ended(index, row, terminated, truncated))
+                if terminated or truncated or index >= limits[row]:
+                    ended_rows.append((row, terminated, truncated))
+            if not index:
+                steps = [env.step for env in envs]
             columns.add(written, handed_out)
-            root.update(written)
-            root.update(handed_out)
+            if reads_back:
+                root.update(written)
+                root.update(handed_out)
             fields = read_entries()
             if add_results.needed:
-                add_results(fields, recorder.rewards[-len(steps) :], ended_rows)
+                add_results(fields, recorder.rewards[-len(envs) :], ended_rows)
             root.update(run_stages(root, fields))
             count = index + 1
             if ended_rows and recorder.end_rows(index, ended_rows, root):
@@ -177,42 +92,46 @@ class EntryColumns:
 
 
 class ActionDecoder:
-    """Converts the output of a policy to the actions of the envs.
+    """Checks the output of a policy, and converts it to the actions of the envs.
 
     Args:
         envs: The envs.
         inputs: The policy, with the inverse of the chain.
         single: True without a batch dim.
-
-    Attributes:
-        codecs: Codec of the entry ``action`` of each env; ``None`` if it takes something else.
-        is_direct: True if each env takes this entry.
     """
 
     def __init__(self, envs: Sequence[RawEnv], inputs: PolicyActions, single: bool) -> None:
         self._envs, self._inputs, self._single = envs, inputs, single
-        inverse = inputs.inverse
-        is_tensor = inverse.action_keys == ("action",) and not inverse.stages
-        self.codecs = [env.conversion.action.value if is_tensor else None for env in envs]
-        self.is_direct = None not in self.codecs
-        shared = {None if codec is None else codec.decode_rows for codec in self.codecs}
-        self._decode_rows = shared.pop() if len(shared) == 1 and not single else None
+        inverse, codecs = inputs.inverse, [env.conversion.action.value for env in envs]
+        # Functions of the entry `action`, if each env takes it as it is.
+        self._decode: list[Callable[[Tensor], Any]] = []
+        self._decode_all: Callable[[Tensor], Sequence[Any]] | None = None
+        if inverse.action_keys == ("action",) and not inverse.stages and None not in codecs:
+            self._decode = [codec.decode for codec in codecs if codec is not None]
+            shared = {codec.decode_rows for codec in codecs if codec is not None}
+            if single:
+                decode = self._decode[0]
+                self._decode_all = lambda action: (decode(action),)
+            elif len(shared) == 1:
+                self._decode_all = shared.pop()
         self._is_exact = inputs.check.fast_check()
 
     def __call__(
         self, written: Mapping[NestedKey, Tensor]
     ) -> tuple[Sequence[Any], Mapping[NestedKey, Tensor]]:
-        if self.is_direct:
-            action = written["action"]
-            if self._decode_rows is not None and self._is_exact(action):
-                return self._decode_rows(action), NO_ENTRIES
-            parts = (action,) if self._single else action.unbind(0)
-            pairs = zip(self.codecs, parts, strict=True)
-            return [codec.decode(part) for codec, part in pairs if codec is not None], NO_ENTRIES
+        """Return the action of each env, and what the inverse of the chain hands out."""
+        if self._decode and self._is_exact(action := written["action"]):
+            if self._decode_all is not None:
+                return self._decode_all(action), NO_ENTRIES
+        else:
+            self._inputs.check(written.get)
+        if self._decode:
+            parts = (written["action"],) if self._single else written["action"].unbind(0)
+            return [decode(part) for decode, part in zip(self._decode, parts, strict=True)], {}
         inner, handed_out = self._inputs.apply_inverse(written)
-        inputs = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
-        pairs_of_rows = zip(self._envs, inputs, strict=True)
-        return [env.decode(part)[0] for env, part in pairs_of_rows], handed_out
+        rows = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
+        pairs = zip(self._envs, rows, strict=True)
+        return [env.decode(row)[0] for env, row in pairs], handed_out
 
 
 class StepResults:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.error import ResetNeeded
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
@@ -183,76 +182,6 @@ def _create_step(
 NEVER = 2**62
 """A step that no rollout reaches."""
 
-# Whoever replaces these steps wants them to be called.
-_OWN_STEPS = {OrderEnforcing: OrderEnforcing.step, TimeLimit: TimeLimit.step}
-_TIME_TOO = "time_too"
-"""Attribute of a step that a meter measures: measures another function in the same way."""
-
-
-class EpisodeClock:
-    """Knows at which step of a loop the time limit of an env truncates its episode.
-
-    Its step skips ``TimeLimit`` and ``OrderEnforcing``, which ``gymnasium.make`` adds and which
-    take up to a tenth of a step of a small env. At its end the loop tells ``TimeLimit`` how many
-    steps it has made.
-
-    Args:
-        env: Single Gymnasium env.
-        measured: Returns a step that is measured. ``None``: nothing is measured.
-
-    Example:
-        >>> import gymnasium
-        >>> env = gymnasium.make("CartPole-v1", max_episode_steps=3, disable_env_checker=True)
-        >>> _ = env.reset(seed=0)
-        >>> clock = EpisodeClock(env)
-        >>> clock.last
-        2
-        >>> _ = [clock.step(0) for _ in range(2)]
-        >>> clock.settle(2)
-        >>> EpisodeClock(env).last
-        0
-    """
-
-    def __init__(self, env: Any, measured: Callable[[Step], Step] | None = None) -> None:
-        limit, inner = None, env
-        if type(env) is TimeLimit and _is_original(env) and env._elapsed_steps is not None:
-            limit, inner = env, env.env
-        self.has_episode = (
-            type(inner) is OrderEnforcing and _is_original(inner) and inner._has_reset is True
-        )
-        """True if the step cannot raise ``ResetNeeded``."""
-        step = inner.env.step if self.has_episode else env.step
-        measured = measured or getattr(vars(env).get("step"), _TIME_TOO, None)
-        self.step: Step = step if measured is None else measured(step)
-        """Makes a step, which the time limit does not truncate."""
-        self.last = NEVER
-        """The step after which the time limit truncates the episode."""
-        self._limit: Any = limit if self.has_episode else None
-        self._start, self._is_running = 0, False
-        self.restart(0)
-
-    def restart(self, index: int) -> None:
-        """Take note that step ``index`` is the next one, after a reset of the env."""
-        if self._limit is not None:
-            self._start = index - self._limit._elapsed_steps
-            self.last = self._start + self._limit._max_episode_steps - 1
-            self._is_running = True
-
-    def settle(self, count: int) -> None:
-        """Tell the time limit that ``count`` steps of the loop have been made."""
-        if self._is_running:
-            self._limit._elapsed_steps = count - self._start
-            self._is_running = False
-
-
-def _is_original(wrapper: Any) -> bool:
-    """Return True if the step of a wrapper is the one that Gymnasium gave its class.
-
-    It may be measured.
-    """
-    kind, own = type(wrapper), vars(wrapper).get("step")
-    return kind.step is _OWN_STEPS[kind] and (own is None or hasattr(own, _TIME_TOO))
-
 
 @dataclass(frozen=True, slots=True)
 class RawEnv:
@@ -261,22 +190,22 @@ class RawEnv:
     Values of several steps are converted at once, which costs a tenth of a TensorDict per step.
 
     Args:
+        step: Makes a step.
         reset: Resets the env with the pending seed, and returns the observation.
         keep: Copies an observation, so that it shares no memory with the env.
         stack: Converts copied observations to entries ``[T, ...]``.
         decode: Converts the actions in a TensorDict ``[T]`` to a sequence for ``step``.
         conversion: Conversion of single values from and to TensorDicts.
         create_store: Returns memory for a number of observations.
-        clock: Returns the step of a loop, and when the time limit of the env ends an episode.
     """
 
+    step: Step
     reset: Callable[[], Any]
     keep: Callable[[Any], Any]
     stack: Callable[[Sequence[Any]], dict[str, Any]]
     decode: Callable[[TensorDictBase], Sequence[Any]]
     conversion: Conversion
     create_store: Callable[[int], ObservationStore]
-    clock: Callable[..., EpisodeClock]
 
     @property
     def flat(self) -> bool:
@@ -309,11 +238,9 @@ class RawEnv:
 
         return replace(self, keep=keep, create_store=create)
 
-    def with_first_reset(self, clock: EpisodeClock) -> Callable[[Any], Raw]:
+    def step_with_first_reset(self) -> Step:
         """Return the step; it resets an env that was never reset, as a single step does."""
-        step, reset = clock.step, self.reset
-        if clock.has_episode:
-            return step
+        step, reset = self.step, self.reset
 
         def step_after_reset(action: Any) -> Raw:
             try:
@@ -359,8 +286,7 @@ def create_raw_env(
     if action.array_dtype is not None:
         many = _array_action
     create = partial(create_store, conversion)
-    clock = partial(EpisodeClock, env)
-    return RawEnv(reset, *functions, many, conversion, create, clock)
+    return RawEnv(env.step, reset, *functions, many, conversion, create)
 
 
 _Functions = tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]

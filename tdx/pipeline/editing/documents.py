@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tdx.foundation.container import UnsyncedError, make_folders
 from tdx.foundation.errors import ArgumentError, OutputError, PipelineError, StorageError
-from tdx.foundation.files import UnsyncedError, atomic_write, make_folders, report_write_errors
+from tdx.foundation.files import atomic_write, report_write_errors
 from tdx.foundation.settings import state_path
 from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.pipeline.file.pipeline_file import PipelineFile

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -13,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tdx.foundation.container import lock_file, make_folders
 from tdx.foundation.errors import StorageError, TdxError
-from tdx.foundation.files import make_folders
 from tdx.foundation.settings import state_path
 from tdx.pipeline.conversions import from_flags, to_flags
 from tdx.pipeline.draft import Draft, DraftStage
@@ -352,12 +351,10 @@ class SessionStore:
             holder = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return None
-        try:
-            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(holder)
-            return None
-        return holder
+        if lock_file(holder):
+            return holder
+        os.close(holder)
+        return None
 
     def _remove(self, path: Path) -> None:
         with suppress(OSError):

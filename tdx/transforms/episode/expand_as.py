@@ -7,11 +7,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.kernels import Chunk, ChunkKernel
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, Entries, TensorDictEntries
 from tdx.core.transforms.spec_maps import missing_key_error, output_keys, with_entries
 from tdx.foundation.errors import ArgumentError, TdxError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
-from tdx.foundation.tensordicts import read, write
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite, TensorSpec
 
 
@@ -87,24 +87,25 @@ class ExpandAs(Transform):
             ) from error
         return wide
 
-    def _expand_entry(self, tensordict: TensorDictBase, shape: torch.Size | None) -> TensorDictBase:
+    def _expand_entry(self, entries: Entries, shape: torch.Size | None) -> None:
         """Expand the entry, if present, to the shape of the reference, or else to ``shape``."""
         (in_key,), (out_key,) = self.in_keys, self.out_keys
-        value, reference = read(tensordict, in_key), read(tensordict, self.ref_key)
+        value, reference = entries.get(in_key), entries.get(self.ref_key)
         shape = shape if reference is None else reference.shape
         if value is not None and shape is not None:
-            write(tensordict, out_key, _expand(value, shape, in_key, self.ref_key))
-        return tensordict
+            entries[out_key] = _expand(value, shape, in_key, self.ref_key)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         self._require_entries(next_tensordict)
-        return self._expand_entry(next_tensordict, None)
+        self._expand_entry(TensorDictEntries(next_tensordict), None)
+        return next_tensordict
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         # The reference may be a reward, which a reset does not return.
-        return self._expand_entry(tensordict_reset, self._shape)
+        self._expand_entry(TensorDictEntries(tensordict_reset), self._shape)
+        return tensordict_reset
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance or self._shape is None:
@@ -112,16 +113,12 @@ class ExpandAs(Transform):
         return ChunkKernel(self._run_chunk, (*self.in_keys, self.ref_key), tuple(self.out_keys))
 
     def _run_chunk(self, chunk: Chunk) -> None:
-        (in_key,), (out_key,), shape = self.in_keys, self.out_keys, self._shape
-        assert shape is not None
-        for key in (in_key, self.ref_key):
+        assert self._shape is not None
+        for key in (*self.in_keys, self.ref_key):
             if key not in chunk.steps:
                 raise self._missing_key(key, chunk.steps)
-        for columns, count in ((chunk.steps, chunk.length), (chunk.resets, len(chunk.times))):
-            value, reference = columns.get(in_key), columns.get(self.ref_key)
-            if value is not None:
-                whole = torch.Size((count, *shape)) if reference is None else reference.shape
-                columns[out_key] = _expand(value, whole, in_key, self.ref_key)
+        self._expand_entry(chunk.steps, None)
+        self._expand_entry(chunk.resets, torch.Size((len(chunk.times), *self._shape)))
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Expand the entry of stored data ``[*B]``, in place."""

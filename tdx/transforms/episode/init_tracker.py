@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from tensordict import TensorDictBase
@@ -75,7 +73,7 @@ class InitTracker(Transform):
         # Copying an array is the fastest way to create a tensor on the CPU.
         unset, tensor = np.zeros(group.shape, np.bool_).copy, torch.from_numpy
 
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+        def step(root: Entries, fields: Entries) -> None:
             fields[name] = tensor(unset())
 
         return step

@@ -16,6 +16,7 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import init_reset_states
 from tdx.core.transforms.spec_maps import broadcasts_to, with_entries
+from tdx.foundation.accelerators import target_device
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.foundation.tensordicts import read, write
@@ -281,7 +282,7 @@ class TensorDictPrimer(Transform):
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move the values for use without an env to a device."""
-        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        device = target_device(*args, **kwargs)
         if device is not None:
             self._given, self._primers = self._given.to(device), self._primers.to(device)
         return super().to(*args, **kwargs)

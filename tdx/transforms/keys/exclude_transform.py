@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensordict import TensorDictBase
 
 from tdx.core.transforms import TimeBehavior
@@ -87,9 +85,10 @@ class ExcludeTransform(KeyFilter):
         if self.inverse or any(isinstance(name, tuple) for name in names):
             return None
 
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+        def step(root: Entries, fields: Entries) -> None:
             for name in names:
-                fields.pop(name, None)  # type: ignore[arg-type]
+                if fields.get(name) is not None:
+                    del fields[name]
 
         return step
 

@@ -9,7 +9,14 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries, flat_pairs
+from tdx.core.transforms.kernels import (
+    Chunk,
+    ChunkKernel,
+    DictStep,
+    Entries,
+    TensorDictEntries,
+    are_flat,
+)
 from tdx.core.transforms.spec_maps import (
     KeyPairs,
     normalize_keys,
@@ -19,7 +26,6 @@ from tdx.core.transforms.spec_maps import (
 )
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, parent_key
-from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite
 
 
@@ -67,33 +73,20 @@ class RenameTransform(Transform):
 
     # Data
 
-    def _rename(self, tensordict: TensorDictBase, pairs: KeyPairs, strict: bool) -> TensorDictBase:
+    def _rename(self, entries: Entries, pairs: KeyPairs, strict: bool) -> None:
         for old, new in pairs:
-            value = read(tensordict, old)
+            value = entries.get(old)
             if value is not None:
-                write(tensordict, new, value)
+                entries[new] = value
                 if not self.create_copy:
-                    tensordict.del_(old)
+                    del entries[old]
             elif strict and not self._missing_tolerance:
-                raise self._missing_key(old, tensordict)
-        return tensordict
+                raise self._missing_key(old, entries)
 
     def _step_dict(self) -> DictStep | None:
-        pairs = flat_pairs(self._pairs)
-        if pairs is None or self._missing_tolerance:
+        if self._missing_tolerance or not are_flat((*self.in_keys, *self.out_keys)):
             return None
-        keep = self.create_copy
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for old, new in pairs:
-                value = fields.get(old)
-                if value is None:
-                    raise self._missing_key(old, fields)
-                fields[new] = value
-                if not keep:
-                    del fields[old]
-
-        return step
+        return lambda root, fields: self._rename(fields, self._pairs, strict=True)
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance:
@@ -102,33 +95,30 @@ class RenameTransform(Transform):
         return ChunkKernel(self._rename_columns, old, new, () if self.create_copy else old)
 
     def _rename_columns(self, chunk: Chunk) -> None:
-        for old, new in self._pairs:
-            if old not in chunk.steps:
-                raise self._missing_key(old, chunk.steps)
-            for columns in (chunk.steps, chunk.resets):
-                value = columns.get(old)
-                if value is not None:
-                    columns[new] = value
-                    if not self.create_copy:
-                        del columns[old]
+        self._rename(chunk.steps, self._pairs, strict=True)
+        self._rename(chunk.resets, self._pairs, strict=False)
 
     @property
     def _reversed_inverse_pairs(self) -> KeyPairs:
         return tuple((new, old) for old, new in self._inverse_pairs)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._rename(next_tensordict, self._pairs, strict=True)
+        self._rename(TensorDictEntries(next_tensordict), self._pairs, strict=True)
+        return next_tensordict
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        return self._rename(tensordict_reset, self._pairs, strict=False)
+        self._rename(TensorDictEntries(tensordict_reset), self._pairs, strict=False)
+        return tensordict_reset
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._rename(tensordict, self._reversed_inverse_pairs, strict=True)
+        self._rename(TensorDictEntries(tensordict), self._reversed_inverse_pairs, strict=True)
+        return tensordict
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._rename(tensordict, self._reversed_inverse_pairs, strict=False)
+        self._rename(TensorDictEntries(tensordict), self._reversed_inverse_pairs, strict=False)
+        return tensordict
 
     @property
     def invertible(self) -> bool:

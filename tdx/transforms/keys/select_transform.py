@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from tensordict import TensorDictBase
 
@@ -89,22 +88,28 @@ class SelectTransform(KeyFilter):
     def _step_dict(self) -> DictStep | None:
         if any(isinstance(key, tuple) for key in (*self.selected_keys, *self._known_keys)):
             return None
-        is_kept: dict[str, bool] = {}
+        drop = self._make_drop()
+        return lambda root, fields: drop(fields)
 
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for name in list(fields):
-                if name not in is_kept:
-                    is_kept[name] = bool(self._keys_to_keep([name]))
-                if not is_kept[name]:
-                    del fields[name]
+    def _make_drop(self) -> Callable[[Entries], None]:
+        """Return a function that drops entries in place; it decides once about each key."""
+        is_kept: dict[NestedKey, bool] = {}
 
-        return step
+        def drop(entries: Entries) -> None:
+            for key in list(entries.keys()):
+                if key not in is_kept:
+                    is_kept[key] = bool(self._keys_to_keep([key]))
+                if not is_kept[key]:
+                    del entries[key]
+
+        return drop
 
     def _chunk_kernel(self) -> ChunkKernel | None:
+        drop = self._make_drop()
+
         def run(chunk: Chunk) -> None:
-            for columns in (chunk.steps, chunk.resets):
-                for key in set(columns).difference(self._keys_to_keep(list(columns))):
-                    del columns[key]
+            drop(chunk.steps)
+            drop(chunk.resets)
 
         return ChunkKernel(run, drops=tuple(self._dropped_keys))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.joins import JoinTransform
+from tdx.core.transforms.kernels import Entries
 from tdx.core.transforms.spec_maps import normalize_keys
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, split_key
@@ -92,14 +92,14 @@ class CatTensors(JoinTransform):
             return value if self.dim < value.ndim else value.unsqueeze(-1)
         return value if batch_dims - self.dim <= value.ndim else value.unsqueeze(batch_dims)
 
-    def _join_entries(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _join_entries(self, entries: Entries, batch_dims: int) -> None:
         if not self.in_keys:
             raise ChainError(
                 "CatTensors has no in_keys, and no env to take them from",
                 hint="name the entries to concatenate: in_keys=[...]",
                 where=Where(transform="CatTensors"),
             )
-        return super()._join_entries(tensordict)
+        super()._join_entries(entries, batch_dims)
 
     # Specs
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import LeafSpec, domain_text, shape_text
 from tdx.inspection.overview import Problem
 from tdx.pipeline.conversions import to_command
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.model import EnvConfig, Pipeline
+from tdx.specs.leaf import LeafSpec, domain_text, shape_text
 from tdx.tui.backend.client import RequestError, SupersededError
 from tdx.tui.backend.requests import EnvChoice, InspectChain, ListEnvs
 from tdx.tui.chain_status import NO_PIPELINE

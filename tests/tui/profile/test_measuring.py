@@ -102,7 +102,7 @@ async def test_measurement_is_cancelled_and_its_worker_is_killed() -> None:
         second = backend.ask(endless, worker="profile", on_push=on_push)
         await asyncio.wait_for(received.wait(), PATIENCE)
         os.kill(backend.pids()["profile"], signal.SIGKILL)
-        with pytest.raises(RequestError, match="the worker process ended"):
+        with pytest.raises(RequestError, match="the worker process was killed by SIGKILL"):
             await asyncio.wait_for(_answer(second), PATIENCE)
     finally:
         backend.close()

@@ -1,0 +1,56 @@
+"""Private parts of torch, and what each of them buys; no other module uses them.
+
+``tests/foundation/test_private_parts.py`` fails with the name of the part if a release of torch
+changes one. Attributes that ``torch.nn.Module`` leaves to its subclasses, such as ``_apply``, are
+not meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+
+__all__ = [
+    "TreeSpec",
+    "forward_hooks",
+    "has_hooks",
+    "in_place_count",
+    "is_profiler_enabled",
+    "tree_flatten",
+    "tree_map",
+    "tree_unflatten",
+]
+# The trees are those of users' samples: only this module knows which containers torch.utils.data,
+# torch.vmap and torch.compile take apart, registered ones included.
+
+
+def in_place_count(tensor: Tensor) -> int | None:
+    """Return how often a tensor was written in place; ``None`` if torch does not count it.
+
+    The alternative is a copy of every tensor before each call that may write to it.
+    """
+    # Tensors of the inference mode have no counter.
+    return None if tensor.is_inference() else tensor._version
+
+
+def forward_hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
+    """Return the hooks of a call, before and after ``forward``; both follow later changes.
+
+    Without hooks, ``forward`` can be called directly, or a kernel in its place.
+    """
+    return module._forward_pre_hooks, module._forward_hooks
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return True if a call of a module runs anything but ``forward``."""
+    backward = module._backward_hooks, module._backward_pre_hooks
+    return any((*forward_hooks(module), *backward))
+
+
+def is_profiler_enabled() -> bool:
+    """Return True if a profiler of torch is running; a second one would end it."""
+    return bool(torch._C._autograd._profiler_enabled())

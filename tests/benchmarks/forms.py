@@ -1,0 +1,111 @@
+"""What each form of execution gains that a plan has beside steps on dicts and deferred chunks.
+
+```sh
+python -m tests.benchmarks.forms
+```
+
+runs the same rollout with a form and without it, in turns, and prints the median of the paired
+ratios with its quartiles. Ratios of processor time hold on a machine that is busy too, except for
+worker processes, which are measured in wall time and need two idle processors.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+import tdx
+from tdx.core.plan import build
+from tdx.core.planned import executor, immediate
+from tests.benchmarks.chains import ENV, chain_6, chain_6_env, policy_of_stacks
+from tests.benchmarks.test_pixels import pixels_env
+
+ROUNDS = 21
+Without = Callable[[pytest.MonkeyPatch], None]
+
+
+def without_array_kernels(patch: pytest.MonkeyPatch) -> None:
+    """Run every immediate stage on dicts of tensors."""
+    patch.setattr(immediate, "_array_kernels", lambda planned, forms: None)
+
+
+def without_fused_images(patch: pytest.MonkeyPatch) -> None:
+    """Defer image stages like any other stage."""
+    patch.setattr(build, "fuse_images", lambda base, stages: None)
+
+
+def without_worker_chunks(patch: pytest.MonkeyPatch) -> None:
+    """Request each step from the worker processes."""
+    patch.setattr(executor, "run_in_workers", lambda env, program, inputs, run, start: run)
+
+
+@contextmanager
+def patched(without: Without | None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if without is not None:
+            without(patch)
+        yield
+
+
+def compare(
+    name: str,
+    make: Callable[[], Any],
+    without: Without,
+    steps: int,
+    policy: Any = None,
+    clock: Callable[[], float] = time.process_time,
+) -> None:
+    """Print how many times longer a rollout takes without a form."""
+    ratios = []
+    # Plans are cached with an env, so each side has its own, made with its forms.
+    envs: list[tuple[Any, Without | None]] = []
+    for removed in (None, without):
+        with patched(removed):
+            envs.append((make(), removed))
+    for number in range(ROUNDS + 1):
+        seconds: dict[Without | None, float] = {}
+        for env, removed in envs if number % 2 else envs[::-1]:
+            with patched(removed), torch.no_grad():
+                start = clock()
+                env.rollout(steps, policy, break_when_any_done=False)
+                seconds[removed] = clock() - start
+        if number:
+            ratios.append(seconds[without] / seconds[None])
+    low, _, high = statistics.quantiles(ratios, n=4)
+    print(f"{name:40}{statistics.median(ratios):6.2f} x  ({low:.2f} to {high:.2f})", flush=True)
+    for env, _ in envs:
+        env.close()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    policy = policy_of_stacks()
+
+    def make() -> Any:
+        return chain_6_env("tdx")
+
+    def make_parallel() -> Any:
+        base = tdx.ParallelEnv(8, lambda: tdx.GymEnv(ENV), processes=2)
+        return tdx.TransformedEnv(base, chain_6("tdx"))
+
+    compare("array kernels, Pendulum, MLP policy", make, without_array_kernels, 1000, policy)
+    if find_spec("ale_py"):
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        compare("fused images, Pong", lambda: pixels_env("tdx"), without_fused_images, 100)
+    wall = time.perf_counter
+    compare("worker chunks, 8 Pendulums", make_parallel, without_worker_chunks, 500, clock=wall)
+    compare("worker chunks, MLP policy", make_parallel, without_worker_chunks, 500, policy, wall)
+
+
+if __name__ == "__main__":
+    main()
