@@ -231,8 +231,10 @@ class TdxApp(CrashReportingApp):
 
     def action_help_quit(self) -> None:
         """Show the key that quits, because Ctrl+C does not."""
-        active = (each.binding for each in self.active_bindings.values())
-        key = next((self.get_key_display(each) for each in active if each.id == "app.quit"), None)
+        active = (shown.binding for shown in self.active_bindings.values())
+        key = next(
+            (self.get_key_display(binding) for binding in active if binding.id == "app.quit"), None
+        )
         if key is not None:
             self.notify(f"press {key} to quit")
 
@@ -259,13 +261,13 @@ class TdxApp(CrashReportingApp):
 
 def _declared_bindings(kind: type) -> Iterator[Binding]:
     declared: Sequence[object] = vars(kind).get("BINDINGS", ())
-    for each in declared:
-        if isinstance(each, Binding):
-            yield each
+    for binding in declared:
+        if isinstance(binding, Binding):
+            yield binding
 
 
 def _all_subclasses(kind: type) -> Iterator[type]:
     subclasses: list[type] = kind.__subclasses__()
-    for each in subclasses:
-        yield each
-        yield from _all_subclasses(each)
+    for subclass in subclasses:
+        yield subclass
+        yield from _all_subclasses(subclass)

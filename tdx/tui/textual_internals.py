@@ -53,7 +53,9 @@ class PartialCompositor(Compositor):
 
     def render_partial_update(self) -> ChopsUpdate | None:
         screen = self.size.region
-        regions = [region for each in self._dirty_regions if (region := each.intersection(screen))]
+        regions = [
+            region for dirty in self._dirty_regions if (region := dirty.intersection(screen))
+        ]
         self._dirty_regions.clear()
         if not regions:
             return None
