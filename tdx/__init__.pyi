@@ -155,7 +155,7 @@ from .rollouts.dump.reading import open_dump as open_dump
 from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
-from .rollouts.formats.video import VideoFolder as VideoFolder
+from .rollouts.formats.mp4 import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump

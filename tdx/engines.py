@@ -1,32 +1,28 @@
 """Engines that run numbered tasks in other processes: local ones, Ray, or Slurm.
 
-An engine only starts and watches processes. The tasks are the shards of a dump, or the settings of
-a sweep.
+An engine only starts and watches processes. The tasks are the shards of a dump; the settings of a
+sweep are tasks of this machine only.
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import pickle
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import chdir, contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import chdir, suppress
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import cloudpickle
 
-from tdx.envs.batched.process_options import resolve_start_method, usable_cores
-from tdx.envs.batched.worker import delay_interrupts, end_with_parent, ignore_interrupts
-from tdx.envs.batched.worker_pool import prepare_fork_server
 from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
@@ -36,7 +32,8 @@ from tdx.foundation.errors import (
     install_extra,
     summarize_error,
 )
-from tdx.foundation.processes import adopt_environ, safe_path
+from tdx.foundation.processes import FunctionChild, delay_interrupts, kill_all, usable_cores
+from tdx.foundation.safe_path import safe_path
 
 Item = TypeVar("Item")
 Returned = TypeVar("Returned")
@@ -47,6 +44,7 @@ _RAY_ADDRESS = "RAY_ADDRESS"
 _CONNECT_SECONDS = 5.0
 _SLURM_MINUTES = 24 * 60
 _SLURM_MEMORY_GB = 4
+_POLL_SECONDS = 0.5
 
 
 class Job(Protocol[Returned_co]):
@@ -54,20 +52,22 @@ class Job(Protocol[Returned_co]):
 
     Attributes:
         noun: What a task is, in error messages.
-        log_folder: Folder for the logs of Slurm.
-        is_exclusive: True if each task needs a new process, and all cores of a machine.
-        gpus: Number of GPUs of each task.
     """
 
     @property
     def noun(self) -> str: ...
+    def __call__(self, task: int, /) -> Returned_co: ...
+
+
+class ClusterJob(Job[Returned_co], Protocol[Returned_co]):
+    """A job that Slurm can run too.
+
+    Attributes:
+        log_folder: Folder for the logs of Slurm.
+    """
+
     @property
     def log_folder(self) -> Path: ...
-    @property
-    def is_exclusive(self) -> bool: ...
-    @property
-    def gpus(self) -> int: ...
-    def __call__(self, task: int, /) -> Returned_co: ...
 
 
 class Engine(Protocol[Returned]):
@@ -98,52 +98,82 @@ class Engine(Protocol[Returned]):
 class LocalEngine(Generic[Returned]):
     """Runs tasks in processes of this machine.
 
-    Each process has its own executor, so that a process that dies fails only its own task.
-
     Args:
         job: Job to run.
-        workers: Number of processes. ``None``: one per CPU core, or one if the job is exclusive.
+        workers: Number of processes. ``None``: one per CPU core.
+        reuse: False to run each task in a new process.
     """
 
-    def __init__(self, job: Job[Returned], workers: int | None = None) -> None:
-        self.slots: int | None = workers or (1 if job.is_exclusive else usable_cores())
-        self._job, self._pickled = job, _pickle(job)
-        self._idle: list[ProcessPoolExecutor] = []
-        self._running: dict[Future[Any], tuple[int, ProcessPoolExecutor]] = {}
+    def __init__(
+        self, job: Job[Returned], workers: int | None = None, *, reuse: bool = True
+    ) -> None:
+        self.slots: int | None = workers or usable_cores()
+        self._job, self._pickled, self._reuse = job, _pickle(job), reuse
+        self._idle: list[FunctionChild] = []
+        self._running: dict[Connection, tuple[int, FunctionChild]] = {}
 
     def submit(self, tasks: Sequence[int]) -> None:
         for task in tasks:
             # An interrupt in between would leave a process that close() does not know.
             with delay_interrupts():
-                executor = self._idle.pop() if self._idle else _process_pool(1)
-                with _report_killed_server(), safe_path():
-                    future = executor.submit(_run_pickled, self._pickled, task)
-                self._running[future] = (task, executor)
+                child = self._idle.pop() if self._idle else self._start()
+                self._running[child.connection] = (task, child)
+                # A process that has been killed while it was idle is noticed in collect().
+                with suppress(OSError):
+                    child.connection.send(task)
+
+    def _start(self) -> FunctionChild:
+        return FunctionChild(
+            _run_tasks,
+            (self._pickled,),
+            name=f"the process of a {self._job.noun}",
+            preload=[type(self._job).__module__],
+        )
 
     def collect(self, seconds: float) -> list[tuple[int, Returned | WorkerError]]:
-        found: list[tuple[int, Returned | WorkerError]] = []
-        for future in wait(self._running, seconds, "FIRST_COMPLETED").done:
-            task, executor = self._running.pop(future)
+        collected: list[tuple[int, Returned | WorkerError]] = []
+        for connection in wait(list(self._running), seconds):
+            assert isinstance(connection, Connection)
+            task, child = self._running.pop(connection)
             try:
-                found.append((task, future.result()))
-            except BrokenProcessPool:
-                executor.shutdown(wait=False)
-                message = f"the process of {self._job.noun} {task} was killed"
-                found.append((task, WorkerError(message, hint=_MAIN_HINT)))
+                result, error = connection.recv()
+            except (EOFError, OSError):
+                reason = child.exit_reason
+                message = f"the process of {self._job.noun} {task} {reason}"
+                collected.append((task, WorkerError(message, hint=_MAIN_HINT)))
+                connection.close()
                 continue
-            if self._job.is_exclusive:
-                executor.shutdown()
+            if self._reuse:
+                self._idle.append(child)
             else:
-                self._idle.append(executor)
-        return found
+                connection.close()
+            if error is not None:
+                raise error
+            collected.append((task, result))
+        return collected
 
     def close(self) -> None:
-        executors = [*self._idle, *(executor for _, executor in self._running.values())]
-        for executor in executors:
-            for process in list((executor._processes or {}).values()):
-                process.kill()
-            executor.shutdown(wait=True, cancel_futures=True)
+        children = [*self._idle, *(child for _, child in self._running.values())]
+        kill_all(children)
+        for child in children:
+            child.connection.close()
         self._idle, self._running = [], {}
+
+
+def _run_tasks(connection: Connection, job: bytes) -> None:
+    """Run the tasks whose numbers the parent sends, until it closes the connection."""
+    with suppress(EOFError, OSError):
+        while True:
+            task, error = connection.recv(), None
+            try:
+                result = _run_pickled(job, task)
+            except Exception as raised:
+                result, error = None, raised
+            try:
+                connection.send((result, error))
+            except (pickle.PicklingError, TypeError, AttributeError) as refused:
+                reason = summarize_error(error or refused)
+                connection.send((None, WorkerError(f"the result cannot be sent: {reason}")))
 
 
 def _pickle(job: Job[Any]) -> bytes:
@@ -170,6 +200,18 @@ def _run_pickled(job: bytes, task: int) -> Any:
     return pickle.loads(pickled)(task)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mapping(Generic[Item, Returned]):
+    """The job of :func:`map_in_processes`."""
+
+    function: Callable[[Item], Returned]
+    items: Sequence[Item]
+    noun: str
+
+    def __call__(self, task: int, /) -> Returned:
+        return self.function(self.items[task])
+
+
 def map_in_processes(
     function: Callable[[Item], Returned], items: Sequence[Item], noun: str
 ) -> list[Returned]:
@@ -183,64 +225,46 @@ def map_in_processes(
     Raises:
         WorkerError: A process was killed.
     """
-    with _process_pool(len(items)) as pool:
-        try:
-            with _report_killed_server(), safe_path():
-                results = pool.map(function, items)
-            return list(results)
-        except BrokenProcessPool as error:
-            message = f"the process of one of {len(items)} {noun}s was killed"
-            raise WorkerError(message, hint=_KILLED_HINT) from error
+    engine = LocalEngine(_Mapping(function, items, noun))
+    results: dict[int, Returned] = {}
+    for task, result in run_tasks(engine, len(items)):
+        if isinstance(result, WorkerError):
+            raise result
+        results[task] = result
+    return [results[task] for task in range(len(items))]
 
 
-@contextmanager
-def _report_killed_server() -> Iterator[None]:
-    """Report that the fork server was killed while it started a process.
-
-    Raises:
-        WorkerError: It was.
-    """
-    try:
-        yield
-    except (EOFError, ConnectionError) as error:
-        message = "a process could not be started: the fork server was killed"
-        raise WorkerError(message, hint=_KILLED_HINT) from error
-
-
-def _process_pool(workers: int) -> ProcessPoolExecutor:
-    """Return an executor in processes of this machine, which end with this one.
+def run_tasks(
+    engine: Engine[Returned], count: int
+) -> Generator[tuple[int, Returned | WorkerError]]:
+    """Run tasks once; yield each with its result when it has ended, and close the engine.
 
     Args:
-        workers: Number of processes, at most one per CPU core.
+        engine: The engine.
+        count: Number of tasks.
     """
-    method = resolve_start_method(None)
-    if method == "forkserver":
-        prepare_fork_server()
-    return ProcessPoolExecutor(
-        min(workers, usable_cores()),
-        multiprocessing.get_context(method),
-        _prepare_process,
-        (dict(os.environ), os.getcwd()),
-    )
-
-
-def _prepare_process(environ: dict[str, str], folder: str) -> None:
-    ignore_interrupts()
-    end_with_parent(grace=0.0)
-    adopt_environ(environ)
-    os.chdir(folder)
+    waiting, running = list(range(count)), 0
+    try:
+        while waiting or running:
+            free = len(waiting) if engine.slots is None else engine.slots - running
+            engine.submit(waiting[:free])
+            running += len(waiting[:free])
+            del waiting[:free]
+            for task, result in engine.collect(_POLL_SECONDS):
+                running -= 1
+                yield task, result
+    finally:
+        engine.close()
 
 
 class RayEngine(Generic[Returned]):
     """Runs tasks on a Ray cluster that is already running.
 
-    The cluster is that of ``RAY_ADDRESS``, or the one on this machine. A task of an exclusive job
-    reserves as many CPU cores as the smallest machine has.
+    The cluster is that of ``RAY_ADDRESS``, or the one on this machine.
 
     Args:
         job: Job to run.
-        workers: Number of tasks at a time. ``None``: as many as the cluster has CPU cores for, or
-            one per machine if the job is exclusive.
+        workers: Number of tasks at a time. ``None``: as many as the cluster has CPU cores for.
 
     Raises:
         MissingPackageError: Ray is not installed.
@@ -259,15 +283,7 @@ class RayEngine(Generic[Returned]):
         if self._is_mine:
             _connect_to_ray(ray)
         # Ray would repeat a task without reporting it.
-        options: dict[str, Any] = {"max_retries": 0, "num_cpus": 1}
-        if job.gpus:
-            options["num_gpus"] = job.gpus
-        if job.is_exclusive:
-            nodes = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
-            cores = [each["CPU"] for each in nodes if each.get("CPU")]
-            self.slots = min(workers or len(cores), len(cores))
-            options |= {"num_cpus": min(cores), "max_calls": 1, "scheduling_strategy": "SPREAD"}
-        self._task: Any = ray.remote(**options)(_run_pickled)
+        self._task: Any = ray.remote(max_retries=0, num_cpus=1)(_run_pickled)
         self._job, self._pickled = job, _pickle(job)
 
     def submit(self, tasks: Sequence[int]) -> None:
@@ -351,7 +367,7 @@ class SlurmEngine(Generic[Returned]):
     """
 
     def __init__(
-        self, job: Job[Returned], workers: int | None = None, cluster: str = "slurm"
+        self, job: ClusterJob[Returned], workers: int | None = None, cluster: str = "slurm"
     ) -> None:
         self.slots = workers
         try:
@@ -366,13 +382,9 @@ class SlurmEngine(Generic[Returned]):
         self._job, self._run = job, partial(_run_pickled, _pickle(job))
         self._jobs: list[tuple[int, Any]] = []
         self._executor = submitit.AutoExecutor(job.log_folder, cluster)
-        options: dict[str, Any] = {"cpus_per_task": 1, "mem_gb": _SLURM_MEMORY_GB}
-        if job.is_exclusive:
-            # All memory of the machine, too.
-            options = {"slurm_exclusive": True, "slurm_mem": "0"}
-        if job.gpus:
-            options["gpus_per_node"] = job.gpus
-        self._executor.update_parameters(name="tdx", timeout_min=_SLURM_MINUTES, **options)
+        self._executor.update_parameters(
+            name="tdx", timeout_min=_SLURM_MINUTES, cpus_per_task=1, mem_gb=_SLURM_MEMORY_GB
+        )
 
     def submit(self, tasks: Sequence[int]) -> None:
         from submitit.core.utils import FailedJobError
@@ -427,7 +439,7 @@ ENGINES: dict[str, Callable[[Any, int | None], Engine[Any]]] = {
 }
 
 
-def find_engine(name: str) -> Callable[[Job[Returned], int | None], Engine[Returned]]:
+def find_engine(name: str) -> Callable[[ClusterJob[Returned], int | None], Engine[Returned]]:
     """Return the function that creates an engine from a job and the number of workers.
 
     Args:

@@ -1,9 +1,11 @@
-"""Programs beside Python that some tests need: shells, a browser, git, a compiler."""
+"""What some tests need beside the extras: shells, a browser, git, a compiler, LeRobot."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+from typing import NoReturn
 
 import pytest
 
@@ -23,6 +25,20 @@ def require_program(name: str, *alternatives: str) -> str:
         path = shutil.which(program)
         if path is not None:
             return path
+    _miss(name)
+
+
+def require_lerobot() -> None:
+    """Skip the running test if LeRobot is missing.
+
+    Its requirements exclude the versions of torch and of the Hub that tdx is tested with, so no
+    extra has it: ``pip install --no-deps -r tests/lerobot.txt``.
+    """
+    if importlib.util.find_spec("lerobot") is None:
+        _miss("lerobot")
+
+
+def _miss(name: str) -> NoReturn:
     reason = f"{name} is not installed"
     if os.environ.get(MUST_EXIST):
         pytest.fail(f"{reason}, and {MUST_EXIST} is set", pytrace=False)

@@ -44,10 +44,10 @@ from tdx import (
     record_dump,
     to_html,
 )
+from tdx.cli.html import MAX_BYTES, html_fragment
 from tdx.cli.views import Block, Code, Paragraph
 from tdx.cli.views import Cell as TextCell
 from tdx.contracts import check_contract, freeze
-from tdx.notebook import MAX_BYTES, render_blocks
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs" / "tutorials" / "notebook.ipynb"
@@ -93,9 +93,11 @@ def read(html: str | None) -> _Tags:
     found.close()
     assert set(found.tags) <= {
         *("div", "style", "p", "span", "table", "tr", "th", "td", "pre", "details", "summary"),
-        "tbody",
+        *("figure", "figcaption", "svg", "g", "title", "text", "rect", "line"),
     }
-    assert found.attributes <= {"class", "style"}
+    shapes = {"viewbox", "width", "height", "xml:space", "role", "aria-label", "rx"}
+    places = {"x", "y", "x1", "x2", "y1", "y2"}
+    assert found.attributes <= {"class", "style"} | shapes | places
     return found
 
 
@@ -161,7 +163,7 @@ def test_names_are_escaped() -> None:
     spec = Composite({HOSTILE: Unbounded((2,)), "inner": Composite({HOSTILE: Unbounded(())})})
     pipeline = Pipeline.of(HOSTILE, "RewardSum")
     blocks: list[Block] = [Code(HOSTILE), Paragraph([TextCell(HOSTILE, "bad")])]
-    for html in (to_html(spec), to_html(pipeline), render_blocks(blocks)):
+    for html in (to_html(spec), to_html(pipeline), html_fragment(blocks)):
         assert "<script>alert(1)" in read(html).text
 
 
@@ -232,7 +234,7 @@ def test_rows_above_the_limit_are_counted() -> None:
     assert 0 < shown < 2_000
     assert f"… {2_000 - shown:,} more rows, left out" in found.text
     assert f"{shown - 40:,} more rows" in found.text, "folded rows"
-    read(render_blocks([Code("x" * 50_000)] * 20))
+    read(html_fragment([Code("x" * 50_000)] * 20))
 
 
 def test_html_follows_the_themes_of_the_system_and_notebooks() -> None:

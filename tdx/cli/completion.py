@@ -87,9 +87,9 @@ def complete_name(incomplete: str) -> list[Completion]:
 def complete_export(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx export``, without loading those of plugins."""
     from tdx.foundation.plugins import find_plugins
-    from tdx.rollouts.formats.interface import BUILTIN_FORMATS
+    from tdx.rollouts.formats.interface import builtin_formats
 
-    known = [(each.name, each.title) for each in BUILTIN_FORMATS]
+    known = [(name, kind.title) for name, (kind, _) in builtin_formats().items()]
     known += [(each.name, f"of {each.package}") for each in find_plugins("tdx.exporters")]
     return _matching(incomplete, known)
 
@@ -233,11 +233,11 @@ def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(folder: Any) -> list[str]:
-    from tdx.foundation.confined_files import open_below, open_folder
+    from tdx.foundation.container import Container
     from tdx.foundation.untrusted import parse_json
 
     try:
-        with open_folder(folder) as root, os.fdopen(open_below(root, "chunks.jsonl"), "rb") as file:
+        with Container.open(folder) as root, root.open_file("chunks.jsonl") as file:
             first = parse_json(file.readline(_MAX_LINE), "chunks.jsonl")
         keys = [list(map(str, leaf["key"])) for leaf in first["tracks"]["data"]["leaves"]]
     except (OSError, TdxError, ValueError, KeyError, TypeError):

@@ -12,13 +12,12 @@ from tdx.cli.completion import complete_env, complete_transform
 from tdx.cli.options import Color, PipelineOptions
 from tdx.cli.output import terminal_text, terminal_width
 from tdx.cli.runtime import raw_stream, third_party_code
-from tdx.cli.views import Block, Cell, Heading, Paragraph
+from tdx.cli.views import Block, Cell, Heading, Paragraph, stage_list
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
 from tdx.foundation.text import escape_control_characters
 from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
-from tdx.inspection.leaf import INPUT_PARTS, LeafSpec, SpecText
 from tdx.inspection.spec_report import inspect_spec
 from tdx.pipeline import (
     EnvConfig,
@@ -31,6 +30,7 @@ from tdx.pipeline import (
     write_pipeline,
 )
 from tdx.pipeline.transform_info import strip_markup
+from tdx.specs.leaf import INPUT_PARTS, LeafSpec, SpecText
 
 if TYPE_CHECKING:
     from tdx.inspection.stack_import import StackImport
@@ -91,7 +91,7 @@ class PipelineDialog:
                 self._show_error(error)
                 self._env = replace(self._env, id="")
                 continue
-            self._show(Heading(self._env.id, "specs"), spec_table(leaves, _width()))
+            self._show(Heading(self._env.id, "specs"), spec_table(leaves))
             return
 
     def _ask_env_id(self) -> str:
@@ -154,17 +154,14 @@ class PipelineDialog:
             changes = [change for change in report.stages[-1].changes if change.change != "same"]
             heading = Heading(format_stage(self._stages[-1]))
             if changes:
-                table = comparison_table(changes, _width(), sides=("before", "after"))
+                table = comparison_table(changes, sides=("before", "after"))
                 self._show(heading, table)
             else:
                 self._show(heading, Paragraph([Cell("changes no spec", "dim")]))
             return
         names = [stage.name for stage in report.stages]
-        calls = [
-            Paragraph([Cell(f"{index} ", "dim"), Cell(format_stage(stage))], indent=2)
-            for index, stage in enumerate(self._stages)
-        ]
-        self._show(Heading("chain"), *calls, comparison_table(report.changes, _width(), names))
+        calls = stage_list([format_stage(stage) for stage in self._stages])
+        self._show(Heading("chain"), *calls, comparison_table(report.changes, names))
 
     def _show_error(self, error: TdxError) -> None:
         place = f"{error.where}: " if str(error.where) else ""
@@ -351,7 +348,7 @@ def conversion_comments(found: StackImport) -> list[str]:
 
 
 def _missing_lines(stage: ConvertedStage) -> Iterator[str]:
-    from tdx.pipeline.file.stage_lines import format_disabled_stage
+    from tdx.pipeline.file.pipeline_text import format_disabled_stage
     from tdx.stacks.conversion import Missing
 
     assert isinstance(stage.result, Missing)
@@ -363,7 +360,7 @@ def _missing_lines(stage: ConvertedStage) -> Iterator[str]:
         yield escape_control_characters(line)
     if stage.result.suggestion is not None:
         # A disabled stage, which the app can enable.
-        yield format_disabled_stage(stage.result.suggestion, 0).removeprefix("# ")
+        yield format_disabled_stage(stage.result.suggestion).removeprefix("# ")
 
 
 def _describe(stage: ConvertedStage) -> str:

@@ -412,8 +412,8 @@ class PipelineOptions:
 
 
 TARGET_HELP = (
-    "Env id, pipeline file (- reads stdin), folder of a dump, or with --allow-code a function that "
-    "returns an env: module:function or file.py:function."
+    "Env id, pipeline file (- reads stdin), folder of a dump or of a robot policy, or with "
+    "--allow-code a function that returns an env: module:function or file.py:function."
 )
 
 

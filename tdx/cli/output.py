@@ -8,14 +8,15 @@ import json
 import re
 import shutil
 import sys
-import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.cli.options import Format, OutputOptions
 from tdx.cli.runtime import SCHEMA_VERSION, json_text
 from tdx.cli.views import (
+    GAP,
+    UNLIMITED,
     Block,
     Cell,
     Code,
@@ -24,16 +25,13 @@ from tdx.cli.views import (
     Paragraph,
     Style,
     Table,
+    TextBlock,
     View,
-    escape_blocks,
+    text_blocks,
 )
-from tdx.foundation.files import (
-    check_replaceable,
-    make_folders,
-    report_write_errors,
-    write_atomically,
-)
-from tdx.foundation.text import escape_control_characters, escape_json
+from tdx.foundation.container import make_folders
+from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
+from tdx.foundation.text import display_width, escape_control_characters, escape_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,16 +66,14 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
         case Format.JSON:
             return _json(view.kind, view.data(), indent=2)
         case Format.JSONL:
-            return "".join(_json(view.kind, record) for record in view.records())
+            return "".join(_json(view.kind, record) for record in view.rows())
         case Format.CSV:
             return _csv(view)
         case Format.MD:
-            return markdown(view.blocks(UNLIMITED))
+            return markdown(view.blocks())
         case Format.TABLE:
             columns = terminal_width() if width is None else width
-            return terminal_text(
-                view.blocks(columns), columns, color=options.color.is_enabled(sys.stdout)
-            )
+            return terminal_text(view.blocks(), columns, color=options.color.is_enabled(sys.stdout))
 
 
 def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
@@ -86,7 +82,7 @@ def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def _csv(view: View) -> str:
-    records = list(view.records())
+    records = list(view.rows())
     names = list(dict.fromkeys(name for row in [view.names, *records] for name in row))
     if not names:
         return ""
@@ -158,10 +154,6 @@ def check_target(path: str | Path, *, force: bool = False) -> None:
         check_replaceable(path, force=force)
 
 
-UNLIMITED = 10_000
-"""Columns of a pipe, where nothing is cut or wrapped."""
-
-_GAP = 2
 _COLORS: dict[Style, str] = {
     "added": "32",
     "changed": "33",
@@ -180,13 +172,7 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
 
 
-def table_width(table: Table) -> int:
-    """Return the columns of a table if no cell is wrapped."""
-    widths = _column_widths(table)
-    return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -> str:
+def terminal_text(blocks: Iterable[Block], width: int, *, color: bool = False) -> str:
     """Return blocks as text.
 
     Args:
@@ -197,37 +183,39 @@ def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -
     Returns:
         Complete lines without trailing spaces.
     """
-    blocks = escape_blocks(blocks)
+    shown = text_blocks(blocks, width)
     lines: list[str] = []
-    for position, block in enumerate(blocks):
-        if position and _needs_blank_line(block, blocks[position - 1]):
+    for position, block in enumerate(shown):
+        if position and _needs_blank_line(block, shown[position - 1]):
             lines.append("")
         lines += _lines(block, width, color=color)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _needs_blank_line(block: Block, previous: Block) -> bool:
+def _needs_blank_line(block: TextBlock, previous: TextBlock) -> bool:
     if isinstance(block, Table):
         return not (isinstance(previous, Heading) and previous.level > 1)
     is_excerpt = isinstance(previous, Code) and previous.excerpt
     return isinstance(block, Heading) or (isinstance(previous, Table | Code) and not is_excerpt)
 
 
-def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
+def _lines(block: TextBlock, width: int, *, color: bool) -> Iterator[str]:
     if isinstance(block, Code):
         yield from (f"  {line}" for line in block.text.splitlines())
         return
     if isinstance(block, Table):
-        rows = [_titles(block), *block.rows] if _has_titles(block) else block.rows
-        if table_width(block) <= width:
-            yield from _aligned_rows(rows, _column_widths(block), color=color)
+        table = block.narrowed(width)
+        titles = [Cell(column.title, "dim") for column in table.columns]
+        rows = [titles, *table.rows] if any(title.text for title in titles) else table.rows
+        if table.width <= width:
+            yield from _aligned_rows(rows, table, color=color)
         else:
             cells = [[_color_cell(cell, color=color) for cell in row] for row in rows]
-            yield from _wrapped_table(cells, block.columns, width)
+            yield from _wrapped_table(cells, table.columns, width)
         return
     cells_of_line, indent = _running_text(block)
     text = "".join(_color_cell(cell, color=color) for cell in cells_of_line)
-    if indent + sum(_text_width(cell.text) for cell in cells_of_line) <= width:
+    if indent + sum(display_width(cell.text) for cell in cells_of_line) <= width:
         yield " " * indent + text
     else:
         yield from wrap_text(text, width, indent)
@@ -240,39 +228,19 @@ def _running_text(block: Heading | Paragraph) -> tuple[Sequence[Cell], int]:
     return [title, Cell(f"  {block.aside}", "dim")] if block.aside else [title], 0
 
 
-def _aligned_rows(
-    rows: Sequence[Sequence[Cell]], widths: Sequence[int], *, color: bool
-) -> Iterator[str]:
+def _aligned_rows(rows: Sequence[Sequence[Cell]], table: Table, *, color: bool) -> Iterator[str]:
+    widths = table.widths
     for row in rows:
-        yield (" " * _GAP).join(
-            _color_cell(cell, color=color) + " " * (width - _text_width(cell.text))
-            for cell, width in zip(row, widths, strict=True)
-        )
+        cells = []
+        for cell, column, width in zip(row, table.columns, widths, strict=True):
+            text, space = _color_cell(cell, color=color), " " * (width - display_width(cell.text))
+            cells.append(f"{space}{text}" if column.is_number else f"{text}{space}")
+        yield (" " * GAP).join(cells)
 
 
 def _color_cell(cell: Cell, *, color: bool) -> str:
     code = _COLORS.get(cell.style)
     return f"\x1b[{code}m{cell.text}\x1b[0m" if color and code and cell.text else cell.text
-
-
-def _has_titles(table: Table) -> bool:
-    return any(column.title for column in table.columns)
-
-
-def _titles(table: Table) -> list[Cell]:
-    return [Cell(column.title, "dim") for column in table.columns]
-
-
-def _column_widths(table: Table) -> list[int]:
-    rows = [_titles(table), *table.rows]
-    return [max(_text_width(cell.text) for cell in column) for column in zip(*rows, strict=True)]
-
-
-def _text_width(text: str) -> int:
-    """Return the columns of a text; wide East Asian characters take two."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def wrap_text(text: str, width: int, indent: int = 0) -> list[str]:
@@ -302,9 +270,10 @@ def _wrapped_table(
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    table = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, GAP, 0, 0))
     for column in columns:
-        table.add_column(no_wrap=column.fixed, overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(no_wrap=column.fixed, overflow="fold", justify=justify)
     for row in rows:
         table.add_row(*(Text.from_ansi(cell) for cell in row))
     return _render(table, width)
@@ -330,7 +299,7 @@ def _render(renderable: RenderableType, width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def markdown(blocks: Sequence[Block]) -> str:
+def markdown(blocks: Iterable[Block]) -> str:
     """Return blocks as Markdown.
 
     Args:
@@ -339,10 +308,10 @@ def markdown(blocks: Sequence[Block]) -> str:
     Returns:
         Complete lines.
     """
-    return "\n\n".join(_block(block) for block in escape_blocks(blocks)) + "\n"
+    return "\n\n".join(_block(block) for block in text_blocks(blocks, UNLIMITED)) + "\n"
 
 
-def _block(block: Block) -> str:
+def _block(block: TextBlock) -> str:
     match block:
         case Heading():
             aside = f" {_escape(block.aside)}" if block.aside else ""
@@ -359,7 +328,7 @@ def _block(block: Block) -> str:
 
 def _table(table: Table) -> str:
     titles = [_cell(Cell(column.title)) for column in table.columns]
-    lines = [_row(titles), _row(["---"] * len(titles))]
+    lines = [_row(titles), _row(["--:" if each.is_number else "---" for each in table.columns])]
     lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
     from tdx.stacks import Stack
+    from tdx.stacks.checkpoints import Checkpoint
 
 
 _CONFIGURABLE = ("seed", "num_envs", "device")
@@ -62,6 +63,25 @@ def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeli
         PipelineError: The file or a stage is invalid.
     """
     return read_source(options, tolerant=tolerant)[0]
+
+
+def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
+    """Read the policy checkpoint that a target names; ``None`` if it names something else.
+
+    Raises:
+        ArgumentError: Stages are added to a checkpoint.
+        StorageError: The checkpoint cannot be read.
+    """
+    from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
+
+    target = options.target or options.pipeline
+    if target is None or not is_checkpoint(target):
+        return None
+    if options.transforms:
+        raise ArgumentError(
+            "-t does not apply to a policy checkpoint", hint="its processors are its stages"
+        )
+    return read_checkpoint(target)
 
 
 def read_source(
@@ -128,6 +148,17 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     other = "--env" if options.env is not None else "--pipeline"
     if options.env is not None or options.pipeline is not None:
         raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
+    from tdx.stacks.checkpoints import is_checkpoint, is_dataset
+
+    for matches, kind, commands in (
+        (is_checkpoint, "a policy checkpoint", "check, inspect spec, values and state, and diff"),
+        (is_dataset, "a LeRobot dataset", "check"),
+    ):
+        if matches(target):
+            raise ArgumentError(
+                f"{target} is {kind}, which this command does not take",
+                hint=f"these commands of tdx take it: {commands}",
+            )
     if is_file_target(target):
         return replace(options, pipeline=target)
     _check_no_folder(target)
@@ -271,31 +302,39 @@ def _override(env: EnvConfig, options: PipelineOptions, *, tolerant: bool) -> En
 @contextmanager
 def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     """Build the env of a pipeline with its chain, and close it at the end."""
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_env
 
     with third_party_code():
         env = build_env(pipeline, allow_code=options.allow_code)
         try:
-            yield env
+            with log_mujoco_warnings():
+                yield env
         finally:
             env.close()
 
 
 @contextmanager
-def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
+def open_stack(
+    pipeline: Pipeline, options: PipelineOptions, *, is_measured: bool = False
+) -> Iterator[Stack]:
     """Open the env of a pipeline with its stages, and close it at the end.
 
     A factory without further stages may return an env of any library that tdx supports; its own
     wrappers are then the stages. Otherwise the env is built as a chain of tdx.
     """
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
     with third_party_code():
         stack = build_stack(pipeline, options.allow_code)
         try:
-            for note in stack.notes:
-                print(f"note: {note}", file=sys.stderr)
-            yield stack
+            # Only in one process all stages are seen, and only in its own ones the time is true.
+            with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
+                for note in shown.notes:
+                    print(f"note: {note}", file=sys.stderr)
+                with log_mujoco_warnings():
+                    yield shown
         finally:
             stack.close()
 

@@ -27,7 +27,6 @@ from tdx.cli.runtime import (
     raw_stream,
     reliable_sigint,
 )
-from tdx.cli.typer_internals import TyperException, unknown_option
 from tdx.foundation.errors import (
     ArgumentError,
     ExitCode,
@@ -38,7 +37,7 @@ from tdx.foundation.errors import (
     find_similar_names,
 )
 from tdx.foundation.files import SYSTEM_HINTS
-from tdx.foundation.processes import environment_variable, safe_path
+from tdx.foundation.safe_path import environment_variable, safe_path
 from tdx.foundation.text import escape_control_characters
 from tdx.foundation.untrusted import ALLOW_DOWNLOAD
 
@@ -55,6 +54,7 @@ _CAST_BOUNDS = "precision lowered by casting"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _COMPLETION = "_TDX_COMPLETE"
 """Variable that the completion of a shell sets."""
+_UNKNOWN_OPTION = re.compile(r"No such option: (\S.*)")
 _EXTRA_ARGUMENTS = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)$")
 _STAGE = re.compile(r"[A-Z]\w*(\(.*\))?|[\w.]+:[\w.]+")
 """A transform with its arguments, or the code of one, as ``--t`` takes it."""
@@ -137,7 +137,7 @@ def _report(error: Exception, style: ErrorStyle) -> int:
         error = _explain_system_error(error)
     if style.debug:
         traceback.print_exception(error)
-    if isinstance(error, (TdxError, TyperException)):
+    if isinstance(error, (TdxError, typer.TyperException)):
         known = as_tdx_error(error)
         show_error(known, style)
         return int(known.exit_code)
@@ -327,15 +327,15 @@ def _one_line(text: str) -> str:
     return escape_control_characters(" ".join(text.split()))
 
 
-def as_tdx_error(error: TdxError | TyperException) -> TdxError:
+def as_tdx_error(error: TdxError | typer.TyperException) -> TdxError:
     """Convert a usage error of Typer; suggest the nearest spelling of an unknown name."""
     if isinstance(error, TdxError):
         return error
     context: typer.Context | None = getattr(error, "ctx", None)
-    option = unknown_option(error)
-    if option is not None:
-        return _unknown_option(option, context)
     message = (error.message or error.format_message()).rstrip(".")
+    unknown = _UNKNOWN_OPTION.match(message)
+    if unknown is not None:
+        return _unknown_option(unknown[1], context)
     return ArgumentError(f"{message[:1].lower()}{message[1:]}", hint=_hint(message, context))
 
 

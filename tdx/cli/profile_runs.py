@@ -88,7 +88,10 @@ def measure(
 
     if request.as_stack:
         options, config = request.options, request.config
-        with activity_on(sys.stderr) as on_progress, open_stack(config, options) as stack:
+        with (
+            activity_on(sys.stderr) as on_progress,
+            open_stack(config, options, is_measured=True) as stack,
+        ):
             policy = load_stack_policy(
                 request.policy, config, stack, request.plan.steps, allow_code=options.allow_code
             )
@@ -126,7 +129,7 @@ def _measure_marginal(
     return results
 
 
-def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, Suggestions], ...]:
+def try_advice(request: ProfileRequest, profile: Profile) -> tuple[Suggestions, ...]:
     """Try changes that may make the pipeline faster, in each measured mode.
 
     Args:
@@ -137,7 +140,7 @@ def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, S
     from tdx.cli.runtime import third_party_code
     from tdx.profiling.suggestions import Suggestions, try_changes
 
-    results: list[tuple[Mode, Suggestions]] = []
+    results: list[Suggestions] = []
     try:
         with activity_on(sys.stderr) as on_progress, third_party_code():
             plan = replace(request.plan, on_progress=on_progress)
@@ -151,12 +154,12 @@ def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, S
                     further=lint_fixes,
                     policy_of=request.load_policy,
                 )
-                results.append((mode.mode, advice))
+                results.append(advice)
                 if advice.interrupted:
                     break
     except KeyboardInterrupt:
-        if not any(advice.interrupted for _, advice in results):
-            results.append((profile.modes[-1].mode, Suggestions((), (), (), interrupted=True)))
+        if not any(advice.interrupted for advice in results):
+            results.append(Suggestions(profile.modes[-1].mode, (), (), (), interrupted=True))
     return tuple(results)
 
 
@@ -280,9 +283,10 @@ def _speedscope(profile: Profile, extras: Extras) -> str:
 
 
 def _page(profile: Profile, extras: Extras) -> str:
-    from tdx.cli.html.profile import profile_page
+    from tdx.cli.html import html_page
+    from tdx.cli.views.profile import profile_view
 
-    return profile_page(profile, extras)
+    return html_page(profile_view(profile, extras=extras).blocks())
 
 
 def _note_cut(profile: Profile, option: str) -> None:
@@ -359,4 +363,5 @@ class Reference:
         comparison = None
         if self.profile is not None and profile_error(result) is None:
             comparison = compare_profiles(self.profile, result, self.limits, force=self.force)
-        return Extras((), comparison, self.limits, self.path)
+            comparison = replace(comparison, baseline=self.path)
+        return Extras((), comparison)

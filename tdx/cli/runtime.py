@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import faulthandler
 import os
 import re
@@ -21,7 +20,6 @@ from tdx.foundation.errors import EnvError, ExitCode
 from tdx.foundation.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
     from types import FrameType
 
 SCHEMA_VERSION = 1
@@ -83,7 +81,7 @@ def raw_stream(stream: TextIO) -> TextIO:
     return stream.stream if isinstance(stream, EscapingStream) else stream
 
 
-@contextlib.contextmanager
+@contextmanager
 def prepared_streams() -> Iterator[None]:
     """Replace stdout and stderr with streams that accept any text.
 
@@ -146,7 +144,7 @@ def write_verbatim(text: str) -> None:
 
 def close_quietly(stream: TextIO) -> None:
     """Redirect ``stream`` to /dev/null, so that flushing its buffer cannot fail."""
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -249,7 +247,7 @@ def report_interrupt(message: str) -> None:
         message: One line.
     """
     _reported_interrupts.append(message)
-    with contextlib.suppress(OSError, ValueError):
+    with suppress(OSError, ValueError):
         stream = raw_stream(sys.stderr)
         stream.write("\r\x1b[K" if stream.isatty() else "")
         print(escape_control_characters(message), file=stream)
@@ -311,25 +309,12 @@ class InterruptWatch:
 
 
 def kill_worker_processes() -> None:
-    """Kill the worker processes of this process and the fork server that starts them."""
-    children = sys.modules.get("multiprocessing.process")
-    for child in children.active_children() if children is not None else ():
-        with contextlib.suppress(OSError, ValueError, AssertionError):
+    """Kill the worker processes of this process; their fork server ends with this process."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    for child in multiprocessing.active_children() if multiprocessing is not None else ():
+        with suppress(OSError, ValueError, AssertionError):
             child.kill()
             child.join(1.0)
-    server = sys.modules.get("multiprocessing.forkserver")
-    pid = None if server is None else getattr(server._forkserver, "_forkserver_pid", None)
-    if pid is not None:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        server._forkserver._forkserver_pid = None  # type: ignore[union-attr]
-    tracker = sys.modules.get("multiprocessing.resource_tracker")
-    stop = None if tracker is None else getattr(tracker._resource_tracker, "_stop", None)
-    if stop is not None:
-        # It removes the shared memory that the workers left, and ends.
-        with contextlib.suppress(Exception):
-            stop()
 
 
 @contextmanager
@@ -338,14 +323,13 @@ def third_party_code() -> Iterator[None]:
 
     Its output, also from C or from worker processes, goes to stderr, so that stdout contains only
     the result. A Ctrl-C that it swallows is raised again at the end. After a crash, such as a
-    segmentation fault, stderr shows in which line of the env it happened. MuJoCo writes no log file
-    into the working directory.
+    segmentation fault, stderr shows in which line of the env it happened.
 
     Raises:
         EnvError: The code called ``sys.exit``.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
-    with reliable_sigint(), _stdout_to_stderr(), _logged_mujoco_warnings(), _reported_crashes():
+    with reliable_sigint(), _stdout_to_stderr(), _reported_crashes():
         try:
             yield
         except SystemExit as error:
@@ -368,62 +352,6 @@ def _reported_crashes() -> Iterator[None]:
         yield
     finally:
         faulthandler.disable()
-
-
-@contextmanager
-def _logged_mujoco_warnings() -> Iterator[None]:
-    """Log warnings of MuJoCo, which would write MUJOCO_LOG.TXT, as soon as it is imported."""
-
-    def take_over(module: Any) -> None:
-        from tdx.envs.gym.gym_env import log_mujoco_warning
-
-        if getattr(module, "get_mju_user_warning", lambda: True)() is None:
-            module.set_mju_user_warning(log_mujoco_warning)
-            taken.append(module)
-
-    taken: list[Any] = []
-    hook = _ImportHook("mujoco", take_over)
-    if "mujoco" in sys.modules:
-        take_over(sys.modules["mujoco"])
-    else:
-        sys.meta_path.insert(0, hook)
-    try:
-        yield
-    finally:
-        if hook in sys.meta_path:
-            sys.meta_path.remove(hook)
-        for module in taken:
-            module.set_mju_user_warning(None)
-
-
-class _ImportHook:
-    """Calls a function with a module after its first import.
-
-    Args:
-        name: Name of the module.
-        action: Function to call.
-    """
-
-    def __init__(self, name: str, action: Callable[[Any], None]) -> None:
-        self._name, self._action = name, action
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of the module, whose loader calls the function; ``None`` for others."""
-        if fullname != self._name:
-            return None
-        from importlib.util import find_spec
-
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute, action = spec.loader.exec_module, self._action
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                action(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 @contextmanager

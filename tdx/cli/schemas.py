@@ -44,6 +44,7 @@ class SchemaBuilder:
 
     def __init__(self) -> None:
         self.definitions: dict[str, Schema] = {"Number": _NUMBER}
+        self._kinds: dict[str, Any] = {}
 
     def schema_of(self, kind: Any) -> Schema:
         """Return the schema of the plain data of a type.
@@ -86,6 +87,8 @@ class SchemaBuilder:
         return {"type": "array", "items": self.schema_of(inner[0])}
 
     def _reference(self, kind: Any) -> Schema:
+        if self._kinds.setdefault(kind.__name__, kind) is not kind:
+            raise TypeError(f"two types of one document have the name {kind.__name__}")
         if kind.__name__ not in self.definitions:
             self.definitions[kind.__name__] = {}  # Ends a recursion.
             self.definitions[kind.__name__] = self.object_schema(kind)

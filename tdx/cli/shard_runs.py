@@ -23,7 +23,7 @@ _SHARDS = "Shards"
 
 
 class EngineName(StrEnum):
-    """Where shards are recorded, or settings are measured."""
+    """Where shards are recorded."""
 
     LOCAL = "local"
     RAY = "ray"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import OutputOptions, choice_parser, complete_members, integer_option
+from tdx.cli.options import OutputOptions, choice_parser, complete_members
 from tdx.cli.profile_runs import INTERRUPTED, ProfileFiles, ProfileRequest, raise_error
-from tdx.cli.shard_runs import EngineName
-from tdx.foundation.errors import ArgumentError, ExitCode
+from tdx.foundation.errors import ExitCode
 
 if TYPE_CHECKING:
     from tdx.profiling.sweep import SweepResult
@@ -25,42 +25,31 @@ Sweeps = Annotated[
         "mode, steps, threads, and arguments of stages such as Resize.w.",
     ),
 ]
+
+
+class SweepPlace(StrEnum):
+    """Where the settings of a sweep are measured."""
+
+    LOCAL = "local"
+
+
 On = Annotated[
-    EngineName | None,
+    SweepPlace | None,
     typer.Option(
         "--on",
-        parser=choice_parser(EngineName, "--on"),
-        metavar="|".join(EngineName),
-        autocompletion=complete_members(EngineName),
-        help="Measure each setting of --sweep in its own process: on this machine, on a running "
-        "Ray cluster, or as jobs of Slurm.",
+        parser=choice_parser(SweepPlace, "--on"),
+        metavar="|".join(SweepPlace),
+        autocompletion=complete_members(SweepPlace),
+        help="Measure each setting of --sweep in its own process, so that one that the system "
+        "kills fails alone.",
     ),
 ]
-Workers = Annotated[
-    int | None,
-    integer_option(
-        "--workers", 1, "Number of settings that --on measures at a time; one per machine at most."
-    ),
-]
-
-
-def check_engine(sweep: list[str] | None, on: EngineName | None, workers: int | None) -> None:
-    """Refuse options of engines without what they need.
-
-    Raises:
-        ArgumentError: ``--workers`` is given without ``--on``, or ``--on`` without ``--sweep``.
-    """
-    if on is None and workers is not None:
-        raise ArgumentError("--workers needs --on", hint="add --on local, ray or slurm")
-    if on is not None and not sweep:
-        raise ArgumentError("--on needs --sweep", hint="add --sweep num_envs=1,8")
 
 
 def show_sweep(
     request: ProfileRequest,
     settings: list[str],
-    on: EngineName | None,
-    workers: int | None,
+    on: SweepPlace | None,
     files: ProfileFiles,
     output: OutputOptions,
 ) -> int:
@@ -70,33 +59,28 @@ def show_sweep(
         request: What to measure.
         settings: Values of ``--sweep``.
         on: Value of ``--on``.
-        workers: Value of ``--workers``.
         files: Files to write.
         output: Output options.
 
     Returns:
         The exit code.
     """
-    from tdx.cli.html.profile import sweep_page
+    from tdx.cli.html import html_page
     from tdx.cli.output import write_view
     from tdx.cli.views.profile_sweep import sweep_view
 
-    result = _measure(request, settings, on, workers)
+    result = _measure(request, settings, own_processes=on is not None)
+    view = sweep_view(request.plan.subject, result)
     if "--html" in files.requested:
-        files.write_text("--html", sweep_page(request.plan.subject, result))
+        files.write_text("--html", html_page(view.blocks()))
     if not files.use_stdout:
-        write_view(sweep_view(request.plan.subject, result), output)
+        write_view(view, output)
     problems = [cell.problem for cell in result.cells]
     raise_error(INTERRUPTED if result.interrupted else problems[0] if all(problems) else None)
     return ExitCode.OK
 
 
-def _measure(
-    request: ProfileRequest,
-    settings: list[str],
-    engine: str | None = None,
-    workers: int | None = None,
-) -> SweepResult:
+def _measure(request: ProfileRequest, settings: list[str], *, own_processes: bool) -> SweepResult:
     from tdx.cli.progress import activity_on
     from tdx.cli.runtime import third_party_code
     from tdx.profiling.sweep import run_sweep
@@ -113,8 +97,7 @@ def _measure(
                 replace(request.plan, on_progress=on_progress),
                 allow_code=request.options.allow_code,
                 policy_of=request.load_policy,
-                engine=engine,
-                workers=workers,
+                own_processes=own_processes,
             )
     except KeyboardInterrupt:
         if result is None:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.replay import MAX_ROWS
+from tdx.compare.values import digest
 from tdx.contracts.decoding import damaged
-from tdx.contracts.observe import MAX_ROWS
-from tdx.contracts.values import digest
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
 from tdx.stacks.observe import MAX_EVENTS, OPAQUE, Event, LevelForm, Method, Recording

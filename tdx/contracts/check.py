@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.contracts.compare import compare_contracts
+from tdx.compare.model import Contract
+from tdx.compare.replay import pair_levels, prepare, replay
+from tdx.compare.report import ContractReport, Coverage, Difference
+from tdx.compare.roles import relevant_stages
+from tdx.compare.stacks import compare_contracts, rows_of_failure
 from tdx.contracts.freeze import freeze, observe, stack_in_this_process
-from tdx.contracts.model import Contract
-from tdx.contracts.observe import STEPS
-from tdx.contracts.recorded import Replayed, pair_levels, prepare, replay
-from tdx.contracts.report import ContractReport, Coverage, Difference
-from tdx.contracts.roles import relevant_stages
+from tdx.contracts.reference_run import STEPS
 from tdx.foundation.errors import TdxError
 from tdx.stacks import open_stack
 
@@ -50,34 +50,6 @@ def check_contract(
         >>> tdx.check_contract(env, tdx.freeze(env)).same
         True
     """
-    return _compare(env, contract, name, evaluation=evaluation, reference=reference)[0]
-
-
-def compare_target(
-    env: Any,
-    contract: Contract,
-    name: str | None = None,
-    *,
-    evaluation: bool = False,
-    reference: str = "contract",
-) -> tuple[ContractReport, Contract | None]:
-    """Check an env like :func:`check_contract`; also return what its stages did.
-
-    Returns:
-        The report, and the observed env; ``None`` if it fails with the recorded inputs.
-    """
-    report, target, replayed = _compare(
-        env, contract, name, evaluation=evaluation, reference=reference
-    )
-    if target is not None and replayed is not None:
-        recorded, own = replayed.sides()
-        target = replace(target, values=own, reference=recorded)
-    return report, target
-
-
-def _compare(
-    env: Any, contract: Contract, name: str | None, *, evaluation: bool, reference: str
-) -> tuple[ContractReport, Contract | None, Replayed | None]:
     with stack_in_this_process(open_stack(env)) as (stack, notes):
         names = (reference, name or stack.name)
         recording = contract.recording if stack.kind == contract.kind else None
@@ -92,17 +64,12 @@ def _compare(
                 pairs = pair_levels(contract, target, recording, stack)
                 replayed = None if pairs is None else replay(stack, recording, pairs)
         except TdxError as error:
-            return _failed(contract, stack, names, error), None, None
+            return _failed(contract, stack, names, error)
+        in_rows = [stage.index for stage in stack.stages if stage.rows is not None]
     target = replace(target, notes=notes, recording=None)
-    report = compare_contracts(
-        contract,
-        target,
-        names,
-        replayed,
-        evaluation=evaluation,
-        in_rows=[stage.index for stage in stack.stages if stage.rows is not None],
+    return compare_contracts(
+        contract, target, names, replayed, evaluation=evaluation, in_rows=in_rows
     )
-    return report, target, replayed
 
 
 def diff_stacks(
@@ -144,7 +111,7 @@ def _failed(
     where = error.where
     index = where.stage if where.stage is not None else -1
     key = None if where.key is None else str(where.key)
-    found = Difference(
+    difference = Difference(
         "spec",
         index,
         index if 0 <= index <= contract.last else None,
@@ -156,5 +123,11 @@ def _failed(
     )
     coverage = Coverage(0, len(relevant_stages(contract)), 0, 0)
     return ContractReport(
-        *names, len(stack.stages), contract.steps, coverage, (found,), compare=contract.compare
+        *names,
+        len(stack.stages),
+        contract.steps,
+        coverage,
+        (difference,),
+        compare=contract.compare,
+        rows=tuple(rows_of_failure(contract, (difference,))),
     )

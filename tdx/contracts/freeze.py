@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.contracts.compare import compare_contracts
-from tdx.contracts.model import (
+from tdx.compare.model import (
     DEFAULT_PARTS,
     Contract,
     Segment,
@@ -20,24 +19,22 @@ from tdx.contracts.model import (
     StageRecord,
     StateRecord,
 )
-from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, run_inputs
-from tdx.contracts.recorded import record, replay
-from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
-from tdx.contracts.states import is_of_episode, is_statistic
-from tdx.contracts.values import Values, compare, digest
-from tdx.foundation.errors import ArgumentError, TdxError
-from tdx.inspection.leaf import domain_text
+from tdx.compare.replay import record, replay, restored
+from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
+from tdx.compare.stacks import compare_contracts
+from tdx.compare.states import is_of_episode, is_statistic
+from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance
+from tdx.contracts.reference_run import STEPS, Layout, Run, collect_inputs, run_inputs
+from tdx.foundation.errors import ArgumentError
+from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tdx.inspection.leaf import LeafSpec
+    from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
     from tdx.stacks.observe import Recording
 
 _LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "tdx", "torch", "torchrl")
-_MODULES = {"stable-baselines3": "stable_baselines3"}
 _MAX_FEATURES = 256
 _MAX_STEPS = 500
 
@@ -127,19 +124,17 @@ def observe(
     """
     layout = Layout(stack) if layout is None else layout
     with restored(stack):
-        with restored(stack, generators=False):
-            learned = run_inputs(stack, layout, inputs, seed, learning=True)
-        with restored(stack, generators=False):
-            frozen = run_inputs(stack, layout, inputs, seed, learning=False)
+        learned = run_inputs(stack, layout, inputs, seed, learning=True)
+        frozen = run_inputs(stack, layout, inputs, seed, learning=False)
         if frozen.error is not None and learned.error is None:
             # Statistics that do not exist yet cannot be frozen.
             frozen = learned
-        random: Mapping[int, str] = {}
+        golden_random: Mapping[int, str] = {}
         if find_random and frozen.error is None:
-            random = _find_random(stack, layout, inputs, seed, frozen)
+            golden_random = _find_random(stack, layout, inputs, seed, frozen)
     if frozen.error is not None and recording is None:
         raise frozen.error
-    golden_random = random
+    random = golden_random
     if recording is not None:
         random = _random_stages(stack, recording) if find_random else {}
     builder = _Builder(layout, learned, frozen, random)
@@ -169,62 +164,42 @@ def _random_stages(stack: Stack, recording: Recording) -> dict[int, str]:
 
 @contextmanager
 def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]]]:
-    """Yield a stack whose stages that change values are in this process, and notes about it.
+    """Yield a stack with as many of its stages in this process as possible, and notes about it.
 
     Raises:
-        ArgumentError: A stage in a worker process cannot be copied, or the stack has no env that
-            can be replaced.
+        ArgumentError: The stack has no env that can be replaced.
+        EnvError: Its sub-envs cannot be created again.
     """
     if not hasattr(stack, "replaced_env"):
         raise ArgumentError(
             f"the env inside a stack of the kind {stack.kind!r} cannot be replaced",
             hint="derive its stack from tdx.Stack, and define replaced_env",
         )
-    names = {stage.index: stage.name for stage in stack.stages}
-    remote = [names[index] for index in getattr(stack, "remote_stages", ())]
-    listed = ", ".join(remote)
-    if all(role_of(name) in PASSIVE for name in remote):
-        note = f"{listed} run in worker processes and are not compared"
-        yield stack, (note,) if remote else ()
-        return
-    with ExitStack() as opened:
-        try:
-            local = opened.enter_context(stack.in_this_process())
-        except TdxError as error:
-            raise ArgumentError(
-                f"{listed} run in worker processes, and cannot be copied into this one: "
-                f"{error.message}",
-                hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
-            ) from error
-        yield local, (f"copies of {listed} were compared: they run in worker processes",)
+    with stack.in_this_process() as local:
+        yield local, tuple(stack.hidden if local is stack else local.notes)
 
 
 def _find_random(
     stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, first: Run
 ) -> dict[int, str]:
     """Return the stages whose values another run, or another seed, changes."""
-    found: dict[int, str] = {}
-    with restored(stack, generators=False):
-        again = run_inputs(stack, layout, inputs, seed, learning=False)
-    with restored(stack, generators=False):
-        other = run_inputs(stack, layout, inputs, seed + 1, learning=False)
+    again = run_inputs(stack, layout, inputs, seed, learning=False)
+    other = run_inputs(stack, layout, inputs, seed + 1, learning=False)
+    random: dict[int, str] = {}
     for run, kind in ((again, "excluded"), (other, "seeded")):
         places = [
             place
             for place, values in first.values.items()
-            if place in run.values and _is_other(values, run.values[place])
+            if place in run.values
+            and explain_change(values, run.values[place], float_tolerance([values.dtype]))
         ]
         for lane in ("forward", "inverse"):
-            indices = [index for each, index, _ in places if each == lane and index >= 0]
+            indices = [index for at, index, _ in places if at == lane and index >= 0]
             if indices:
                 # The values of the stages after it follow from it.
                 origin = min(indices) if lane == "forward" else max(indices)
-                found.setdefault(min(origin, layout.last), kind)
-    return found
-
-
-def _is_other(a: Values, b: Values) -> bool:
-    return compare(a, b, tolerance_of("", [a.dtype])) is not None
+                random.setdefault(min(origin, layout.last), kind)
+    return random
 
 
 class _Builder:
@@ -244,7 +219,7 @@ class _Builder:
         state = () if info is None else tuple(self._state(index, role))
         arguments = {} if info is None else plain_arguments(info.arguments)
         # The values of a buffer are state.
-        known = {each.name for each in state}
+        known = {tensor.name for tensor in state}
         dtypes = [
             values.dtype
             for (lane, at, key), values in self._frozen.values.items()
@@ -258,7 +233,7 @@ class _Builder:
             index,
             name,
             role,
-            {each: value for each, value in arguments.items() if each not in known},
+            {key: value for key, value in arguments.items() if key not in known},
             tuple(self._specs(index)),
             state,
             tolerance,
@@ -283,44 +258,47 @@ class _Builder:
             return ()
         if not 0 < after.numbers.shape[2] <= _MAX_FEATURES or leaf.part != "observation":
             return ()
-        columns: dict[bytes, str] = {}
+        origins: dict[bytes, str] = {}
         for name in self._layout.leaves[index]:
-            before = self._value_before(index, name)
-            if before is not None and len(before.numbers) == len(after.numbers):
+            before = next(
+                (
+                    self._frozen.values["forward", at, name]
+                    for at in range(index - 1, -2, -1)
+                    if ("forward", at, name) in self._frozen.values
+                ),
+                None,
+            )
+            if before is None or before.numbers.ndim != 3 or before.digests:
+                continue
+            if len(before.numbers) == len(after.numbers):
                 for place, column in enumerate(_columns(before)):
-                    text = f"{name}[{place}]"
                     # A constant column may be any.
-                    columns[column] = text if column not in columns else "?"
-        found = tuple(columns.get(column, "?") for column in _columns(after))
-        return () if all(each == "?" for each in found) else found
-
-    def _value_before(self, index: int, key: str) -> Values | None:
-        for at in range(index - 1, -2, -1):
-            found = self._frozen.values.get(("forward", at, key))
-            if found is not None:
-                return found if found.numbers.ndim == 3 and not found.digests else None
-        return None
+                    origins[column] = "?" if column in origins else f"{name}[{place}]"
+        features = tuple(origins.get(column, "?") for column in _columns(after))
+        return () if set(features) == {"?"} else features
 
     def _state(self, index: int, role: str) -> Iterator[StateRecord]:
         """Yield the state that a stage keeps across episodes.
 
         A tensor that steps without learning change belongs to the episode.
         """
+        if role in PASSIVE:
+            return
         before = self._frozen.before.get(index, {})
+        # Statistics that the first step creates.
         created = {} if before else self._learned.after.get(index, {})
         for name, value in (before or created).items():
             statistic = is_statistic(name, before or created) and not is_of_episode(name)
-            if role in PASSIVE or (not statistic and self._frozen.changed(index, name)):
-                continue
-            if created and not statistic:
-                continue
-            if value.dtype is torch.bool or not (statistic or value.is_floating_point()):
+            is_kept = statistic or (
+                not created and value.is_floating_point() and not self._frozen.changed(index, name)
+            )
+            if value.dtype is torch.bool or not is_kept:
                 continue
             changes = statistic and self._learned.changed(index, name)
             yield StateRecord(
                 name,
                 tuple(value.shape),
-                str(value.dtype).removeprefix("torch."),
+                dtype_name(value),
                 digest(value),
                 changes,
                 None if created else value,
@@ -328,21 +306,15 @@ class _Builder:
 
 
 def _columns(values: Values) -> list[bytes]:
-    numbers = values.numbers.flatten(0, 1)
-    return [_bytes(numbers[:, place]) for place in range(numbers.shape[1])]
-
-
-def _bytes(column: Tensor) -> bytes:
-    return column.double().contiguous().numpy().tobytes()
+    numbers = values.numbers.flatten(0, 1).double()
+    return [column.contiguous().numpy().tobytes() for column in numbers.unbind(1)]
 
 
 def _library_versions() -> dict[str, str]:
     """Return the versions of the libraries that are loaded."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in _LIBRARIES:
-        if _MODULES.get(name, name) in sys.modules:
-            try:
-                found[name] = version(name)
-            except PackageNotFoundError:
-                continue
-    return found
+        if name.replace("-", "_") in sys.modules:
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
+    return versions

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.contracts.calls_file import decode_recording, encode_recording
-from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
-from tdx.contracts.model import (
+from tdx.compare.model import (
     VERSION,
     Contract,
     Place,
@@ -30,11 +28,13 @@ from tdx.contracts.model import (
     key_name,
     parse_key_name,
 )
-from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
-from tdx.foundation.confined_files import open_below, open_folder
+from tdx.compare.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
+from tdx.contracts.calls_file import decode_recording, encode_recording
+from tdx.contracts.decoding import HINT, damaged, parse_tensors, tensors_to_bytes
+from tdx.foundation.container import Container, read_folder
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
-from tdx.foundation.files import atomic_folder, report_write_errors
-from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES
+from tdx.foundation.files import atomic_folder, report_read_errors, report_write_errors
+from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES, MAX_STAGES, Fields
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
 from tdx.stacks.observe import Recording
 
@@ -121,25 +121,20 @@ def load_contract(path: str | Path) -> Contract:
     Raises:
         StorageError: It does not exist, is damaged, or is not a contract.
     """
-    try:
-        with open_folder(path) as folder:
-            text = _read(folder, DOCUMENT, MAX_PIPELINE_BYTES, path)
-            numbers = _read(folder, NUMBERS, MAX_GOLDEN_BYTES, path)
-            calls = b""
-            if CALLS in os.listdir(folder):
-                calls = _read(folder, CALLS, MAX_HEADER_BYTES, path)
-    except NotADirectoryError:
-        raise StorageError(
-            f"{path} is not a folder", hint="give the folder that `tdx freeze --out` wrote"
-        ) from None
-    except StorageError:
-        raise
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot read the contract {path}: {reason}",
-            hint="give the folder that `tdx freeze --out` wrote",
-        ) from error
+    hint = "give the folder that `tdx freeze --out` wrote"
+
+    def read(folder: Container) -> tuple[bytes, bytes, bytes]:
+        return (
+            folder.read(DOCUMENT, MAX_PIPELINE_BYTES),
+            folder.read(NUMBERS, MAX_GOLDEN_BYTES),
+            folder.read(CALLS, MAX_HEADER_BYTES) if CALLS in folder.names() else b"",
+        )
+
+    with report_read_errors(f"the contract {path}", hint):
+        try:
+            text, numbers, calls = read_folder(Path(path), read)
+        except NotADirectoryError:
+            raise StorageError(f"{path} is not a folder", hint=hint) from None
     name = f"{path}/{DOCUMENT}"
     try:
         document = load_yaml(text.decode("utf-8"))
@@ -148,7 +143,7 @@ def load_contract(path: str | Path) -> Contract:
     except PipelineError as error:
         place = f" (line {error.where.line})" if error.where.line is not None else ""
         raise damaged(name, f"{error.message}{place}") from error
-    fields = Fields(name, document)
+    fields = Fields(document, name, HINT)
     contract = _from_document(fields, numbers, f"{path}/{NUMBERS}")
     return replace(contract, recording=_read_calls(fields, calls, numbers, contract, path))
 
@@ -157,21 +152,13 @@ def _read_calls(
     fields: Fields, calls: bytes, numbers: bytes, contract: Contract, path: str | Path
 ) -> Recording | None:
     name = f"{path}/{CALLS}"
-    known = fields.section("golden").text("calls", optional=True)
+    known = fields.object("golden").text("calls", optional=True)
     if known is None:
         return None
     if not calls or content_hash(calls) != known:
         raise damaged(name, f"its content does not match the hash in {DOCUMENT}")
     tensors = parse_tensors(numbers, f"{path}/{NUMBERS}")
     return decode_recording(calls, tensors, contract.last, name)
-
-
-def _read(folder: int, name: str, limit: int, path: str | Path) -> bytes:
-    with os.fdopen(open_below(folder, name), "rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise damaged(f"{path}/{name}", f"it has more than {limit:,} bytes")
-    return data
 
 
 # Document
@@ -264,23 +251,23 @@ def _spec_to_data(spec: SpecRecord) -> dict[str, Any]:
 
 def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
     fields.only(_SECTIONS)
-    version = fields.integer("contract")
+    version = fields.count("contract")
     if version not in _VERSIONS:
         raise StorageError(
-            f"{fields.name} is a contract of version {version}; this tdx reads the versions 1 and "
-            f"{VERSION}",
+            f"{fields.source} is a contract of version {version}; this tdx reads the versions "
+            f"1 and {VERSION}",
             hint="freeze the stack again with this version",
         )
-    golden = fields.section("golden")
+    golden = fields.object("golden")
     if content_hash(numbers) != golden.text("sha256"):
         raise damaged(file, f"its content does not match the hash in {DOCUMENT}")
     tensors = parse_tensors(numbers, file)
     stages: list[StageRecord] = []
-    for index, each in enumerate(fields.items("stages")):
+    for index, each in enumerate(fields.objects("stages", MAX_STAGES + 1)):
         specs = stages[-1].specs if stages else ()
         stages.append(_read_stage(each, index - 1, tensors, specs))
     if not stages:
-        raise damaged(fields.name, "it has no stages")
+        raise fields.damaged("it has no stages")
     inputs = _read_inputs(golden, tensors, file)
     random = {stage.index: stage.random for stage in stages if stage.random is not None}
     if version > 1:
@@ -292,13 +279,13 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
     return Contract(
         fields.text("kind"),
         fields.text("env"),
-        fields.integer("seed"),
-        {name: str(value) for name, value in fields.mapping("libraries").items()},
-        tuple(fields.texts("compare")),
+        fields.seed("seed"),
+        {name: str(value) for name, value in fields.plain("libraries").items()},
+        fields.texts("compare"),
         tuple(stages),
         inputs,
         _read_values(golden, tensors, len(stages) - 1, file),
-        tuple(fields.texts("notes", optional=True)),
+        fields.texts("notes", optional=True),
         golden_random=random,
     )
 
@@ -306,8 +293,8 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
 def _read_stage(
     fields: Fields, index: int, tensors: Mapping[str, Tensor], inside: tuple[SpecRecord, ...]
 ) -> StageRecord:
-    if fields.integer("stage") != index:
-        raise damaged(fields.name, f"the stages are not numbered in order: {index} is missing")
+    if fields.count("stage", least=-1) != index:
+        raise fields.damaged(f"the stages are not numbered in order: {index} is missing")
     specs = tuple(
         SpecRecord(
             name,
@@ -315,20 +302,22 @@ def _read_stage(
             each.shape("shape"),
             each.text("dtype"),
             each.text("domain"),
-            tuple(each.texts("features", optional=True)),
+            each.texts("features", optional=True),
         )
-        for name, each in fields.sections("specs")
+        for name, each in fields.named_objects("specs")
     )
-    tolerance = fields.section("tolerance")
+    tolerance = fields.object("tolerance")
     return StageRecord(
         index,
         fields.text("name"),
         fields.text("role"),
         fields.plain("arguments"),
         specs or inside,
-        tuple(_read_state(index, name, each, tensors) for name, each in fields.sections("state")),
+        tuple(
+            _read_state(index, name, each, tensors) for name, each in fields.named_objects("state")
+        ),
         Tolerance(tolerance.number("rtol"), tolerance.number("atol")),
-        tuple(fields.texts("writes", optional=True)),
+        fields.texts("writes", optional=True),
         fields.text("random", optional=True),
     )
 
@@ -340,8 +329,8 @@ def _read_state(
     shape = fields.shape("shape")
     known = fields.text("sha256")
     if value is not None and (tuple(value.shape) != shape or digest(value) != known):
-        raise damaged(fields.name, f"the state {name} does not match its shape and hash")
-    dtype, changes = fields.text("dtype"), fields.flag("changes")
+        raise fields.damaged(f"the state {name} does not match its shape and hash")
+    dtype, changes = fields.text("dtype"), fields.boolean("changes")
     return StateRecord(name, shape, dtype, known, changes, value)
 
 
@@ -380,10 +369,10 @@ def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[s
 
 
 def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tuple[Segment, ...]:
-    episodes = golden.integers("episodes")
+    episodes = golden.shape("episodes")
     if not 1 <= len(episodes) <= _MAX_SEGMENTS:
         raise damaged(file, f"it has {len(episodes)} golden episodes")
-    packed = dict(golden.sections("pixels"))
+    packed = dict(golden.named_objects("pixels"))
     found: list[Segment] = []
     for index, steps in enumerate(episodes):
         groups: list[dict[Any, Tensor]] = []
@@ -409,24 +398,24 @@ def _unpack(value: Tensor, fields: Fields, name: str) -> Tensor:
     shape = fields.shape("shape")
     dtype = getattr(torch, fields.text("dtype"), None)
     if not isinstance(dtype, torch.dtype):
-        raise damaged(fields.name, f"{name} has an unknown dtype")
+        raise fields.damaged(f"{name} has an unknown dtype")
     size = torch.Size(shape).numel() * dtype.itemsize
     if size > MAX_GOLDEN_BYTES:
-        raise damaged(fields.name, f"{name} declares {size:,} bytes")
+        raise fields.damaged(f"{name} declares {size:,} bytes")
     unpacker = zlib.decompressobj()
     try:
         raw = unpacker.decompress(value.contiguous().numpy().tobytes(), size + 1)
     except (zlib.error, TypeError) as error:
-        raise damaged(fields.name, f"{name} cannot be unpacked: {error}") from error
+        raise fields.damaged(f"{name} cannot be unpacked: {error}") from error
     if len(raw) != size:
-        raise damaged(fields.name, f"{name} does not have the size that it declares")
+        raise fields.damaged(f"{name} does not have the size that it declares")
     return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
 
 
 def _read_values(
     golden: Fields, tensors: Mapping[str, Tensor], count: int, file: str
 ) -> dict[Place, Values]:
-    reduced = dict(golden.sections("thumbnails"))
+    reduced = dict(golden.named_objects("thumbnails"))
     found: dict[Place, Values] = {}
     for name, numbers in tensors.items():
         if not name.startswith("values/"):

@@ -57,14 +57,24 @@ class EagerProgram:
         inner: The env inside.
         chain: The chain.
         stages: Its stages in order.
+        by_hooks: True to call the hooks of each stage on TensorDicts, which are observed.
     """
 
-    def __init__(self, inner: EnvBase, chain: Transform, stages: tuple[Transform, ...]) -> None:
+    def __init__(
+        self,
+        inner: EnvBase,
+        chain: Transform,
+        stages: tuple[Transform, ...],
+        *,
+        by_hooks: bool = False,
+    ) -> None:
         self.version = inner._specs.version
         self.inverts = chain.invertible
         self.exposed_keys: tuple[NestedKey, ...] = tuple(chain._exposed_keys)
         self._inner, self._chain = inner, chain
-        self._fields_of: FieldsOf | None = None if chain._changes_batch else inner._step_fields
+        self._fields_of: FieldsOf | None = (
+            None if by_hooks or chain._changes_batch else inner._step_fields
+        )
         self._on_dicts: list[tuple[Transform, DictStep]] = []
         self._make: TensorDictFactory = make_tensordict_factory(inner.batch_size, inner.device)
         if self._fields_of is not None:

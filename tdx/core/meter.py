@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from tdx.core.envs.env_base import EnvBase
 
 Work = Literal["env", "stage", "policy", "wrapper", "engine"]
@@ -48,21 +45,6 @@ class Part:
         return self.name if self.work == "engine" else f"{self.work} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCalls:
-    """Calls of one part in a worker process, with times of the clock that all processes share.
-
-    Args:
-        part: The part.
-        worker: Index of the worker.
-        stamps: Start and end of each call in ns, int64 ``[2 n]``.
-    """
-
-    part: Part
-    worker: int
-    stamps: npt.NDArray[np.int64]
-
-
 class Meter(Protocol):
     """Measures the calls of functions."""
 
@@ -82,15 +64,6 @@ class Meter(Protocol):
         """Return the measured functions for a sequence that is always called in this order.
 
         Where one call ends the next one starts, so one reading of the clock may serve both.
-        """
-        ...
-
-    def add_worker_calls(self, waiting: tuple[int, str], calls: Sequence[WorkerCalls]) -> None:
-        """Add calls that worker processes measured while calls of this process waited for them.
-
-        Args:
-            waiting: Index and name of the parts whose calls waited.
-            calls: The calls of each part in each worker.
         """
         ...
 

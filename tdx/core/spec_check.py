@@ -13,19 +13,19 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, nearest_mask
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_errors
-from tdx.core.envs.spec_violations import (
+from tdx.foundation.errors import ArgumentError, get_first_line
+from tdx.foundation.keys import NestedKey, sibling_key, split_key
+from tdx.specs import NonTensor, TensorSpec
+from tdx.specs.violations import (
     Phase,
     SpecViolation,
     check_batch_size,
-    check_entries,
     entry_keys,
+    find_violations,
     get_entry,
     spec_leaves,
     unique_violations,
 )
-from tdx.foundation.errors import ArgumentError, get_first_line
-from tdx.foundation.keys import NestedKey, sibling_key, split_key
-from tdx.specs import NonTensor, TensorSpec
 
 STEPS = 3
 """Number of steps of the rollout that is checked."""
@@ -147,7 +147,7 @@ class _Check:
         """Check that a random action is in the action spec."""
         with env_errors(self.env, "rand_action"):
             drawn = self.env.rand_action()
-        for finding in check_entries(drawn, self.action, "specs", allowed=None):
+        for finding in find_violations(drawn, self.action, "specs", allowed=None):
             yield SpecViolation(
                 "action",
                 finding.key,
@@ -183,12 +183,12 @@ class _Check:
         allowed: set[NestedKey],
     ) -> Iterator[SpecViolation]:
         yield from check_batch_size(tensordict, self.env.batch_size, phase)
-        yield from check_entries(
+        yield from find_violations(
             tensordict, declared, phase, check_dtype=self.check_dtype, allowed=allowed
         )
 
     def _check_state(self, stepped: TensorDictBase) -> Iterator[SpecViolation]:
-        yield from check_entries(
+        yield from find_violations(
             stepped, self.state, "reset", check_dtype=self.check_dtype, allowed=None
         )
 
@@ -230,7 +230,7 @@ class _Check:
             (fake.exclude("next"), self.entered),
             (fake.get("next"), self.following),
         ):
-            for finding in check_entries(data, declared, "fake_tensordict"):
+            for finding in find_violations(data, declared, "fake_tensordict"):
                 if finding.code not in ("bounds", "nan"):
                     yield replace(finding, code="fake")
 

@@ -230,8 +230,13 @@ class TransformedEnv(EnvBase):
         specs.compute()
         program = self._program
         if program is None or program.version != specs.inner._specs.version:
-            program = self._program = EagerProgram(specs.inner, specs.chain, specs.stages)
+            program = self._program = EagerProgram(
+                specs.inner, specs.chain, specs.stages, by_hooks=self._is_observed
+            )
         return program
+
+    _is_observed = False
+    """True while a tracer replaces the hooks of the stages: a step then calls each of them."""
 
     def _measure_with(self, meter: Any) -> None:
         """Measure the calls of this chain. ``None``: stop measuring."""

@@ -3,37 +3,264 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path as FilePath
-from threading import RLock
-from typing import Any, Self, cast
+from threading import Lock, RLock
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transform
 from tdx.core.transforms.compose import as_transform
-from tdx.data.batches import Batch, ChainProgram, InvertedTransform, Prefetcher
-from tdx.data.list_storage import ListStorage, collate
-from tdx.data.parts import (
-    apply_state,
-    build_part,
-    check_batch_size,
-    collect_state,
-    default_batch_size,
-    refuse_sharing,
-)
+from tdx.core.transforms.validation import check_integer
+from tdx.data.layout import map_tree, to_time_first, to_written_order
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
 from tdx.data.saved import load, save
-from tdx.data.snapshots import restore
-from tdx.data.storage import Storage
-from tdx.data.tensor_storage import TensorStorage
+from tdx.data.storage import (
+    ListStorage,
+    Storage,
+    TensorStorage,
+    collate,
+    moves_oldest_first,
+)
 from tdx.data.writers import RoundRobinWriter, Writer
-from tdx.data.written_order import WrittenOrder, find_time_dim, to_time_first
-from tdx.foundation.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.tensordicts import read
+from tdx.foundation.tensordicts import read, write
+from tdx.foundation.torch_internals import forward_hooks
+
+
+def build_part(part: Any, kind: type, default: Callable[[], Any] | None = None) -> Any:
+    """Return a part of the buffer, or what a function creates for it.
+
+    Args:
+        part: Part, function that creates it, or ``None`` for the default.
+        kind: Type of the part.
+        default: Creates the default.
+
+    Raises:
+        ArgumentError: It has another type.
+    """
+    if part is None and default is not None:
+        return default()
+    if not isinstance(part, kind) and callable(part):
+        part = part()
+    if not isinstance(part, kind):
+        raise ArgumentError(
+            f"{kind.__name__.lower()} must be a {kind.__name__}, got {type(part).__name__}",
+            hint="or a function that creates one",
+        )
+    return part
+
+
+def check_batch_size(batch_size: int) -> int:
+    """Return a batch size.
+
+    Raises:
+        ArgumentError: It is not an integer of at least 1.
+    """
+    return check_integer(batch_size, "batch_size", 1, "pass the number of steps in a batch")
+
+
+class Batch(NamedTuple):
+    """A sampled batch.
+
+    Args:
+        data: Batch.
+        info: Positions of its steps, and entries that the sampler wrote.
+        ended: True if it is the last one of a pass.
+        before: State of the sampler before it was drawn.
+    """
+
+    data: Any
+    info: dict[Any, Any]
+    ended: bool
+    before: dict[str, Any]
+
+
+class ChainProgram:
+    """Runs ``chain(data)`` with less overhead for transforms that map tensor by tensor.
+
+    Args:
+        chain: Chain of transforms; a changed chain needs a new program.
+    """
+
+    def __init__(self, chain: Compose) -> None:
+        self.chain = chain
+        functions = [stage.function for stage in chain if isinstance(stage, CallableTransform)]
+        self._functions = functions if len(functions) == len(chain) else None
+        self._hooks = forward_hooks(chain)
+        self._steps = tuple((stage, _plain_pairs(stage), *forward_hooks(stage)) for stage in chain)
+
+    def __call__(self, data: Any) -> Any:
+        """Map a batch; most transforms do so in place.
+
+        Args:
+            data: Batch ``[N, ...]`` that the caller owns.
+
+        Raises:
+            ChainError: The batch is not a TensorDict, and a stage is not a plain function.
+        """
+        if not self._steps:
+            return data
+        if not isinstance(data, TensorDictBase):
+            if self._functions is not None:
+                for function in self._functions:
+                    data = function(data)
+                return data
+            raise ChainError(
+                f"transforms map TensorDicts, but the batches are {type(data).__name__}",
+                hint="store TensorDicts, or pass a collate_fn that returns them",
+            )
+        if self._hooks[0] or self._hooks[1] or self._has_own_forward():
+            return self.chain(data)
+        stage: Transform
+        try:
+            for stage, pairs, hooks, pre_hooks in self._steps:
+                if pairs is None or hooks or pre_hooks:
+                    data = stage(data)
+                else:
+                    _map_each(stage, pairs, data)
+        except Exception as error:
+            raise self.chain._located(error, stage, "sampling") from error.__cause__
+        return data
+
+    def _has_own_forward(self) -> bool:
+        """Return True if the chain's ``forward`` was replaced."""
+        return "forward" in self.chain.__dict__ or type(self.chain).forward is not Compose.forward
+
+
+def _plain_pairs(stage: Transform) -> tuple[tuple[NestedKey, NestedKey], ...] | None:
+    return stage._pairs if type(stage).forward is Transform.forward else None
+
+
+def _map_each(
+    stage: Transform, pairs: tuple[tuple[NestedKey, NestedKey], ...], data: TensorDictBase
+) -> None:
+    for in_key, out_key in pairs:
+        value = read(data, in_key)
+        if value is None:
+            if stage.missing_tolerance:
+                continue
+            raise stage._missing_key(in_key, data)
+        result: Any = stage._apply_transform(value)
+        alike = type(result) is Tensor and result.shape == value.shape
+        if alike and result.device == value.device:
+            write(data, out_key, result)
+        else:
+            data.set(out_key, result)
+
+
+class InvertedTransform(Transform):
+    """Swaps ``forward`` and ``inv`` of a transform.
+
+    Args:
+        transform: Transform to invert.
+    """
+
+    time_behavior = TimeBehavior.CONTROL
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.transform = transform
+        transform.set_container(self)
+
+    @property
+    def invertible(self) -> bool:
+        """Always true."""
+        return True
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map sampled data by the inverse of the transform."""
+        return self.transform.inv(tensordict)
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self.transform(tensordict)
+
+    def __repr__(self) -> str:
+        return f"InvertedTransform({self.transform})"
+
+
+class Prefetcher:
+    """A queue of prefetched batches. With ``ahead=0`` each batch is prepared when it is requested.
+
+    A single thread prepares them in order, so that the order of the batches is that of the
+    random numbers.
+
+    Args:
+        ahead: Number of batches to prepare in advance.
+
+    Raises:
+        ArgumentError: The number is not an integer of at least 0.
+    """
+
+    def __init__(self, ahead: int) -> None:
+        if not isinstance(ahead, int) or ahead < 0:
+            raise ArgumentError(
+                f"prefetch must be an integer of at least 0, got {ahead!r}",
+                hint="pass the number of batches to prepare, or None",
+            )
+        self.ahead = ahead
+        self._pool: ThreadPoolExecutor | None = None
+        self._queue: deque[Future[Batch]] = deque()
+        self._size = 0
+        self._lock = Lock()
+
+    def fits(self, size: int) -> bool:
+        """Return True if the queue is empty or contains batches of this size."""
+        return not self._queue or self._size == size
+
+    def next(self, size: int, make: Callable[[int], Batch]) -> Batch:
+        """Return the next batch, and schedule the ones after it.
+
+        Args:
+            size: Batch size.
+            make: Prepares a batch of a size.
+        """
+        if not self.ahead:
+            return make(size)
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="tdx-prefetch")
+            self._size = size
+            while len(self._queue) <= self.ahead:
+                self._queue.append(self._pool.submit(make, size))
+            first = self._queue.popleft()
+        return first.result()
+
+    def settle(self) -> None:
+        """Wait until all scheduled batches are prepared."""
+        if not self.ahead:
+            return
+        with self._lock:
+            pending = list(self._queue)
+        wait(pending)
+
+    def discard(self) -> Batch | None:
+        """Discard all scheduled batches, and return the first one, if there is one."""
+        if not self.ahead:
+            return None
+        with self._lock:
+            pending = list(self._queue)
+            self._queue.clear()
+        wait(pending)
+        for future in pending:
+            if future.exception() is None:
+                return future.result()
+        return None
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self.discard()
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
 
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -94,7 +321,11 @@ class ReplayBuffer:
         compilable: bool | None = None,
         delayed_init: bool | None = None,
     ) -> None:
-        refuse_sharing(shared)
+        if shared:
+            raise ArgumentError(
+                "a replay buffer belongs to one process, got shared=True",
+                hint="send data to its process, or exchange saved buffers by dumps() and loads()",
+            )
         self._storage: Storage = build_part(storage, Storage, lambda: ListStorage(1000))
         self._sampler: Sampler = build_part(sampler, Sampler, RandomSampler)
         self._writer: Writer = build_part(writer, Writer, RoundRobinWriter)
@@ -102,8 +333,20 @@ class ReplayBuffer:
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
         self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
-        self._batch_size = default_batch_size(batch_size, self._sampler)
-        self._written = WrittenOrder(self._storage, find_time_dim(dim_extend, self._storage.ndim))
+        batch_size = self._sampler.batch_size if batch_size is None else batch_size
+        self._batch_size = None if batch_size is None else check_batch_size(batch_size)
+        if batch_size is None and getattr(self._sampler, "drop_last", False):
+            raise ArgumentError(
+                "Samplers with drop_last=True must work with a predictable batch-size",
+                hint="pass batch_size to the buffer",
+            )
+        ndim = self._storage.ndim
+        self._dim_extend = ndim - 1 if dim_extend is None else dim_extend
+        if not 0 <= self._dim_extend < ndim:
+            raise ArgumentError(
+                f"dim_extend={dim_extend} is out of range for a storage with {ndim} dims of steps",
+                hint="the storage's ndim is the number of dims of the data that count steps",
+            )
         self._lock = RLock()
         self._sampler.generator = generator
         self._sampler.attach_to(self._storage)
@@ -144,7 +387,7 @@ class ReplayBuffer:
     @property
     def dim_extend(self) -> int:
         """Dim of the data along which :meth:`extend` appends."""
-        return self._written.dim
+        return self._dim_extend
 
     @property
     def write_count(self) -> int:
@@ -261,7 +504,7 @@ class ReplayBuffer:
             if mapped is not data and 0 in mapped.batch_size:  # a transform holds it back
                 return self._storage.row_positions(torch.zeros(0, dtype=torch.int64)), mapped
             if several:
-                return self._writer.extend(to_time_first(mapped, self._written.dim)), mapped
+                return self._writer.extend(to_time_first(mapped, self._dim_extend)), mapped
             return self._writer.add(mapped), mapped
 
     def _invert(self, data: Any) -> Any:
@@ -284,7 +527,7 @@ class ReplayBuffer:
         """
         priority = torch.as_tensor(priority)
         if priority.ndim > 1:
-            priority = to_time_first(priority, self._written.dim)
+            priority = to_time_first(priority, self._dim_extend)
         with self._locked_for_write():
             self._sampler.update_priority(index, priority, storage=self._storage)
 
@@ -295,7 +538,8 @@ class ReplayBuffer:
     def set_at_(self, key: NestedKey, value: Tensor, index: Any) -> Self:
         """Replace an entry of stored steps at an index in place."""
         with self._locked_for_write():
-            self._written.write_entry(key, value, index)
+            to_written_order(self._storage[:], self._dim_extend).get(key)[index] = value
+            self._storage.version += 1
         return self
 
     def update_(self, data: TensorDictBase) -> Self:
@@ -397,17 +641,31 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
-            data = self._written.read(index)
+            data = self._read(index)
             if isinstance(data, list) and isinstance(self._storage, ListStorage):
                 data = self._collate(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
                 return self._map(data.clone(recurse=False))
             return data
 
+    def _read(self, index: Any) -> Any:
+        """Return stored data at an index into written data, or at a key."""
+        storage, dim = self._storage, self._dim_extend
+        if not dim:
+            return storage[:][index] if isinstance(index, str) else storage[index]
+        data = to_written_order(storage[:], dim)
+        if hasattr(data, "permute") or isinstance(index, str):
+            return data[index]
+        return map_tree(lambda leaf: leaf[index], data)
+
     def __setitem__(self, index: Any, data: Any) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""
         with self._locked_for_write():
-            self._written.write(index, self._invert(data))
+            inverted = self._invert(data)
+            if isinstance(self._storage, TensorStorage) and self._storage.ndim > 1:
+                self._storage.assign(index, inverted, self._dim_extend)
+            else:
+                self._storage[index] = inverted
 
     # Files
 
@@ -432,10 +690,22 @@ class ReplayBuffer:
             ArgumentError: The storage is too small for the data, or was created for other data.
             StorageError: The folder has no saved buffer, or a file of it is damaged.
         """
-        found = load(FilePath(path))
+        saved = load(FilePath(path))
         with self._locked_without_prefetch():
-            restore(self._storage, self._sampler, found)
-            self._sampler.attach_to(self._storage)
+            storage, sampler = self._storage, self._sampler
+            before, state = sampler.state(), saved.sampler
+            if "priorities" in state and moves_oldest_first(saved, storage.max_size):
+                width = torch.Size(saved.batch).numel()
+                priorities = state["priorities"][: saved.rows * width].roll(-saved.cursor * width)
+                state = state | {"priorities": priorities, "max_index": None}
+            sampler.reset()
+            try:
+                sampler.restore(state)
+                storage.restore(saved)
+            except Exception:
+                sampler.restore(before)
+                raise
+            sampler.attach_to(storage)
 
     save = dump = dumps
     load = loads
@@ -443,13 +713,35 @@ class ReplayBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the data and the state of every part."""
         with self._locked_without_prefetch():
-            state = collect_state(self._storage, self._sampler, self._writer, self._transform)
-            return state | {"_batch_size": self._batch_size}
+            generator = self._sampler.generator
+            return {
+                "_storage": self._storage.state_dict(),
+                "_sampler": self._sampler.state_dict(),
+                "_writer": self._writer.state_dict(),
+                "_transforms": self._transform.state_dict(),
+                "_rng": None if generator is None else generator.get_state(),
+                "_batch_size": self._batch_size,
+            }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a copy of what :meth:`state_dict` returned."""
+        """Continue from a copy of what :meth:`state_dict` returned.
+
+        Raises:
+            ArgumentError: The storage is too small for the data, or was created for other data.
+            StorageError: The state of a part is not valid.
+        """
         with self._locked_without_prefetch():
-            apply_state(state_dict, self._storage, self._sampler, self._writer, self._transform)
+            sampler = self._sampler
+            self._storage.load_state_dict(state_dict["_storage"])
+            sampler.reset()
+            sampler.load_state_dict(state_dict["_sampler"])
+            sampler.attach_to(self._storage)
+            self._writer.load_state_dict(state_dict["_writer"])
+            self._transform.load_state_dict(state_dict["_transforms"])
+            if state_dict.get("_rng") is not None:
+                if sampler.generator is None:
+                    sampler.generator = torch.Generator()
+                sampler.generator.set_state(state_dict["_rng"])
             self._batch_size = state_dict["_batch_size"]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,18 +1,20 @@
-"""Ensembles of the parts of several replay buffers."""
+"""Replay buffers that sample from several replay buffers, and ensembles of their parts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path as FilePath
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Transform
+from tdx.core.transforms import Compose, Transform
+from tdx.data.buffer import Batch, ChainProgram, ReplayBuffer, Stage
 from tdx.data.samplers import Sampler
-from tdx.data.storage import Storage
+from tdx.data.storage import Storage, collate
 from tdx.data.writers import Writer
 from tdx.foundation.errors import ArgumentError, ChainError
 
@@ -32,13 +34,13 @@ def resolve_members(index: Any, count: int) -> int | list[int]:
     if isinstance(index, slice):
         return list(range(count))[index]
     try:
-        found = torch.as_tensor(list(index) if isinstance(index, range) else index)
+        numbers = torch.as_tensor(list(index) if isinstance(index, range) else index)
     except (TypeError, ValueError, RuntimeError):
-        found = torch.zeros(())
-    if found.ndim > 1 or found.is_floating_point() or found.dtype is torch.bool:
+        numbers = torch.zeros(())
+    if numbers.ndim > 1 or numbers.is_floating_point() or numbers.dtype is torch.bool:
         raise IndexError(f"cannot select members of an ensemble by {index!r}")
-    members = [range(count)[i] for i in found.reshape(-1).tolist()]
-    return members if found.ndim else members[0]
+    members = [range(count)[i] for i in numbers.reshape(-1).tolist()]
+    return members if numbers.ndim else members[0]
 
 
 def _refuse_writes(*args: Any, **kwargs: Any) -> NoReturn:
@@ -67,7 +69,7 @@ class StorageEnsemble(Storage):
     def __init__(
         self, *storages: Storage, transforms: Sequence[Transform | None] | None = None
     ) -> None:
-        super().__init__(max(sum(each.max_size for each in storages), 1))
+        super().__init__(max(sum(storage.max_size for storage in storages), 1))
         if transforms is not None and len(transforms) != len(storages):
             raise ArgumentError(
                 f"there are {len(storages)} storages and {len(transforms)} transforms",
@@ -287,3 +289,314 @@ def _as_weights(p: Sequence[float] | Tensor, count: int) -> Tensor:
             hint="pass one weight for each buffer",
         )
     return weights / weights.sum()
+
+
+Collate = Callable[[Any], Any]
+Buffer = TypeVar("Buffer", bound=ReplayBuffer)
+
+
+class ReplayBufferEnsemble(ReplayBuffer):
+    """Samples from several replay buffers at once.
+
+    A batch is a stack of batches of some of the buffers, ``[num_buffer_sampled, N, ...]``, each
+    mapped by the transforms of its buffer. Batches of TensorDicts contain ``index``, with the
+    positions ``index`` and the number of the buffer, ``buffer_ids``. Write to the buffers
+    themselves: ``ensemble[0].extend(data)``.
+
+    Args:
+        *buffers: Replay buffers.
+        storages: Their storages and transforms, instead of buffers.
+        samplers: Their samplers, instead of buffers.
+        writers: Their writers, instead of buffers.
+        transform: Transform of the stacked batches; see :class:`ReplayBuffer`.
+        batch_size: Default batch size: a multiple of ``num_buffer_sampled``.
+        collate_fn: Function that stacks the batches of the buffers.
+        collate_fns: Function for each buffer that turns gathered items into a batch.
+        p: Weight of each buffer. ``None``: the same for all.
+        sample_from_all: Draw from every buffer.
+        num_buffer_sampled: Number of buffers of a batch, drawn with replacement. ``None``: as
+            many as there are.
+        generator: Random number generator; also of the buffers, if given.
+        **kwargs: Other arguments of :class:`ReplayBuffer`.
+
+    Raises:
+        ArgumentError: Both buffers and parts are given or neither is, their numbers differ, or
+            the weights are not valid.
+
+    Example:
+        >>> import torch
+        >>> from tdx import LazyTensorStorage, ReplayBuffer, ReplayBufferEnsemble
+        >>> buffers = [ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2)]
+        >>> ensemble = ReplayBufferEnsemble(*buffers, p=[0.0, 1.0], batch_size=6)
+        >>> _ = ensemble[0].extend(torch.zeros(9)), ensemble[1].extend(torch.ones(9))
+        >>> ensemble.sample()
+        tensor([[1., 1., 1.],
+                [1., 1., 1.]])
+    """
+
+    _storage: StorageEnsemble
+    _sampler: SamplerEnsemble
+    _writer: WriterEnsemble
+
+    def __init__(
+        self,
+        *buffers: ReplayBuffer,
+        storages: StorageEnsemble | None = None,
+        samplers: SamplerEnsemble | None = None,
+        writers: WriterEnsemble | None = None,
+        transform: Stage | None = None,
+        batch_size: int | None = None,
+        collate_fn: Collate | None = None,
+        collate_fns: Sequence[Collate | None] | None = None,
+        p: Sequence[float] | Tensor | None = None,
+        sample_from_all: bool = False,
+        num_buffer_sampled: int | None = None,
+        generator: torch.Generator | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if buffers:
+            if any(part is not None for part in (storages, samplers, writers)):
+                raise ArgumentError("both buffers and parts are given", hint="pass one of the two")
+            storages = StorageEnsemble(
+                *(buffer.storage for buffer in buffers),
+                transforms=[buffer.transform for buffer in buffers],
+            )
+            samplers = SamplerEnsemble(
+                *(buffer.sampler for buffer in buffers),
+                p=p,
+                sample_from_all=sample_from_all,
+                num_buffer_sampled=num_buffer_sampled,
+            )
+            writers = WriterEnsemble(*(buffer.writer for buffer in buffers))
+        if storages is None or samplers is None or writers is None:
+            raise ArgumentError(
+                "the buffers are missing", hint="pass buffers, or storages, samplers and writers"
+            )
+        self._members = buffers or _members(storages, samplers, writers)
+        if collate_fns is not None:
+            self._members = _with_collate_fns(self._members, collate_fns)
+        super().__init__(
+            storage=storages,
+            sampler=samplers,
+            writer=writers,
+            transform=transform,
+            batch_size=batch_size,
+            collate_fn=collate_fn,
+            generator=generator,
+            **kwargs,
+        )
+
+    @property
+    def storage(self) -> StorageEnsemble:
+        """Storages of the buffers."""
+        return self._storage
+
+    @property
+    def sampler(self) -> SamplerEnsemble:
+        """Samplers of the buffers."""
+        return self._sampler
+
+    @property
+    def writer(self) -> WriterEnsemble:
+        """Writers of the buffers."""
+        return self._writer
+
+    @property
+    def write_count(self) -> int:
+        """Number of rows ever written to all buffers."""
+        return sum(member.write_count for member in self._members)
+
+    def __len__(self) -> int:
+        """Return the number of buffers."""
+        return len(self._members)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a buffer or an ensemble of some; with a second index, what they store at it.
+
+        Args:
+            index: Number, slice, list, array or int64 tensor of buffers; or a pair of such an
+                index and an index into the data.
+        """
+        inner = index[1] if isinstance(index, tuple) else None
+        members = resolve_members(index[0] if isinstance(index, tuple) else index, len(self))
+        if isinstance(members, int):
+            return self._members[members] if inner is None else self._members[members][inner]
+        if inner is not None:
+            return self._stack([self._members[i][inner] for i in members])
+        if members == list(range(len(self))):
+            return self
+        chosen = _twin(self)
+        chosen._members = tuple(self._members[i] for i in members)
+        chosen._storage, chosen._writer = self._storage[members], self._writer[members]
+        chosen._sampler = self._sampler[members]
+        return chosen
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        self.extend(data)
+
+    # Writing and reading
+
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+        """Raise an error: write to one of the buffers.
+
+        Raises:
+            ChainError: Always.
+        """
+        return self._storage.extend(data)
+
+    def add(self, data: Any) -> int | Tensor | None:
+        """Raise an error, as :meth:`extend`."""
+        return self._storage.extend(data)
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Remove all steps of all buffers."""
+        for member in self._members:
+            member.empty(empty_write_count)
+        self._discard_prefetched()
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Set the priorities of steps.
+
+        Args:
+            index: The ``index`` of a batch: a TensorDict of ``index`` and ``buffer_ids``.
+            priority: One number, or one per step, as the shape of ``buffer_ids``.
+        """
+        ids, rows = index.get("buffer_ids"), index.get("index")
+        if ids.ndim == 1 and rows.ndim > 1:
+            ids = ids.unsqueeze(-1).expand(rows.shape[:2])
+        priorities = torch.as_tensor(priority).expand(ids.shape)
+        for i, member in enumerate(self._members):
+            mask = ids == i
+            if bool(mask.any()):
+                member.update_priority(rows[mask], priorities[mask])
+
+    def _prepare(self, size: int) -> Batch:
+        with self._lock:
+            count = self._sampler.split(size)
+            before = self._sampler.position() if self._prefetcher.ahead else {}
+            chosen = self._sampler.choose()
+            batches = [_draw(self._members[i], count) for i in chosen]
+            for member, batch in zip(chosen, batches, strict=True):
+                if isinstance(batch.data, TensorDictBase):
+                    _mark_members(batch.data, batch.info["index"], member)
+            data = self._stack([batch.data for batch in batches])
+            data = self._map(data, ("index",) if isinstance(data, TensorDictBase) else ())
+            index = [torch.atleast_1d(_as_rows(batch.info["index"])) for batch in batches]
+            info = {
+                "index": TensorDict(index=collate(index), buffer_ids=torch.tensor(chosen))
+                if len({rows.shape for rows in index}) == 1
+                else [TensorDict(index=rows) for rows in index],
+                "buffer_ids": torch.tensor(chosen),
+            }
+            return Batch(data, info, any(batch.ended for batch in batches), before)
+
+    def _stack(self, batches: list[Any]) -> Any:
+        return (self._collate_fn or collate)(batches)
+
+    # Files
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Save each buffer in a folder of its number; see :meth:`ReplayBuffer.dumps`."""
+        for i, member in enumerate(self._members):
+            member.dumps(FilePath(path) / str(i))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Load what :meth:`dumps` saved; see :meth:`ReplayBuffer.loads`."""
+        for i, member in enumerate(self._members):
+            member.loads(FilePath(path) / str(i))
+        self._discard_prefetched()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each buffer, by its number, and of the chain."""
+        state: dict[str, Any] = {
+            str(i): member.state_dict() for i, member in enumerate(self._members)
+        }
+        return state | {"_transforms": self._transform.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a copy of what :meth:`state_dict` returned."""
+        for i, member in enumerate(self._members):
+            member.load_state_dict(state_dict[str(i)])
+        self._transform.load_state_dict(state_dict["_transforms"])
+        self._discard_prefetched()
+
+
+def _members(
+    storages: StorageEnsemble, samplers: SamplerEnsemble, writers: WriterEnsemble
+) -> tuple[ReplayBuffer, ...]:
+    """Return a buffer of each storage, sampler and writer.
+
+    Raises:
+        ArgumentError: Their numbers differ.
+    """
+    if not len(storages) == len(samplers) == len(writers):
+        raise ArgumentError(
+            f"there are {len(storages)} storages, {len(samplers)} samplers and {len(writers)} "
+            "writers",
+            hint="pass one of each for each buffer",
+        )
+    members = []
+    for i, transform in enumerate(storages._transforms or [None] * len(storages)):
+        writer = writers[i]
+        member = ReplayBuffer(storage=storages[i], sampler=samplers[i], writer=writer)
+        if isinstance(transform, Compose):
+            # The chain of another buffer is shared with it.
+            member._transform, member._program = transform, ChainProgram(transform)
+        elif transform is not None:
+            member.append_transform(transform)
+        members.append(member)
+    return tuple(members)
+
+
+def _twin(buffer: Buffer) -> Buffer:
+    """Return a buffer of the same parts, chain and lock."""
+    twin = object.__new__(type(buffer))
+    twin.__dict__.update(buffer.__dict__)
+    return twin
+
+
+def _with_collate_fns(
+    members: Sequence[ReplayBuffer], collate_fns: Sequence[Collate | None]
+) -> tuple[ReplayBuffer, ...]:
+    """Return copies of buffers that turn items into batches by other functions."""
+    if len(collate_fns) != len(members):
+        raise ArgumentError(
+            f"there are {len(members)} buffers and {len(collate_fns)} collate_fns",
+            hint="pass one for each buffer",
+        )
+    copies = [_twin(member) for member in members]
+    for copied, function in zip(copies, collate_fns, strict=True):
+        copied._collate_fn = function
+    return tuple(copies)
+
+
+def _draw(member: ReplayBuffer, count: int) -> Batch:
+    """Return a batch of ``count`` steps, of two passes if one ends."""
+    batch = member._prepare(count)
+    drawn = len(_as_rows(batch.info["index"]))
+    if not batch.ended or drawn >= count or not hasattr(batch.data, "shape"):
+        return batch
+    rest = _draw(member, count - drawn)
+    index = torch.cat([_as_rows(part.info["index"]) for part in (batch, rest)])
+    return Batch(torch.cat([batch.data, rest.data]), {"index": index}, True, batch.before)
+
+
+def _as_rows(index: Any) -> Tensor:
+    return torch.stack(index, -1) if isinstance(index, tuple) else index
+
+
+def _mark_members(data: TensorDictBase, index: Any, member: int) -> None:
+    """Write the positions of the steps of a batch and their buffer into its ``index``.
+
+    Args:
+        data: Batch ``[N, ...]`` of one buffer.
+        index: Positions of its steps, int64 ``[N]``, or one such tensor per dim.
+        member: Number of the buffer.
+    """
+    rows = _as_rows(index)
+    shaped = rows.reshape(len(rows), *[1] * (data.ndim - 1), *rows.shape[1:])
+    entry = {
+        "index": shaped.expand(*data.batch_size, *rows.shape[1:]),
+        "buffer_ids": torch.full(data.batch_size, member, device=data.device),
+    }
+    data.set("index", TensorDict(entry, data.batch_size, device=data.device))

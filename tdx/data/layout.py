@@ -1,19 +1,20 @@
-"""Layout of stored steps, and which steps continue the step before them."""
+"""Layout and form of stored steps, and which steps continue the step before them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_non_tensor
+from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensorclass
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.tensordicts import new_tensordict
+from tdx.foundation.torch_internals import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 Path = tuple[str, ...]
 Leaves = dict[Path, Tensor]
@@ -61,11 +62,11 @@ class Layout:
         if layout.shapes.keys() != self.shapes.keys():
             raise _other_keys(layout, self)
         for path, shape in self.shapes.items():
-            found = (layout.shapes[path], layout.dtypes[path])
-            if found != (shape, self.dtypes[path]):
+            actual = (layout.shapes[path], layout.dtypes[path])
+            if actual != (shape, self.dtypes[path]):
                 raise ArgumentError(
-                    f"the data has shape {tuple(found[0])} and dtype {_name(found[1])} in a step, "
-                    f"the storage {tuple(shape)} and {_name(self.dtypes[path])}",
+                    f"the data has shape {tuple(actual[0])} and dtype {_name(actual[1])} in a "
+                    f"step, the storage {tuple(shape)} and {_name(self.dtypes[path])}",
                     hint="the first data defines the shapes and dtypes of a storage",
                     where=Where(key=normalize_key(path)) if path else None,
                 )
@@ -160,14 +161,14 @@ def build_tensordict(
         path: Path of the tree.
     """
     fields = {}
-    for key, each in tree.items():
-        if type(each) is int:
-            fields[key] = values[each]
-        elif type(each) is dict:
+    for key, node in tree.items():
+        if type(node) is int:
+            fields[key] = values[node]
+        elif type(node) is dict:
             inner = (*path, key)
-            fields[key] = build_tensordict(each, groups, batch, device, names, values, inner)
+            fields[key] = build_tensordict(node, groups, batch, device, names, values, inner)
         else:
-            fields[key] = each
+            fields[key] = node
     size = torch.Size((*batch, *groups[path]))
     if names is not None and len(names) != len(size):
         names = [*names, *[None] * (len(size) - len(names))]
@@ -278,3 +279,116 @@ def compared_leaves(shapes: Mapping[Path, torch.Size]) -> tuple[tuple[Path, Path
 def _differ(before: Tensor, after: Tensor, size: tuple[int, int]) -> Tensor:
     after = after.to(before.device)
     return (before != after).reshape(*size, -1).any(-1).cpu()
+
+
+@dataclass(frozen=True)
+class TensorClassForm:
+    """Turns entries into an object of a tensorclass.
+
+    Args:
+        kind: Class.
+    """
+
+    kind: Any
+
+    def __call__(self, entries: Any) -> Any:
+        """Return the object of some entries."""
+        return self.kind.from_tensordict(entries)
+
+
+@dataclass(frozen=True)
+class TreeForm:
+    """Turns entries into nested dicts, lists and tuples.
+
+    Args:
+        tree: Structure; its leaves are the entries ``"0"``, ``"1"``, ….
+    """
+
+    tree: TreeSpec
+
+    def __call__(self, entries: Any) -> Any:
+        """Return the tree of some entries."""
+        leaves = [entries.get(str(i)) for i in range(self.tree.num_leaves)]
+        return tree_unflatten(leaves, self.tree)
+
+
+Form = TensorClassForm | TreeForm
+
+
+def as_entries(data: Any, ndim: int) -> tuple[Any, Form | None]:
+    """Return data as a tensor or TensorDict, and the form that turns it back.
+
+    Args:
+        data: Tensor, TensorDict, tensorclass, or nested dicts, lists and tuples of tensors.
+        ndim: Number of dims that count steps.
+
+    Raises:
+        ArgumentError: The data has another type, or its tensors differ in those dims.
+    """
+    if isinstance(data, (Tensor, TensorDictBase)):
+        return data, None
+    if is_tensorclass(data):
+        return data.to_tensordict(), TensorClassForm(type(data))
+    leaves, tree = tree_flatten(data)
+    if not isinstance(data, (dict, list, tuple)) or not leaves:
+        raise ArgumentError(
+            f"the storage takes tensors and TensorDicts, got {type(data).__name__}",
+            hint="use ListStorage for other objects",
+        )
+    try:
+        tensors = {str(i): torch.as_tensor(leaf) for i, leaf in enumerate(leaves)}
+        return TensorDict(tensors, tensors["0"].shape[:ndim]), TreeForm(tree)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(
+            f"the storage takes {type(data).__name__}s of tensors with the same number of steps",
+            hint="use ListStorage for other objects",
+        ) from error
+
+
+def map_tree(function: Callable[[Any], Any], data: Any) -> Any:
+    """Apply a function to each leaf of nested dicts, lists and tuples."""
+    return tree_map(function, data)
+
+
+def split_steps(data: Any) -> list[Any]:
+    """Return each step of nested dicts, lists and tuples of tensors ``[T, ...]``."""
+    leaves, tree = tree_flatten(data)
+    steps = zip(*(torch.as_tensor(leaf).unbind(0) for leaf in leaves), strict=True)
+    return [tree_unflatten(list(step), tree) for step in steps]
+
+
+def stack_trees(items: list[Any]) -> Any:
+    """Stack nested dicts, lists and tuples of the same structure; return others as they are."""
+    if not items or not isinstance(items[0], (dict, tuple, list)):
+        return items
+    flat = [tree_flatten(item) for item in items]
+    leaves, tree = flat[0]
+    if not leaves or any(other != tree for _, other in flat[1:]):
+        return items
+    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    if not all(
+        isinstance(leaf, (Tensor, bool, int, float)) for column in columns for leaf in column
+    ):
+        return items
+    stacked = [torch.stack([torch.as_tensor(leaf) for leaf in column]) for column in columns]
+    return tree_unflatten(stacked, tree)
+
+
+def to_time_first(data: Any, dim: int) -> Any:
+    """Move the time dim of tensors and TensorDicts to the front; other data is not changed."""
+    if dim == 0:
+        return data
+    if isinstance(data, (dict, tuple)):
+        return map_tree(lambda leaf: to_time_first(leaf, dim), data)
+    if not hasattr(data, "permute") or data.ndim <= dim:
+        return data
+    return data.permute(dim, *(other for other in range(data.ndim) if other != dim))
+
+
+def to_written_order(stored: Any, dim: int) -> Any:
+    """Move the first dim of stored data back to where it was when it was written."""
+    if dim == 0:
+        return stored
+    if not hasattr(stored, "permute"):
+        return map_tree(lambda leaf: to_written_order(leaf, dim), stored)
+    return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))

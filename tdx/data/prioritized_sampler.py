@@ -114,7 +114,7 @@ class PrioritizedSampler(Sampler):
     # Drawing
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        if not any(each is self for each in storage.listeners):
+        if not any(listener is self for listener in storage.listeners):
             self.fill_missing(storage)
         part = torch.rand(batch_size, generator=self.generator, dtype=torch.float64)
         steps = self._sum_tree.find(part.numpy() * self._sum_tree.total)
@@ -201,13 +201,13 @@ class PrioritizedSampler(Sampler):
         """Return step numbers, int64 ``[N]``."""
         if isinstance(index, np.ndarray):
             return index
-        found = torch.as_tensor(index) if storage is None else storage.step_numbers(index)
-        if found.ndim > 1 and found.shape[-1] > 1:
+        steps = torch.as_tensor(index) if storage is None else storage.step_numbers(index)
+        if steps.ndim > 1 and steps.shape[-1] > 1:
             raise ArgumentError(
-                f"an index of shape {tuple(found.shape)} needs the storage",
+                f"an index of shape {tuple(steps.shape)} needs the storage",
                 hint="pass storage=, or use update_priority of the buffer",
             )
-        return found.reshape(-1).cpu().numpy()
+        return steps.reshape(-1).cpu().numpy()
 
     def _grow(self, count: int) -> None:
         """Make room for the priorities of a larger storage."""
@@ -270,7 +270,7 @@ class PrioritizedSampler(Sampler):
             values = torch.as_tensor(state["priorities"], dtype=torch.float64).numpy()
             numbers = [float(state[name]) for name in ("alpha", "beta", "eps")]
             largest, place = state["max_priority"], state["max_index"]
-            found = (None if largest is None else float(largest), place)
+            max_priority = (None if largest is None else float(largest), place)
             valid = np.isfinite(values).all() and (values >= 0).all() and min(numbers) >= 0
             if values.ndim != 1 or not valid:
                 raise ValueError(f"priorities of shape {values.shape}")
@@ -282,7 +282,7 @@ class PrioritizedSampler(Sampler):
         self.reset()
         self._alpha, self.beta, self._eps = numbers
         self._write(np.arange(len(values)), values)
-        self._max_priority = found
+        self._max_priority = max_priority
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(alpha={self._alpha}, beta={self.beta}, eps={self._eps})"
@@ -334,15 +334,15 @@ class SegmentTree:
     def query(self, start: int, stop: int) -> float:
         """Return the reduction of the elements from ``start`` to ``stop`` (excluded)."""
         low, high = start + self._first, min(stop, self.size) + self._first
-        found = self.neutral
+        result = self.neutral
         while low < high:
             if low & 1:
-                found, low = float(self.operation(found, self._nodes[low])), low + 1
+                result, low = float(self.operation(result, self._nodes[low])), low + 1
             if high & 1:
                 high -= 1
-                found = float(self.operation(found, self._nodes[high]))
+                result = float(self.operation(result, self._nodes[high]))
             low, high = low >> 1, high >> 1
-        return found
+        return result
 
     def find(self, mass: Floats) -> NDArray[np.int64]:
         """Return the element in which a cumulative sum reaches each mass; never one of zero.

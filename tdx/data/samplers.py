@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.data.saved_manifest import load_state, save_state
+from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 
@@ -106,7 +106,7 @@ class Sampler:
     def attach_to(self, storage: Storage) -> None:
         """Handle each write to a storage, if the sampler does something with it."""
         handlers = ("add", "extend", "mark_update")
-        if any(getattr(type(self), each) is not getattr(Sampler, each) for each in handlers):
+        if any(getattr(type(self), name) is not getattr(Sampler, name) for name in handlers):
             storage.attach(self)
 
     def add(self, index: int) -> None:

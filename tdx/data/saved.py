@@ -1,50 +1,79 @@
-"""Save a replay buffer in a folder: one file of raw numbers per leaf, and a manifest.
+"""Save a replay buffer in a folder: one file of raw numbers per tensor, and a manifest.
 
 A save writes files with new names and then replaces the manifest, which lists them. An
 interrupted save leaves the old manifest and the old files. A process that has mapped the old
-files keeps them.
+files keeps them. Reading runs no code from the folder.
 """
 
 from __future__ import annotations
 
-import fcntl
+import json
+import math
 import mmap
 import os
 import re
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from tdx.data.layout import Layout, Leaves
-from tdx.data.saved_manifest import (
-    MANIFEST,
-    Array,
-    Manifest,
-    manifest_text,
-    parse_manifest,
-)
-from tdx.foundation.confined_files import open_below, open_folder, unlink_below, write_below
+from tdx.data.layout import Layout, Path
+from tdx.foundation.container import Container, UnsyncedError, make_folders, read_seal, seal
 from tdx.foundation.errors import StorageError
-from tdx.foundation.files import UnsyncedError, make_folders
-from tdx.foundation.untrusted import MAX_HEADER_BYTES
+from tdx.foundation.files import report_read_errors, report_write_errors
+from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_NESTING, parse_json, validate_shape
 
-_TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")
-_DATA = re.compile(r"\d{3,}-[0-9a-f]{16}[.]bin")
-_BLOCK = 2**22
+FORMAT, VERSION = "tdx-replay-buffer", 3
+MANIFEST = "buffer.json"
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+_FILE = re.compile(r"\d{3,9}(-[0-9a-f]{16})?[.]bin")
+_LEFTOVER = re.compile(
+    rf"\d{{3,}}-[0-9a-f]{{16}}[.]bin|[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp"
+)
 _ATTEMPTS = 10
+_DAMAGED = "the file is damaged: save the buffer again, or restore it from a copy"
 _SAVE_AGAIN = "the file was cut short or changed: save the buffer again"
+_PASS_FOLDER = "pass the folder that dumps() was given"
+Stored = TypeVar("Stored")
+Other = TypeVar("Other")
 
 
 @dataclass(frozen=True)
-class Saved:
-    """Content of a saved buffer.
+class _Array:
+    """A file of raw numbers.
+
+    Args:
+        file: Its name in the folder.
+        dtype: Type of the numbers.
+        shape: Shape of the tensor.
+        crc32: Checksum of its bytes in hex; ``None`` if it was saved without one.
+    """
+
+    file: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    crc32: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the array as plain data."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {"file": self.file, "dtype": dtype, "shape": list(self.shape), "crc32": self.crc32}
+
+
+@dataclass(frozen=True)
+class Content(Generic[Stored]):
+    """Content of a saved buffer, as tensors or as files.
 
     Args:
         layout: Layout of a step; ``None`` if nothing was ever stored.
@@ -59,14 +88,34 @@ class Saved:
     """
 
     layout: Layout | None
-    leaves: Leaves
-    begins: Tensor
+    leaves: dict[Path, Stored]
+    begins: Stored
     rows: int
     batch: tuple[int, ...]
     cursor: int
     max_rows: int
     write_count: int
     sampler: dict[str, Any]
+
+    def map(self, function: Callable[[Stored], Other]) -> Content[Other]:
+        """Replace each tensor or file."""
+        return Content(
+            self.layout,
+            {path: function(leaf) for path, leaf in self.leaves.items()},
+            function(self.begins),
+            self.rows,
+            self.batch,
+            self.cursor,
+            self.max_rows,
+            self.write_count,
+            {
+                name: function(state) if isinstance(state, (Tensor, _Array)) else state  # type: ignore[arg-type]
+                for name, state in self.sampler.items()
+            },
+        )
+
+
+Saved = Content[Tensor]
 
 
 def save(folder: FilePath, saved: Saved) -> None:
@@ -78,208 +127,275 @@ def save(folder: FilePath, saved: Saved) -> None:
         StorageError: The disk is full, the folder is not writable, or its manifest is a link.
     """
     try:
-        make_folders(folder)
-        with open_folder(folder) as descriptor, _only_saver(descriptor):
-            _save(folder, descriptor, saved, secrets.token_hex(8))
+        with report_write_errors(
+            f"the buffer to {folder}", "choose another folder, or make room", kind=StorageError
+        ):
+            make_folders(folder)
+            with Container.open(folder) as container:
+                container.lock(wait=True)
+                _save(container, saved, secrets.token_hex(8))
     except UnsyncedError as error:
         raise StorageError(error.message, hint=error.hint) from error
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"cannot save the buffer in {folder}: {error.strerror or error}",
-            hint="choose another folder, or make room",
-        ) from error
 
 
-def _save(path: FilePath, folder: int, saved: Saved, token: str) -> None:
-    outdated = _files_of_manifest(folder)
+def _save(folder: Container, saved: Saved, token: str) -> None:
+    outdated = _list_files(folder)
+    written: list[str] = []
+
+    def write(tensor: Tensor) -> _Array:
+        file = f"{len(written):03}-{token}.bin"
+        written.append(file)
+        flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        crc32 = folder.write(file, [memoryview(flat)])
+        return _Array(file, tensor.dtype, tuple(tensor.shape), crc32)
+
     try:
-        manifest = _write_data(folder, saved, token)
-        os.fsync(folder)
-        write_below(folder, MANIFEST, manifest_text(manifest))
-    except BaseException as error:
-        if not any(token in name for name in _files_of_manifest(folder)):
-            _remove(folder, [name for name in os.listdir(folder) if token in name])
-        elif isinstance(error, OSError):
-            raise UnsyncedError(path, error) from error
+        text, _ = seal(_to_document(saved.map(write)), indent=1)
+        # The names of the files are on the disk before the manifest that lists them.
+        os.fsync(folder.descriptor)
+        folder.replace(MANIFEST, text, completes=True)
+    except UnsyncedError:
         raise
-    names = [name for name in os.listdir(folder) if token not in name]
-    ours = [name for name in names if _DATA.fullmatch(name) or _TEMPORARY.fullmatch(name)]
-    _remove(folder, outdated.intersection(names).union(ours))
+    except BaseException:
+        folder.discard(written)
+        raise
+    left = {name for name in folder.names() if name in outdated or _LEFTOVER.fullmatch(name)}
+    folder.discard(left.difference(written))
+
+
+def _list_files(folder: Container) -> set[str]:
+    """Return the names of the files in the current manifest; empty without a valid one.
+
+    Raises:
+        StorageError: The manifest is a link or not a regular file.
+    """
+    files: set[str] = set()
+    try:
+        text = folder.read(MANIFEST, MAX_HEADER_BYTES)
+    except FileNotFoundError:
+        return files
+    with suppress(StorageError):
+        _parse(text, MANIFEST).map(lambda array: files.add(array.file))
+    return files
+
+
+def _to_document(content: Content[_Array]) -> dict[str, Any]:
+    layout, sampler = content.layout, content.sampler
+    groups = {} if layout is None else layout.groups
+    arrays = {name: array for name, array in sampler.items() if isinstance(array, _Array)}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "rows": content.rows,
+        "batch": list(content.batch),
+        "cursor": content.cursor,
+        "max_rows": content.max_rows,
+        "write_count": content.write_count,
+        "leaves": [{"key": list(path), **leaf.to_dict()} for path, leaf in content.leaves.items()],
+        "begins": content.begins.to_dict(),
+        "groups": [{"key": list(path), "batch": list(batch)} for path, batch in groups.items()],
+        "names": [] if layout is None else list(layout.names),
+        "sampler": {name: state for name, state in sampler.items() if name not in arrays},
+        "sampler_arrays": {name: array.to_dict() for name, array in arrays.items()},
+    }
 
 
 def load(folder: FilePath) -> Saved:
-    """Read what :func:`save` wrote, without running any code from it.
+    """Read what :func:`save` wrote; again if another process saved in the meantime.
 
     Raises:
         StorageError: The folder has no saved buffer, or a file of it is missing or damaged.
     """
-    try:
-        with open_folder(folder) as descriptor:
-            return _load(folder, descriptor)
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise _unreadable(folder, error) from error
-
-
-def _load(folder: FilePath, descriptor: int) -> Saved:
-    """Read manifest and data; start again if another process saved in the meantime."""
-    for _ in range(_ATTEMPTS):
-        text = _read(descriptor, MANIFEST)
-        try:
-            return _read_saved(folder, descriptor, parse_manifest(text, folder / MANIFEST))
-        except FileNotFoundError:
-            if _read(descriptor, MANIFEST) == text:
-                raise
+    with (
+        report_read_errors(
+            f"the buffer in {folder}",
+            "check the permissions of the folder and its files",
+            missing=_missing(folder, MANIFEST),
+        ),
+        Container.open(folder) as container,
+    ):
+        for _ in range(_ATTEMPTS):
+            text = container.read(MANIFEST, MAX_HEADER_BYTES)
+            try:
+                return _parse(text, folder / MANIFEST).map(partial(_map_file, container))
+            except FileNotFoundError as error:
+                if container.read(MANIFEST, MAX_HEADER_BYTES) == text:
+                    raise _missing(folder, error.filename) from error
     raise StorageError(
         f"{folder} is being changed by another process", hint="wait until it has saved the buffer"
     )
 
 
-def _unreadable(folder: FilePath, error: OSError) -> StorageError:
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        missing = FilePath(error.filename or MANIFEST).name
-        what = MANIFEST if missing == folder.name else missing
-        return StorageError(
-            f"{folder} has no saved buffer: {what} is missing",
-            hint="pass the folder that dumps() was given",
-        )
-    return StorageError(
-        f"cannot read the buffer in {folder}: {error.strerror or error}",
-        hint="check the permissions of the folder and its files",
-    )
+def _missing(folder: FilePath, name: str) -> StorageError:
+    return StorageError(f"{folder} has no saved buffer: {name} is missing", hint=_PASS_FOLDER)
 
 
-# Writing
-
-
-@contextmanager
-def _only_saver(folder: int) -> Iterator[None]:
-    """Wait for other processes that save into the folder; the lock goes with the descriptor."""
-    with suppress(OSError):  # some network file systems have no locks
-        fcntl.flock(folder, fcntl.LOCK_EX)
-    yield
-
-
-def _files_of_manifest(folder: int) -> set[str]:
-    """Return the names of the files in the current manifest; empty without a manifest.
-
-    Raises:
-        StorageError: The manifest is a link or not a regular file.
-    """
-    try:
-        text = _read(folder, MANIFEST)
-    except FileNotFoundError:
-        return set()
-    try:
-        return {array.file for array in parse_manifest(text, MANIFEST).arrays}
-    except StorageError:
-        return set()
-
-
-def _write_data(folder: int, saved: Saved, token: str) -> Manifest:
-    tensors = {name: each for name, each in saved.sampler.items() if isinstance(each, Tensor)}
-    arrays = []
-    for number, tensor in enumerate([*saved.leaves.values(), saved.begins, *tensors.values()]):
-        file = f"{number:03}-{token}.bin"
-        arrays.append(Array(file, tensor.dtype, tuple(tensor.shape), _write(folder, file, tensor)))
-    leaves = dict(zip(saved.leaves, arrays, strict=False))
-    return Manifest(
-        layout=saved.layout,
-        leaves=leaves,
-        begins=arrays[len(leaves)],
-        rows=saved.rows,
-        batch=saved.batch,
-        cursor=saved.cursor,
-        max_rows=saved.max_rows,
-        write_count=saved.write_count,
-        sampler={name: each for name, each in saved.sampler.items() if name not in tensors},
-        sampler_arrays=dict(zip(tensors, arrays[len(leaves) + 1 :], strict=True)),
-    )
-
-
-def _write(folder: int, name: str, tensor: Tensor) -> str:
-    """Write the numbers of a tensor and flush them to the disk; returns their checksum."""
-    flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    data, crc = memoryview(flat), 0
-    descriptor = open_below(folder, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
-        for start in range(0, len(data), _BLOCK):
-            block = data[start : start + _BLOCK]
-            crc = zlib.crc32(block, crc)
-            while block:
-                block = block[file.write(block) :]
-        os.fsync(file.fileno())
-    return f"{crc:08x}"
-
-
-def _remove(folder: int, names: Iterable[str]) -> None:
-    for name in names:
-        with suppress(OSError):
-            unlink_below(folder, name)
-
-
-# Reading
-
-
-def _read(folder: int, name: str) -> bytes:
-    with os.fdopen(open_below(folder, name), "rb") as file:
-        data = file.read(MAX_HEADER_BYTES + 1)
-    if len(data) > MAX_HEADER_BYTES:
-        raise StorageError(
-            f"{name} has more than {MAX_HEADER_BYTES:,} bytes", hint="tdx did not write this file"
-        )
-    return data
-
-
-def _read_saved(folder: FilePath, descriptor: int, manifest: Manifest) -> Saved:
-    def map_array(array: Array) -> Tensor:
-        return _map_file(folder, descriptor, array)
-
-    arrays: Mapping[str, Array] = manifest.sampler_arrays
-    return Saved(
-        layout=manifest.layout,
-        leaves={path: map_array(array) for path, array in manifest.leaves.items()},
-        begins=map_array(manifest.begins),
-        rows=manifest.rows,
-        batch=manifest.batch,
-        cursor=manifest.cursor,
-        max_rows=manifest.max_rows,
-        write_count=manifest.write_count,
-        sampler=manifest.sampler | {name: map_array(array) for name, array in arrays.items()},
-    )
-
-
-def _map_file(folder: FilePath, descriptor: int, array: Array) -> Tensor:
+def _map_file(folder: Container, array: _Array) -> Tensor:
     """Map a file into memory, privately, after comparing its size and checksum."""
-    handle = open_below(descriptor, array.file)
-    try:
-        found = os.fstat(handle).st_size
-        if found != array.size:
-            raise StorageError(
-                f"{folder / array.file} has {found:,} bytes instead of {array.size:,}",
-                hint=_SAVE_AGAIN,
-            )
-        if not found:
+    path, size = folder.path / array.file, math.prod(array.shape) * array.dtype.itemsize
+    with folder.open_file(array.file) as file:
+        actual = os.fstat(file.fileno()).st_size
+        if actual != size:
+            raise StorageError(f"{path} has {actual:,} bytes instead of {size:,}", hint=_SAVE_AGAIN)
+        if not size:
             return torch.empty(array.shape, dtype=array.dtype)
-        data = mmap.mmap(handle, found, access=mmap.ACCESS_COPY)
-    finally:
-        os.close(handle)
-    if array.crc32 is not None and array.crc32 != f"{_checksum(data):08x}":
-        raise StorageError(f"{folder / array.file} does not match its checksum", hint=_SAVE_AGAIN)
+        data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    if array.crc32 is not None and array.crc32 != f"{zlib.crc32(data):08x}":
+        raise StorageError(f"{path} does not match its checksum", hint=_SAVE_AGAIN)
     try:
         return torch.frombuffer(data, dtype=array.dtype).reshape(array.shape)
     except (RuntimeError, ValueError, TypeError) as error:
-        raise StorageError(
-            f"{folder / array.file} cannot be read as {array.dtype}", hint=_SAVE_AGAIN
-        ) from error
+        raise StorageError(f"{path} cannot be read as {array.dtype}", hint=_SAVE_AGAIN) from error
 
 
-def _checksum(data: mmap.mmap) -> int:
-    crc = 0
-    with memoryview(data) as view:
-        for start in range(0, len(view), _BLOCK):
-            crc = zlib.crc32(view[start : start + _BLOCK], crc)
-    return crc
+def _parse(text: bytes, source: str | FilePath) -> Content[_Array]:
+    """Read and validate a manifest.
+
+    Args:
+        text: The JSON document.
+        source: What an error message calls it.
+
+    Raises:
+        StorageError: It does not match its checksum, is of another version or format, or its
+            entries contradict each other.
+    """
+    document = parse_json(text, source)
+    try:
+        version = document["version"]
+        if document["format"] != FORMAT or version not in (1, 2, VERSION):
+            raise StorageError(
+                f"{source} has format {document['format']!r} version {version!r}",
+                hint=f"this release reads {FORMAT} versions 1 to {VERSION}",
+            )
+        if version == 2:
+            end = len(text) - len(b'01234567"\n}')
+            is_intact = text[end:] == b'%08x"\n}' % zlib.crc32(text[:end])
+        else:
+            is_intact = version == 1 or read_seal(text) is not None
+        if not is_intact:
+            raise StorageError(f"{source} does not match its checksum", hint=_DAMAGED)
+        return _parse_document(document)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = f"missing key {error}" if isinstance(error, KeyError) else str(error)
+        raise StorageError(f"{source} is not a valid manifest: {reason}", hint=_DAMAGED) from error
+
+
+def _parse_document(document: Mapping[str, Any]) -> Content[_Array]:
+    names = ("rows", "cursor", "max_rows", "write_count")
+    rows, cursor, max_rows, write_count = (_count(document, name) for name in names)
+    batch = validate_shape(document["batch"], "batch")
+    width = math.prod(batch)
+    if cursor >= max_rows or rows > max_rows or not width:
+        raise ValueError("the numbers of rows contradict each other")
+    first = document["version"] == 1
+    shapes: dict[Path, tuple[int, ...]] = {}
+    leaves: dict[Path, _Array] = {}
+    if not isinstance(document["leaves"], list):
+        raise TypeError("leaves is not a list")
+    for number, entry in enumerate(document["leaves"]):
+        path = _path(entry["key"])
+        shape = validate_shape(entry["shape"], "shape")
+        shapes[path] = shape if first else shape[1 + len(batch) :]
+        array = _array(entry | ({"file": f"{number:03}.bin"} if first else {}))
+        full = validate_shape((rows, *batch, *shapes[path]), "shape")
+        if path in leaves or (not first and array.shape != full):
+            raise ValueError(f"the leaf {path} is listed twice or has another shape")
+        leaves[path] = _Array(array.file, array.dtype, full, array.crc32)
+    begins = _Array(f"{len(leaves):03}.bin", torch.bool, (rows, width), None)
+    if not first:
+        begins = _array(document["begins"])
+    if begins.dtype is not torch.bool or begins.shape != (rows, width):
+        raise ValueError("begins has another shape or dtype")
+    arrays = {name: _array(entry) for name, entry in document.get("sampler_arrays", {}).items()}
+    return Content(
+        layout=_layout(document, shapes, leaves),
+        leaves=leaves,
+        begins=begins,
+        rows=rows,
+        batch=batch,
+        cursor=cursor,
+        max_rows=max_rows,
+        write_count=write_count,
+        sampler=dict(document["sampler"]) | arrays,
+    )
+
+
+def _layout(
+    document: Mapping[str, Any], shapes: dict[Path, tuple[int, ...]], leaves: Mapping[Path, _Array]
+) -> Layout | None:
+    if not leaves:
+        return None
+    groups: dict[Path, torch.Size] = {}
+    for each in document["groups"]:
+        groups[_path(each["key"])] = torch.Size(validate_shape(each["batch"], "batch of a group"))
+    for path, shape in [*shapes.items(), *groups.items()]:
+        for end in range(len(path)):
+            outer = groups[path[:end]]
+            if tuple(shape[: len(outer)]) != tuple(outer):
+                raise ValueError(f"{path} does not fit into the group around it")
+    if shapes.keys() & groups.keys() or ((() in shapes) and len(shapes) > 1):
+        raise ValueError("a key is a leaf and a group")
+    names = tuple(document["names"])
+    if any(not isinstance(name, str | None) for name in names):
+        raise ValueError("names are not texts")
+    if len(names) != len(groups.get((), ())):
+        raise ValueError("names and dims differ in number")
+    sizes = {path: torch.Size(shape) for path, shape in shapes.items()}
+    return Layout({path: each.dtype for path, each in leaves.items()}, sizes, groups, names)
+
+
+def _array(entry: Mapping[str, Any]) -> _Array:
+    file, crc32 = entry["file"], entry.get("crc32")
+    if not isinstance(file, str) or not _FILE.fullmatch(file):
+        raise ValueError(f"{file!r} is not the name of a data file")
+    if crc32 is not None and not isinstance(crc32, str):
+        raise ValueError(f"{crc32!r} is not a checksum")
+    return _Array(file, DTYPES[entry["dtype"]], validate_shape(entry["shape"], "shape"), crc32)
+
+
+def _path(parts: Any) -> Path:
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"{parts!r} is not a key")
+    if len(parts) > MAX_NESTING:
+        raise ValueError(f"a key has {len(parts)} parts")
+    return tuple(parts)
+
+
+def _count(document: Mapping[str, Any], name: str) -> int:
+    value = document[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def save_state(folder: str | os.PathLike[str], name: str, state: dict[str, Any]) -> None:
+    """Write a state of plain data and tensors, which become lists.
+
+    Args:
+        folder: Folder; created if it does not exist.
+        name: Name of the file.
+        state: State.
+    """
+    lists = {
+        key: value.tolist() if isinstance(value, Tensor) else value for key, value in state.items()
+    }
+    make_folders(FilePath(folder))
+    with Container.open(FilePath(folder)) as container:
+        container.replace(name, json.dumps(lists))
+
+
+def load_state(folder: str | os.PathLike[str], name: str) -> dict[str, Any]:
+    """Read what :func:`save_state` wrote.
+
+    Raises:
+        StorageError: The file is missing, or not a JSON object.
+    """
+    path = FilePath(folder)
+    try:
+        with Container.open(path) as container:
+            state = parse_json(container.read(name, MAX_HEADER_BYTES), path / name)
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} has no {name}", hint=_PASS_FOLDER) from error
+    if not isinstance(state, dict):
+        raise StorageError(f"{path / name} is not a state", hint="save it again")
+    return state

@@ -1,4 +1,4 @@
-"""Sample slices of episodes."""
+"""Samplers of slices of episodes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,149 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.episodes import EpisodeBoundaries, Episodes
-from tdx.data.samplers import Sampler
-from tdx.data.storage import Storage
-from tdx.data.tensor_storage import TensorStorage
-from tdx.foundation.errors import ArgumentError, ChainError
-from tdx.foundation.keys import NestedKey, normalize_key, sibling_key
+from tdx.data.prioritized_sampler import WEIGHT, PrioritizedSampler
+from tdx.data.samplers import Sampler, SamplerWithoutReplacement
+from tdx.data.storage import Storage, TensorStorage
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.foundation.tensordicts import read, write
+
+TRAJECTORY_KEYS: tuple[NestedKey, ...] = (("collector", "traj_ids"), "episode")
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Stored episodes, in time order within each column.
+
+    Args:
+        first: Number of rows from the oldest row to the first step.
+        length: Number of steps.
+        column: Position in the row.
+    """
+
+    first: Tensor
+    length: Tensor
+    column: Tensor
+
+
+class EpisodeBoundaries:
+    """Finds episodes by flags or identifiers.
+
+    Args:
+        end_key: Flag of the last step of an episode.
+        end_keys: Instead, flags any of which ends an episode.
+        traj_key: Entry that identifies the episode.
+        ends: Flags of all steps, ``[rows, *B]``, instead of entries.
+        trajectories: Identifiers of the episodes of all steps, instead of entries.
+
+    Raises:
+        ArgumentError: Two of the alternatives are given.
+    """
+
+    def __init__(
+        self,
+        end_key: NestedKey | None,
+        end_keys: Sequence[NestedKey] | None,
+        traj_key: NestedKey | None,
+        ends: Tensor | None,
+        trajectories: Tensor | None,
+    ) -> None:
+        for pair in ((end_key, end_keys), (ends, trajectories)):
+            if all(value is not None for value in pair):
+                raise ArgumentError(
+                    "the ends of episodes are given in two ways", hint="remove one of them"
+                )
+        given = [end_key] if end_key is not None else list(end_keys or ())
+        self.end_keys = [normalize_key(key) for key in given or [("next", "done")]]
+        self._end_is_given = bool(given)
+        self.traj_key = None if traj_key is None else normalize_key(traj_key)
+        self.ends, self.trajectories = ends, trajectories
+
+    def find(self, storage: TensorStorage) -> Episodes:
+        """Return the stored episodes.
+
+        Raises:
+            KeyNotFoundError: The entries that separate episodes are missing.
+            ChainError: A stored step is itself a sequence.
+            ArgumentError: ``ends`` or ``trajectories`` are shorter than the data.
+        """
+        rows, width = storage.rows, storage.width
+        values, ended = self._boundaries(storage)
+        if values is not None:
+            begins = torch.ones(rows, width, dtype=torch.bool)
+            begins[1:] = self._changes(values)
+        else:
+            assert ended is not None
+            begins = _in_time_order(storage.begins, storage)
+            begins[1:] |= ended[:-1]
+            identifier = None if self._end_is_given else self._stored_identifier(storage)
+            if identifier is not None and rows > 1 and bool(begins[1:].all()):
+                # `next` does not hold the next step, as in synthetic data.
+                begins[1:] = self._changes(self._flags(storage, identifier))
+        begins[0] = True
+        first = begins.t().flatten().nonzero().squeeze(-1)
+        length = torch.diff(first, append=torch.tensor([rows * width]))
+        return Episodes(first % rows, length, first // rows)
+
+    def _boundaries(self, storage: TensorStorage) -> tuple[Tensor | None, Tensor | None]:
+        """Return the episode of each step, ``[rows, width, n]``, or its flag ``[rows, width]``."""
+        rows, width = storage.rows, storage.width
+        for given in (self.trajectories, self.ends):
+            if given is not None and given.shape[:1].numel() * width < rows * width:
+                raise ArgumentError(
+                    f"ends or trajectories have {len(given)} rows, the storage has {rows}",
+                    hint="pass one value for each stored step",
+                )
+        if self.trajectories is not None:
+            values = _in_time_order(self.trajectories[:rows].cpu(), storage)
+            return values.reshape(rows, width, -1), None
+        if self.ends is not None:
+            flags = _in_time_order(self.ends[:rows].cpu(), storage)
+            return None, flags.reshape(rows, width, -1).bool().any(-1)
+        stored = [key for key in self.end_keys if storage.leaf(key) is not None]
+        key = self.traj_key
+        if key is None and not self._end_is_given and not stored:
+            key = self._stored_identifier(storage)
+        can_use_flag = self._end_is_given and stored
+        if key is not None and not (storage.leaf(key) is None and can_use_flag):
+            self.traj_key = key
+            return self._flags(storage, key), None
+        ended = [self._flags(storage, key).bool().any(-1) for key in stored or self.end_keys]
+        return None, torch.stack(ended).any(0)
+
+    @staticmethod
+    def _stored_identifier(storage: TensorStorage) -> NestedKey | None:
+        return next((key for key in TRAJECTORY_KEYS if storage.leaf(key) is not None), None)
+
+    @staticmethod
+    def _changes(values: Tensor) -> Tensor:
+        return (values[1:] != values[:-1]).any(-1)
+
+    def _flags(self, storage: TensorStorage, key: NestedKey) -> Tensor:
+        """Return an entry in time order, ``[rows, width, n]``."""
+        leaf = storage.leaf(key)
+        if leaf is None:
+            known = [] if storage.layout is None else storage.layout.shapes
+            names = sorted(format_key(path) for path in known)
+            raise KeyNotFoundError(
+                f"the buffer has no {format_key(key)!r} to separate episodes",
+                hint=f"pass end_key or traj_key; existing keys: {', '.join(names)}",
+                where=Where(key=key),
+            )
+        if storage.layout is not None and storage.layout.groups[()]:
+            raise ChainError(
+                "each stored step is itself a sequence of shape "
+                f"{tuple(storage.layout.groups[()])}",
+                hint="extend with rollout.reshape(-1), or use a storage with ndim=2",
+            )
+        ordered = _in_time_order(leaf, storage).cpu()
+        return ordered.reshape(storage.rows, storage.width, -1)
+
+
+def _in_time_order(values: Tensor, storage: Storage) -> Tensor:
+    """Return a copy of the filled rows, oldest first."""
+    return torch.cat([values[storage.oldest : storage.rows], values[: storage.oldest]])
+
 
 MASK = ("collector", "mask")
 Span = bool | int | Sequence[bool | int]
@@ -106,16 +242,13 @@ class SliceSampler(Sampler):
         tensor([False, False, False, False,  True])
     """
 
-    _without_replacement: type[SliceSampler]
-    """Set by the module of the subclass."""
-
     _counts_slices = False
     """True if the batch size is the number of slices."""
 
     def __new__(cls, *args: Any, replacement: bool = True, **options: Any) -> Any:
         """Return a sampler without replacement if ``replacement=False``."""
         draws_once = cls is SliceSampler and not replacement
-        return super().__new__(cls._without_replacement if draws_once else cls)
+        return super().__new__(SliceSamplerWithoutReplacement if draws_once else cls)
 
     def __init__(
         self,
@@ -398,3 +531,209 @@ class SliceSampler(Sampler):
     def __repr__(self) -> str:
         size = f"num_slices={self.num_slices}" if self.num_slices else f"slice_len={self.slice_len}"
         return f"SliceSampler({size}, strict_length={self.strict_length})"
+
+
+class SliceSamplerWithoutReplacement(SliceSampler):
+    """Draws one slice of each episode per pass; its start in the episode is random.
+
+    The last batch of a pass has fewer slices. A write that changes the number of episodes starts
+    a new pass.
+
+    Args:
+        num_slices: Number of slices in a batch; their length follows from the batch size.
+        slice_len: Length of each slice; their number follows from the batch size.
+        drop_last: Skip a last batch with fewer slices.
+        end_key: See :class:`SliceSampler`, as the other arguments.
+        end_keys: See :class:`SliceSampler`.
+        traj_key: See :class:`SliceSampler`.
+        ends: See :class:`SliceSampler`.
+        trajectories: See :class:`SliceSampler`.
+        truncated_key: See :class:`SliceSampler`.
+        init_key: See :class:`SliceSampler`.
+        strict_length: See :class:`SliceSampler`.
+        shuffle: Shuffle the episodes in each pass.
+        compile: No effect.
+        use_gpu: No effect.
+        replacement: No effect.
+
+    Raises:
+        ArgumentError: As in :class:`SliceSampler`.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import LazyTensorStorage, ReplayBuffer, SliceSamplerWithoutReplacement
+        >>> sampler = SliceSamplerWithoutReplacement(slice_len=2, traj_key="episode")
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=4)
+        >>> episode = torch.arange(3).repeat_interleave(3)
+        >>> _ = buffer.extend(TensorDict(episode=episode, batch_size=[9]))
+        >>> [len(batch) for batch in buffer]
+        [4, 2]
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        drop_last: bool = False,
+        end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
+        traj_key: NestedKey | None = None,
+        ends: Tensor | None = None,
+        trajectories: Tensor | None = None,
+        truncated_key: NestedKey | None = ("next", "truncated"),
+        init_key: NestedKey | None = "is_init",
+        strict_length: bool = True,
+        shuffle: bool = True,
+        compile: bool | dict[str, Any] = False,
+        use_gpu: torch.device | bool = False,
+        replacement: bool = False,
+    ) -> None:
+        super().__init__(
+            num_slices=num_slices,
+            slice_len=slice_len,
+            end_key=end_key,
+            end_keys=end_keys,
+            traj_key=traj_key,
+            ends=ends,
+            trajectories=trajectories,
+            truncated_key=truncated_key,
+            init_key=init_key,
+            strict_length=strict_length,
+        )
+        self.drop_last, self.shuffle = drop_last, shuffle
+        self._pass = SamplerWithoutReplacement(drop_last, shuffle)
+        self._episodes = 0
+
+    def _choose(
+        self, storage: TensorStorage, plan: Plan, count: int
+    ) -> tuple[Tensor, Tensor, dict[Any, Tensor]]:
+        if self._episodes != len(plan.first):
+            self._pass.reset()
+        self._episodes = len(plan.first)
+        self._pass.generator = self.generator
+        chosen = self._pass.take(self._episodes, count).cpu()
+        self.ran_out = self._pass.ran_out
+        part = self._fractions(len(chosen), torch.device("cpu"))
+        return chosen, self._starts_of(plan, chosen, part), {}
+
+    def reset(self) -> None:
+        """Start a new pass with the next batch."""
+        super().reset()
+        self._pass.reset()
+
+    def state(self) -> dict[str, Any]:
+        """Return the episodes that the pass has left, int64 ``[n]``."""
+        return self._pass.state() | {"episodes": self._episodes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._pass.restore(state)
+        self._episodes = int(state.get("episodes", 0))
+
+
+class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
+    """Draws slices whose first steps are drawn in proportion to their priorities.
+
+    Only steps at which a slice can start are drawn. Each step of a slice has the importance
+    weight of its first step.
+
+    Args:
+        max_capacity: See :class:`PrioritizedSampler`, as the next arguments.
+        alpha: See :class:`PrioritizedSampler`.
+        beta: See :class:`PrioritizedSampler`.
+        eps: See :class:`PrioritizedSampler`.
+        dtype: See :class:`PrioritizedSampler`.
+        reduction: See :class:`PrioritizedSampler`.
+        num_slices: See :class:`SliceSampler`, as the next arguments.
+        slice_len: See :class:`SliceSampler`.
+        end_key: See :class:`SliceSampler`.
+        end_keys: See :class:`SliceSampler`.
+        traj_key: See :class:`SliceSampler`.
+        ends: See :class:`SliceSampler`.
+        trajectories: See :class:`SliceSampler`.
+        cache_values: No effect.
+        truncated_key: See :class:`SliceSampler`.
+        init_key: See :class:`SliceSampler`.
+        strict_length: See :class:`SliceSampler`.
+        compile: No effect.
+        span: See :class:`SliceSampler`; slices cannot cross the start of an episode. Episodes
+            shorter than a slice are drawn too.
+        max_priority_within_buffer: See :class:`PrioritizedSampler`.
+
+    Raises:
+        ArgumentError: As in both classes.
+    """
+
+    def __init__(
+        self,
+        max_capacity: int,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32,
+        reduction: str = "max",
+        *,
+        num_slices: int | None = None,
+        slice_len: int | None = None,
+        end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
+        traj_key: NestedKey | None = None,
+        ends: Tensor | None = None,
+        trajectories: Tensor | None = None,
+        cache_values: bool = False,
+        truncated_key: NestedKey | None = ("next", "truncated"),
+        init_key: NestedKey | None = "is_init",
+        strict_length: bool = True,
+        compile: bool | dict[str, Any] = False,
+        span: Span = False,
+        max_priority_within_buffer: bool = False,
+    ) -> None:
+        SliceSampler.__init__(
+            self,
+            num_slices=num_slices,
+            slice_len=slice_len,
+            end_key=end_key,
+            end_keys=end_keys,
+            traj_key=traj_key,
+            ends=ends,
+            trajectories=trajectories,
+            cache_values=cache_values,
+            truncated_key=truncated_key,
+            init_key=init_key,
+            strict_length=strict_length,
+            span=(False, span[1] if isinstance(span, (tuple, list)) else span),  # type: ignore[arg-type]
+        )
+        self._skips_short = strict_length and not self.span[1]
+        PrioritizedSampler.__init__(
+            self, max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer
+        )
+
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        steps, notes = SliceSampler.draw(self, storage, batch_size)
+        weights = notes["info"][WEIGHT]
+        lengths = notes.get("lengths", len(steps) // len(weights))
+        if isinstance(lengths, Tensor):
+            lengths = lengths.to(weights.device)
+        notes["info"] = {WEIGHT: torch.repeat_interleave(weights, lengths)}
+        return steps, notes
+
+    def _choose(
+        self, storage: TensorStorage, plan: Plan, count: int
+    ) -> tuple[Tensor, Tensor, dict[Any, Tensor]]:
+        if not any(listener is self for listener in storage.listeners):
+            self.fill_missing(storage)
+        counts = plan.starts.long()
+        episodes = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        before = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+        offsets = torch.arange(len(episodes)) - before
+        numbers = self._numbers(storage, plan, episodes, offsets.unsqueeze(1)).squeeze(1)
+        sums = torch.from_numpy(self._sum_tree[numbers.numpy()]).cumsum(0)
+        mass = self._fractions(count, torch.device("cpu")) * sums[-1]
+        chosen = torch.searchsorted(sums, mass, right=True).clamp(max=len(sums) - 1)
+        weights = self.weights(numbers[chosen].numpy(), storage)
+        return episodes[chosen], offsets[chosen], {WEIGHT: weights}
+
+    def __repr__(self) -> str:
+        return f"{SliceSampler.__repr__(self)[:-1]}, alpha={self.alpha}, beta={self.beta})"

@@ -9,13 +9,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.buffer import ReplayBuffer, Stage
-from tdx.data.list_storage import ListStorage
-from tdx.data.parts import build_part
+from tdx.data.buffer import ReplayBuffer, Stage, build_part
+from tdx.data.layout import to_time_first
 from tdx.data.prioritized_sampler import PrioritizedSampler
-from tdx.data.storage import Storage
+from tdx.data.storage import ListStorage, Storage
 from tdx.data.writers import reduce_elements
-from tdx.data.written_order import to_time_first
 from tdx.foundation.errors import ChainError
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.tensordicts import read, write
@@ -78,8 +76,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         priority = read(written, self.priority_key)
         if priority is None and written.batch_size == data.batch_size:  # a transform dropped it
             priority = read(data, self.priority_key)
-        found: Tensor | None = priority
-        return found
+        result: Tensor | None = priority
+        return result
 
     def _reduce(self, priority: Tensor) -> Tensor:
         """Return one priority per step, ``[N]``."""

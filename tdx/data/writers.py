@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.data.saved_manifest import load_state, save_state
+from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
@@ -69,7 +69,7 @@ class Writer(ABC):
         """
         cursor, count = state_dict.get("_cursor"), state_dict.get("_write_count")
         count = cursor if count is None else count
-        valid = all(type(each) is int and each >= 0 for each in (cursor, count))
+        valid = all(type(number) is int and number >= 0 for number in (cursor, count))
         if not valid or (self._storage is not None and cursor >= self._storage.max_rows):
             raise StorageError(
                 f"the state of the writer is not valid: its cursor is {cursor!r}",
@@ -275,8 +275,8 @@ def reduce_elements(values: Tensor, reduction: str) -> Tensor:
         reduced: Tensor = getattr(values.double(), reduction)(1)
         return reduced
     result = getattr(values, reduction)(1)
-    found: Tensor = result.values
-    return found
+    selected: Tensor = result.values
+    return selected
 
 
 def _require_entries(writer: Writer, data: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -14,7 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tdx.foundation.errors import ArgumentError, OutputError, TdxError
+from tdx.foundation.container import (
+    Container,
+    UnsyncedError,
+    lock_file,
+    sync_path,
+    temporary_name,
+)
+from tdx.foundation.errors import ArgumentError, OutputError, StorageError, TdxError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a disk, a quota or a file that is full."""
@@ -119,25 +125,12 @@ def atomic_write(
     check_replaceable(path, force=True)
     target = Path(path)
     _remove_abandoned(target)
-    temporary = target.with_name(temporary_name(target.name))
-    descriptor = os.open(temporary, NEW_FILE_FLAGS, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            _lock(descriptor)
-            permissions = _permissions(target) if mode is None else mode
-            if permissions is not None:
-                os.fchmod(file.fileno(), permissions)
-            yield file
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    if sync:
-        _sync_exchange(target)
+    permissions = _permissions(target) if mode is None else mode
+    with (
+        Container.open(target.parent) as folder,
+        folder.replacing(target.name, sync=sync, mode=permissions, target=target) as file,
+    ):
+        yield file
 
 
 @contextmanager
@@ -186,9 +179,6 @@ def write_atomically(path: str | Path, data: str | bytes, *, sync: bool = True) 
         file.write(data.encode() if isinstance(data, str) else data)
 
 
-NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 def _open_stream(path: str | Path) -> IO[bytes]:
     """Open a stream without truncating its target, so that ``>> file`` appends."""
     found = _DESCRIPTOR.fullmatch(os.path.abspath(path))
@@ -201,41 +191,12 @@ def _open_stream(path: str | Path) -> IO[bytes]:
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
 
 
-def temporary_name(name: str) -> str:
-    """Return an unpredictable name for a temporary file in the folder of a file."""
-    return f".{name[:100]}.{os.urandom(8).hex()}.tmp"
-
-
 def _permissions(target: Path) -> int | None:
     with suppress(OSError):
         found = target.lstat().st_mode
         if stat.S_ISREG(found):
             return stat.S_IMODE(found)
     return None
-
-
-def sync_path(path: str | Path) -> None:
-    """Flush a file or the entries of a folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class UnsyncedError(OutputError):
-    """A file or folder is in place, but a power loss may bring the old one back.
-
-    Args:
-        target: The file or folder.
-        error: Error of the disk.
-    """
-
-    def __init__(self, target: str | Path, error: OSError) -> None:
-        super().__init__(
-            f"{target} is written, but may be lost at a power failure: {_reason(error)}",
-            hint="check the disk, then write it again",
-        )
 
 
 def _sync_exchange(target: Path) -> None:
@@ -248,43 +209,6 @@ def _sync_exchange(target: Path) -> None:
         sync_path(target.parent)
     except OSError as error:
         raise UnsyncedError(target, error) from error
-
-
-def make_folders(path: str | Path, mode: int = 0o777) -> None:
-    """Create a folder and those above it, and flush their names to disk.
-
-    Without that, a power loss would take the folder away, and everything that is synced in it.
-
-    Args:
-        path: Folder, which may exist.
-        mode: Permission bits of the folder itself; its parents have those of the umask.
-
-    Raises:
-        OSError: A folder cannot be created, or there is a file of that name.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        # Below a file, the folder itself is what fails: "not a directory", not "file exists".
-        if folder.parent != folder and not folder.parent.is_file():
-            make_folders(folder.parent)
-        try:
-            folder.mkdir(mode)
-        except FileExistsError:
-            if not folder.is_dir():
-                raise
-        else:
-            try:
-                sync_path(folder.absolute().parent)
-            except OSError:
-                with suppress(OSError):
-                    folder.rmdir()
-                raise
-            return
-    # A process may have been killed right after it made the folder. One that has something was
-    # flushed before. A folder that may not be listed was made by someone else.
-    with suppress(PermissionError):
-        if not any(folder.iterdir()):
-            sync_path(folder.absolute().parent)
 
 
 @contextmanager
@@ -314,6 +238,37 @@ def report_write_errors(
         is_full = full_hint is not None and error.errno in FULL
         raise kind(
             f"cannot write {path}: {_reason(error)}", hint=full_hint if is_full else hint
+        ) from error
+
+
+@contextmanager
+def report_read_errors(
+    path: str | Path,
+    hint: str = "check its permissions",
+    *,
+    missing: TdxError | None = None,
+    kind: type[TdxError] = StorageError,
+) -> Iterator[None]:
+    """Turn errors of the system into one sentence.
+
+    Args:
+        path: File or folder that is read.
+        hint: Next step, unless the disk or a limit of the system is the cause.
+        missing: Error if it does not exist, or is of another type; ``None``: as any other error.
+        kind: Type of the error.
+
+    Raises:
+        TdxError: The path cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TdxError):
+            raise
+        if missing is not None and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise missing from None
+        raise kind(
+            f"cannot read {path}: {_reason(error)}", hint=SYSTEM_HINTS.get(error.errno or 0, hint)
         ) from error
 
 
@@ -374,7 +329,7 @@ def _scratch_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
     folder.mkdir(mode)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _lock(descriptor)
+        lock_file(descriptor)
         yield folder
     except UnsyncedError:
         # It holds what a power loss may bring back; a later write removes it.
@@ -386,12 +341,6 @@ def _scratch_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
         remove_path(folder)
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    """Lock a temporary file or folder, so that other processes do not take it for abandoned."""
-    with suppress(OSError):  # some network file systems have no locks
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_abandoned(target: Path) -> None:
@@ -412,12 +361,9 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        return lock_file(descriptor)
     finally:
         os.close(descriptor)
-    return True
 
 
 _SECONDS_TO_LOCK = 60

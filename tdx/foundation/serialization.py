@@ -128,6 +128,16 @@ def keys_entry(name: str, attribute: str | None = None) -> Entry:
     return Entry(name, attribute, format_keys)
 
 
+def rounded(value: float) -> float:
+    """Round a measured number to four decimal places."""
+    return round(float(value), 4)
+
+
+def finite(value: float) -> float | None:
+    """Return a number, or ``None`` if it is not finite."""
+    return float(value) if math.isfinite(value) else None
+
+
 def format_keys(keys: Iterable[NestedKey]) -> list[str]:
     """Format several keys; see :func:`~tdx.foundation.keys.format_key`."""
     return [format_key(key) for key in keys]

@@ -18,7 +18,6 @@ from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES, read_limited
 
 _MAX_DIGITS = 30
-_TOML_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^#\n]*?)"""
 FILE_VARIABLE = "TDX_CONFIG"
 STATE_VARIABLE = "TDX_STATE_DIR"
 CACHE_VARIABLE = "TDX_CACHE_DIR"
@@ -119,19 +118,14 @@ SETTINGS = (
     ),
     Setting("check_ignore", "rules that tdx check skips", example="TDX422"),
     Setting("theme", "color theme of the terminal app", example="tdx-light"),
-    Setting(
-        "graphics",
-        "how the terminal app draws images",
-        choices=("auto", "kitty", "sixel", "half-cells"),
-        default="auto",
-        example="auto",
-    ),
 )
 KEYMAP = "keymap"
 """Table of the file that assigns keys to the commands of the terminal app."""
 THEMES = "themes"
 """Table of the file that defines custom themes of the terminal app."""
 _TABLES = (KEYMAP, THEMES)
+_RETIRED = ("graphics",)
+"""Settings of earlier versions, which a file may still have; they have no effect."""
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -166,7 +160,7 @@ class Settings(Result):
     values: tuple[SettingValue, ...]
 
     def __getitem__(self, name: str) -> Value:
-        return next(each.value for each in self.values if each.setting.name == name)
+        return next(value.value for value in self.values if value.setting.name == name)
 
     def find(self, name: str) -> SettingValue:
         """Return a setting by name.
@@ -175,11 +169,13 @@ class Settings(Result):
             UnknownNameError: The setting is unknown.
         """
         setting = find_setting(name)
-        return next(each for each in self.values if each.setting is setting)
+        return next(value for value in self.values if value.setting is setting)
 
     def is_set(self, name: str) -> bool:
         """Return True if a setting is set in the environment or the file."""
-        return any(each.setting.name == name and each.source != "default" for each in self.values)
+        return any(
+            value.setting.name == name and value.source != "default" for value in self.values
+        )
 
 
 def config_path() -> Path:
@@ -226,7 +222,7 @@ def find_setting(name: str, where: Where | None = None) -> Setting:
 
 
 def edited_file(name: str, value: str) -> str:
-    """Return the text of the configuration file with another value of a setting.
+    """Return the text of the configuration file with another value of a setting; comments stay.
 
     Args:
         name: Name of the setting.
@@ -235,6 +231,9 @@ def edited_file(name: str, value: str) -> str:
     Raises:
         TdxError: The name or the value is invalid, or the file cannot be read.
     """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
     path = config_path()
     try:
         text = _parse_toml(path, read_limited(path, MAX_PIPELINE_BYTES))[0]
@@ -242,7 +241,22 @@ def edited_file(name: str, value: str) -> str:
         text = config_template()
     except OSError as error:
         raise _unreadable(path, error) from error
-    return set_in_text(text, name, value)
+    parsed = find_setting(name).parse(value, name)
+    # Uncomment the line of the template rather than append one: below a commented table, it would
+    # become part of the table when the user uncomments that.
+    commented = next((line for line in text.splitlines(True) if line.startswith(f"# {name} =")), "")
+    uncommented = text.replace(commented, f"{name} = 0\n", 1) if commented else text
+    try:
+        document = tomlkit.parse(text)
+        if name not in document:
+            candidate = tomlkit.parse(uncommented)
+            document = candidate if name in candidate else document
+        document[name] = parsed
+        return tomlkit.dumps(document)
+    except (TOMLKitError, RecursionError) as error:
+        raise ArgumentError(
+            f"{name} cannot be set in this file", hint="`tdx config edit` opens the file"
+        ) from error
 
 
 def _unreadable(path: Path, error: OSError) -> ArgumentError:
@@ -251,48 +265,6 @@ def _unreadable(path: Path, error: OSError) -> ArgumentError:
         hint=_fix_hint(path),
         where=Where(file=str(path)),
     )
-
-
-def set_in_text(text: str, name: str, value: str) -> str:
-    r"""Return the text of a configuration file with another value of a setting; comments stay.
-
-    Args:
-        text: Text of the file.
-        name: Name of the setting.
-        value: Its value, as on the command line.
-
-    Raises:
-        ArgumentError: The value is invalid for the setting, or the text is not valid TOML.
-        UnknownNameError: The setting is unknown, or the value is not one of the choices.
-
-    Example:
-        >>> set_in_text("# my defaults\n# seed = 0\n", "seed", "3")
-        '# my defaults\nseed = 3\n'
-    """
-    import json
-    import tomllib
-
-    parsed = find_setting(name).parse(value, name)
-    line = f"{name} = {json.dumps(parsed)}"
-    table = re.search(r"(?m)^\s*\[", text)
-    end = len(text) if table is None else table.start()
-    head, rest = text[:end], text[end:]
-    for start, comment in (("", r"([ \t]*#.*)?"), ("#", "()")):
-        pattern = rf"(?m)^{start}[ \t]*{name}[ \t]*=[ \t]*{_TOML_VALUE}{comment}$"
-        changed, count = re.subn(pattern, lambda found: line + (found[1] or ""), head, count=1)
-        if count:
-            break
-    else:
-        changed = f"{head}{'' if not head or head.endswith(chr(10)) else chr(10)}{line}\n"
-    try:
-        is_set = tomllib.loads(changed + rest).get(name) == parsed
-    except ValueError:
-        is_set = False
-    if not is_set:
-        raise ArgumentError(
-            f"{name} cannot be set in this file", hint="`tdx config edit` opens the file"
-        )
-    return changed + rest
 
 
 def load_settings() -> Settings:
@@ -326,14 +298,12 @@ def _read_file(path: Path) -> dict[str, Value] | None:
     except OSError as error:
         raise _unreadable(path, error) from error
     text, parsed = _parse_toml(path, data)
-    for name in parsed:
-        if name not in _TABLES:
-            find_setting(name, Where(file=str(path), line=_find_line(text, name)))
-    return {
-        name: _BY_NAME[name].parse(value, name, Where(file=str(path), line=_find_line(text, name)))
-        for name, value in parsed.items()
-        if name not in _TABLES
-    }
+    values: dict[str, Value] = {}
+    for name, value in parsed.items():
+        if name not in (*_TABLES, *_RETIRED):
+            where = Where(file=str(path), line=_find_line(text, name))
+            values[name] = find_setting(name, where).parse(value, name, where)
+    return values
 
 
 def load_keymap() -> dict[str, str]:
@@ -398,9 +368,9 @@ def _parse_toml(path: Path, data: bytes) -> tuple[str, dict[str, Any]]:
     except ValueError as error:
         # A TOMLDecodeError, or the ValueError for an integer of thousands of digits.
         problem, line = str(error), None
-        place = re.search(r" \(at line (\d+), column \d+\)$", problem)
-        if place:
-            problem, line = problem[: place.start()], int(place.group(1))
+        position = re.search(r" \(at line (\d+), column \d+\)$", problem)
+        if position:
+            problem, line = problem[: position.start()], int(position.group(1))
         raise ArgumentError(
             f"invalid TOML: {problem[:1].lower()}{problem[1:]}",
             hint=_fix_hint(path),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from html import escape
 
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _LINE_SEPARATORS = "\u2028\u2029"
@@ -37,6 +39,23 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
     return _UNSAFE.sub(
         lambda match: match[0] if match[0] in keep else _escape_character(match[0]), text
     )
+
+
+def escape_html(text: str) -> str:
+    r"""Escape text for HTML and SVG, with its control characters apart from newlines and tabs.
+
+    Example:
+        >>> escape_html("<b>\x07")
+        '&lt;b&gt;\\x07'
+    """
+    return escape(escape_control_characters(text, keep="\n\t"))
+
+
+def display_width(text: str) -> int:
+    """Return the columns of a text in a terminal; wide East Asian characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def is_printable(text: str) -> bool:

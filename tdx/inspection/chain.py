@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
 from tdx.foundation.keys import NestedKey, format_key, split_key, unique_keys
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry, keys_entry
-from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
+from tdx.specs.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs

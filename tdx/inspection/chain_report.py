@@ -20,8 +20,8 @@ from tdx.inspection.chain import (
     StageFlow,
     analyze_chain,
 )
-from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
 from tdx.inspection.spec_report import EnvFacts
+from tdx.specs.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:

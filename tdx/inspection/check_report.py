@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.envs import EnvBase
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline
+    from tdx.specs.violations import SpecViolation
 
 Check = Literal["arguments", "specs", "steps", "lints"]
 Status = Literal["passed", "skipped", "error", "warning", "suggestion"]

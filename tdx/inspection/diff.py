@@ -7,22 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from tdx.compare.alignment import match_stages
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.serialization import Entries, Result
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.spec_report import KeyChange, compare_leaves, unwrap_env
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
+from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.native import seed_run
 from tdx.stacks.stack import StageInfo, format_argument
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-    from torch import Tensor
 
+    from tdx.compare.values import Change, ChangeKind
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
 
@@ -258,8 +259,11 @@ def _compare_settings(a: Pipeline, b: Pipeline) -> Iterator[SettingChange]:
 
 def _compare_setting(name: str, one: Value, other: Value) -> Iterator[SettingChange]:
     if repr(one) != repr(other):
-        sides = [each if isinstance(each, str) else format_value(each) for each in (one, other)]
+        sides = [side if isinstance(side, str) else format_value(side) for side in (one, other)]
         yield SettingChange(name, *sides)
+
+
+_STAGE_STATUS: dict[str, StageStatus] = {"missing": "removed", "extra": "added", "moved": "moved"}
 
 
 def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[StageChange]:
@@ -267,60 +271,29 @@ def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[Sta
 
     A stage that is in both chains at different positions has moved.
     """
-    found: list[StageChange] = []
-    matcher = SequenceMatcher(
-        None, list(map(_identity_text, a)), list(map(_identity_text, b)), autojunk=False
-    )
-    for tag, a_start, a_end, b_start, b_end in matcher.get_opcodes():
-        if tag == "equal":
-            pairs = zip(range(a_start, a_end), range(b_start, b_end), strict=True)
-            found += [_stage_change("same", a, b, i, j) for i, j in pairs]
-        else:
-            found += _match_by_name(a, b, range(a_start, a_end), range(b_start, b_end))
-    return _merge_moves(found, a, b)
+    one, other = (list(map(_identity_text, side)) for side in (a, b))
+    on_both = {*one} & {*other}
 
+    def pair_by_name(a_range: range, b_range: range) -> Iterator[tuple[int, int]]:
+        names = [a[index].name for index in a_range], [b[index].name for index in b_range]
+        for i, j, size in SequenceMatcher(None, *names, autojunk=False).get_matching_blocks():
+            for pair in zip(a_range[i : i + size], b_range[j : j + size], strict=True):
+                # A stage that has moved has not changed.
+                if not {one[pair[0]], other[pair[1]]} & on_both:
+                    yield pair
 
-def _match_by_name(
-    a: Sequence[StageConfig], b: Sequence[StageConfig], a_range: range, b_range: range
-) -> Iterator[StageChange]:
-    """Pair the stages of two unequal sections; stages with equal names have changed."""
-    names = [a[index].name for index in a_range], [b[index].name for index in b_range]
-    moved = {_identity_text(each) for each in a} & {_identity_text(each) for each in b}
-    for tag, i1, i2, j1, j2 in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
-        for i, j in zip(a_range[i1:i2], b_range[j1:j2], strict=False) if tag == "equal" else ():
-            if {_identity_text(a[i]), _identity_text(b[j])} & moved:
-                yield _stage_change("removed", a, b, i, None)
-                yield _stage_change("added", a, b, None, j)
-            else:
-                yield _stage_change("changed", a, b, i, j)
-        if tag != "equal":
-            yield from (_stage_change("removed", a, b, i, None) for i in a_range[i1:i2])
-            yield from (_stage_change("added", a, b, None, j) for j in b_range[j1:j2])
-
-
-def _merge_moves(
-    changes: Sequence[StageChange], a: Sequence[StageConfig], b: Sequence[StageConfig]
-) -> list[StageChange]:
-    """Combine the removal and addition of an equal stage to a move."""
-    removed_at: dict[str, list[int]] = {}
-    for change in changes:
-        if change.status == "removed" and change.a_index is not None:
-            removed_at.setdefault(_identity_text(a[change.a_index]), []).append(change.a_index)
-    result, moved = [], set()
-    for change in changes:
-        if change.status == "added" and change.b_index is not None:
-            origins = removed_at.get(_identity_text(b[change.b_index]))
-            if origins:
-                origin = origins.pop(0)
-                moved.add(origin)
-                result.append(_stage_change("moved", a, b, origin, change.b_index))
-                continue
-        result.append(change)
-    return [each for each in result if each.status != "removed" or each.a_index not in moved]
+    changes: list[StageChange] = []
+    for match in match_stages(one, other, pair_by_name):
+        status = _STAGE_STATUS.get(match.status)
+        if match.a is not None and match.b is not None and status is None:
+            status = "same" if one[match.a] == other[match.b] else "changed"
+        assert status is not None
+        changes.append(_stage_change(status, a, b, match.a, match.b))
+    return changes
 
 
 def _stage_change(
-    status: str,
+    status: StageStatus,
     a: Sequence[StageConfig],
     b: Sequence[StageConfig],
     i: int | None,
@@ -328,8 +301,8 @@ def _stage_change(
 ) -> StageChange:
     one, other = None if i is None else a[i], None if j is None else b[j]
     arguments = tuple(_compare_arguments(one, other)) if one and other else ()
-    texts = [None if stage is None else format_stage(stage) for stage in (one, other)]
-    return StageChange(status, i, j, texts[0], texts[1], arguments)  # type: ignore[arg-type]
+    texts = tuple(None if stage is None else format_stage(stage) for stage in (one, other))
+    return StageChange(status, i, j, texts[0], texts[1], arguments)
 
 
 def _compare_arguments(one: StageConfig, other: StageConfig) -> Iterator[SettingChange]:
@@ -352,57 +325,37 @@ def _identity_text(stage: StageConfig) -> str:
     return repr((full.name, full.args, sorted(full.kwargs.items(), key=lambda item: item[0])))
 
 
+_VALUE_STATUS: dict[ChangeKind, ValueStatus] = {
+    "missing": "only_a",
+    "extra": "only_b",
+    "spec": "shape",
+}
+
+
 def compare_values(a: TensorDictBase, b: TensorDictBase) -> tuple[ValueChange, ...]:
     """Compare every key of two rollouts ``[*B, T]``.
 
     NaN equals NaN.
     """
-    one, other = _rollout_leaves(a), _rollout_leaves(b)
-    keys = list(dict.fromkeys([*one, *other]))
-    return tuple(_compare_entry(key, one.get(key), other.get(key), a.ndim - 1) for key in keys)
+    from tdx.compare.values import compare_entries
+
+    changes = compare_entries(entries_of(a), entries_of(b), step_dim=a.ndim - 1)
+    return tuple(_value_change(key, change) for key, change in changes.items())
 
 
-def _rollout_leaves(tensordict: TensorDictBase) -> dict[str, Any]:
+def entries_of(tensordict: TensorDictBase) -> dict[str, object]:
+    """Return the entries of a tensordict by key, with dots between its parts."""
     keys = map(normalize_key, tensordict.keys(True, True))
     return {format_key(key): tensordict.get(key) for key in keys}
 
 
-def _compare_entry(key: str, a: Any, b: Any, time_dim: int) -> ValueChange:
-    import torch
-
-    if a is None or b is None:
-        return ValueChange(key, "only_b" if a is None else "only_a")
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return ValueChange(key, "same" if _to_python(a) == _to_python(b) else "different")
-    if a.shape != b.shape:
-        return ValueChange(key, "shape", note=f"{list(a.shape)} and {list(b.shape)}")
-    note = "" if a.dtype == b.dtype else f"{_dtype(a)} and {_dtype(b)}"
-    return _compare_tensors(key, a, b.to(a.device), time_dim, note)
-
-
-def _compare_tensors(key: str, a: Tensor, b: Tensor, time_dim: int, note: str) -> ValueChange:
-    import torch
-
-    kind = torch.promote_types(a.dtype, b.dtype)
-    a, b = a.to(kind), b.to(kind)
-    unequal = a != b
-    if kind.is_floating_point or kind.is_complex:
-        unequal &= ~(a.isnan() & b.isnan())
-    if not bool(unequal.any()):
-        return ValueChange(key, "different" if note else "same", 0.0, note=note)
-    times = unequal.movedim(time_dim, 0).flatten(1).any(1).nonzero()
-    wide = torch.complex128 if kind.is_complex else torch.float64
-    gaps = (a.to(wide) - b.to(wide)).abs()[unequal]
-    return ValueChange(key, "different", float(gaps.max()), int(times[0]), note)
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _to_python(value: Any) -> Any:
-    listed = getattr(value, "tolist", None)
-    return listed() if listed is not None else value
+def _value_change(key: str, change: Change | None) -> ValueChange:
+    if change is None:
+        return ValueChange(key, "same", 0.0)
+    note = " and ".join(change.sides) if change.kind in ("spec", "dtype") else ""
+    largest = 0.0 if change.kind == "dtype" and change.size is None else change.size
+    status = _VALUE_STATUS.get(change.kind, "different")
+    return ValueChange(key, status, largest, change.step, note)
 
 
 def run_seeded_rollout(env: EnvBase, steps: int, seed: int) -> TensorDictBase:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
 from tdx.foundation.errors import TdxError, install_extra
-from tdx.foundation.processes import python_command, safe_path
+from tdx.foundation.safe_path import python_command, safe_path
 from tdx.foundation.serialization import Entries, Entry, Result
 
 Status = Literal["ok", "warn", "fail"]
@@ -48,9 +48,9 @@ for name in request["modules"]:
     report(begin=name)
     try:
         module = importlib.import_module(name)
-        report(module=name, version=str(getattr(module, "__version__", "")))
+        report(version=str(getattr(module, "__version__", "")))
     except BaseException as error:
-        report(module=name, error=f"{type(error).__name__}: {error}")
+        report(error=f"{type(error).__name__}: {error}")
 if not request["devices"]:
     sys.exit()
 try:
@@ -150,43 +150,36 @@ def _versions(imports: ImportProbe) -> Iterator[Diagnosis]:
     yield Diagnosis("versions", "tdx", "ok", __version__)
     bounds = _bounds()
     for module, package in REQUIRED.items():
-        yield _required(module, package, imports.modules[module], bounds.get(package))
+        yield _check_package(imports, module, package, "fail", bounds.get(package))
     missing = []
     for module, package in OPTIONAL.items():
-        imported = imports.modules[module]
-        version = _installed(package)
-        if version is None:
+        if _installed(package) is None:
             missing.append(package)
-        elif imported.error is not None:
-            hint = f"reinstall it: pip install --force-reinstall {package}"
-            yield Diagnosis("versions", package, "warn", _broken(version, imported), hint)
         else:
-            yield Diagnosis("versions", package, "ok", version)
+            yield _check_package(imports, module, package, "warn")
     if missing:
         extras = [_EXTRAS[package] for package in missing if package in _EXTRAS]
         hint = install_extra(*extras) if extras else None
         yield Diagnosis("versions", "not installed", "ok", ", ".join(missing), hint)
 
 
-def _required(module: str, package: str, imported: ImportResult, bound: str | None) -> Diagnosis:
-    version = _installed(package) or imported.version
-    if imported.error is None:
-        if bound is not None and not _within(version, bound):
-            hint = f"pip install '{package}{bound}'"
-            value = f"{version}, tdx needs {bound}"
+def _check_package(
+    imports: ImportProbe, module: str, package: str, status: Status, bound: str | None = None
+) -> Diagnosis:
+    """Check the version of a package, and that it can be imported; else it has the status."""
+    version, error = _installed(package) or imports.versions.get(module), imports.errors.get(module)
+    if error is None:
+        if version and bound is not None and not _within(version, bound):
+            value, hint = f"{version}, tdx needs {bound}", f"pip install '{package}{bound}'"
             return Diagnosis("versions", package, "warn", value, hint)
-        return Diagnosis("versions", package, "ok", version)
+        return Diagnosis("versions", package, "ok", version or "")
     if not version:
-        hint = f"pip install {package}"
-        return Diagnosis("versions", package, "fail", "not installed", hint)
+        return Diagnosis("versions", package, status, "not installed", f"pip install {package}")
     hint = f"reinstall it: pip install --force-reinstall {package}"
-    if "torchvision::nms" in imported.error:
+    if "torchvision::nms" in error:
         hint = "torch and torchvision do not match: install both from the same index"
-    return Diagnosis("versions", package, "fail", _broken(version, imported), hint)
-
-
-def _broken(version: str, imported: ImportResult) -> str:
-    return f"{version} cannot be imported: {imported.error}"
+    value = f"{version} cannot be imported: {error}"
+    return Diagnosis("versions", package, status, value, hint)
 
 
 def _installed(package: str) -> str | None:
@@ -347,28 +340,17 @@ def check_shell() -> Iterator[Diagnosis]:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportResult:
-    """Result of an import.
-
-    Args:
-        version: ``__version__`` of the module; empty if it has none.
-        error: Why the import failed; ``None`` if it succeeded.
-    """
-
-    version: str = ""
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ImportProbe:
     """Result of the import process.
 
     Args:
-        modules: Result of each import.
+        versions: ``__version__`` of each module that was imported; empty if it has none.
+        errors: Why each of the others was not.
         devices: Devices reported by torch; empty if it reported none.
     """
 
-    modules: dict[str, ImportResult] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
     devices: dict[str, Any] = field(default_factory=dict)
 
 
@@ -396,27 +378,23 @@ def probe_imports(modules: Sequence[str], *, devices: bool = True) -> ImportProb
         end = f"the import took more than {_TIMEOUT:.0f} s"
     except OSError as error:
         output, end = "", f"cannot start a process: {error.strerror}"
-    return _parse_probe(output, end, modules)
-
-
-def _parse_probe(output: str, end: str, modules: Sequence[str]) -> ImportProbe:
-    probe = ImportProbe()
-    current: str | None = None
+    probe, current = ImportProbe(), ""
     for line in output.splitlines():
         try:
             facts = json.loads(line)
         except ValueError:
+            # Something that a module printed.
             continue
         current = facts.get("begin", current)
-        if "module" in facts:
-            error = facts.get("error")
-            short = " ".join(error.split()) if error else None
-            probe.modules[facts["module"]] = ImportResult(facts.get("version", ""), short)
+        if "error" in facts:
+            probe.errors[current] = " ".join(facts["error"].split())
+        elif "version" in facts:
+            probe.versions[current] = facts["version"]
         probe.devices.update(facts.get("devices", {}))
     for name in modules:
-        if name not in probe.modules:
-            reason = end if name == current or not probe.modules else f"not tried: {end}"
-            probe.modules[name] = ImportResult(error=reason)
+        if name not in probe.versions and name not in probe.errors:
+            was_tried = name == current or not current
+            probe.errors[name] = end if was_tried else f"not tried: {end}"
     return probe
 
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Result
-from tdx.inspection.leaf import LeafSpec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig
+from tdx.specs.leaf import LeafSpec
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
 
-    from tdx.envs.gym.providers import BrokenProvider
-    from tdx.envs.gym.registry import RegisteredEnv
+    from tdx.envs.gym.registry import EnvSurvey, RegisteredEnv
 
 _IMAGE_SIZE = 84
 _FRAMES = 4
@@ -37,23 +36,12 @@ def list_envs(search: str = "", *, missing: bool = False) -> tuple[RegisteredEnv
     return find_envs(search, missing=missing).envs
 
 
-@dataclass(frozen=True, slots=True)
-class EnvList:
-    """Result of a search for envs.
+def find_envs(search: str = "", *, missing: bool = False) -> EnvSurvey:
+    """Like :func:`list_envs`, but also return the env packages that cannot be imported.
 
-    Args:
-        envs: Envs, sorted by name; of several versions the newest comes first. Names that equal or
-            start with a word of the search come before the others.
-        broken: Env packages that are installed but cannot be imported; their envs are missing.
+    Names that equal or start with a word of the search come before the others.
     """
-
-    envs: tuple[RegisteredEnv, ...]
-    broken: tuple[BrokenProvider, ...]
-
-
-def find_envs(search: str = "", *, missing: bool = False) -> EnvList:
-    """Like :func:`list_envs`, but also return the env packages that cannot be imported."""
-    from tdx.envs.gym.registry import RegisteredEnv, survey_envs
+    from tdx.envs.gym.registry import EnvSurvey, RegisteredEnv, survey_envs
     from tdx.pipeline.envs import NATIVE_ENVS
 
     words = search.casefold().split()
@@ -65,7 +53,8 @@ def find_envs(search: str = "", *, missing: bool = False) -> EnvList:
         if (missing or env.installed)
         and all(word in f"{env.id} {env.package}".casefold() for word in words)
     )
-    return EnvList(tuple(sorted(envs, key=lambda env: _search_rank(env.id, words))), survey.broken)
+    ranked = sorted(envs, key=lambda env: _search_rank(env.id, words))
+    return EnvSurvey(tuple(ranked), survey.broken)
 
 
 def _search_rank(env_id: str, words: Sequence[str]) -> int:
@@ -120,7 +109,7 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
 
 def get_env_leaves(env: EnvConfig, allow_code: bool = False) -> tuple[LeafSpec, ...]:
     """Return the specs of an env without a chain."""
-    from tdx.inspection.leaf import composite_leaves
+    from tdx.specs.leaf import composite_leaves
     from tdx.stacks.building import build_env
 
     built = build_env(Pipeline(env), allow_code)

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
 
+from tdx.compare.codes import DIFFERENCE_CODES, DifferenceCode
 from tdx.foundation import errors
 from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.inspection.contract_codes import DIFFERENCE_CODES, DifferenceCode
+from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, DATASET_RULES, CheckpointRule
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Rule, Severity
 
-Kind = Literal["rule", "contract", "error"]
+Kind = Literal["rule", "checkpoint", "contract", "error"]
 _INTRODUCTION = """\
 # Checks
 
@@ -92,7 +93,7 @@ class Explanation(Result):
 
     Args:
         code: The code.
-        kind: Lint rule, difference from a contract, or error.
+        kind: Lint rule, rule about checkpoints and datasets, difference from a contract, or error.
         name: Name of the rule, or of the error class.
         title: What is wrong, in a few words.
         severity: ``error``, ``warning`` or ``suggestion``.
@@ -131,7 +132,9 @@ def all_explanations() -> tuple[Explanation, ...]:
     errors = [_of_error(kind) for kind in _error_classes()]
     rules = [_of_rule(rule) for rule in all_rules()]
     differences = [_of_difference(each) for each in DIFFERENCE_CODES]
-    return tuple(sorted([*errors, *rules, *differences], key=lambda each: each.code))
+    checkpoints = [_of_checkpoint_rule(rule) for rule in (*CHECKPOINT_RULES, *DATASET_RULES)]
+    codes = [*errors, *rules, *differences, *checkpoints]
+    return tuple(sorted(codes, key=lambda explanation: explanation.code))
 
 
 def explain_code(code: str) -> Explanation:
@@ -191,6 +194,14 @@ def _of_rule(rule: Rule) -> Explanation:
     )
 
 
+def _of_checkpoint_rule(rule: CheckpointRule) -> Explanation:
+    exit_code = 0 if rule.severity == "suggestion" else 1
+    paragraphs = tuple(rule.paragraphs)
+    return Explanation(
+        rule.code, "checkpoint", rule.name, rule.title, rule.severity, exit_code, paragraphs
+    )
+
+
 def _of_difference(each: DifferenceCode) -> Explanation:
     paragraphs = tuple(each.paragraphs)
     return Explanation(each.code, "contract", each.name, each.title, "error", 1, paragraphs)
@@ -204,6 +215,7 @@ def render_checks_page() -> str:
     """Render ``docs/checks.md``."""
     entries = all_explanations()
     rules = [each for each in entries if each.kind == "rule"]
+    checkpoints = [each for each in entries if each.kind == "checkpoint"]
     contracts = [each for each in entries if each.kind == "contract"]
     errors = [each for each in entries if each.kind == "error"]
     parts = [
@@ -211,6 +223,10 @@ def render_checks_page() -> str:
         "## Rules\n",
         _table(rules),
         *(part for rule in rules for part in _entry(rule)),
+        "## Checkpoints and datasets\n\nRules about [policy checkpoints](checkpoints.md) and their "
+        "data.\n",
+        _table(checkpoints),
+        *(part for each in checkpoints for part in _entry(each)),
         "## Contracts\n\nDifferences that `tdx check --against` and `tdx diff` report: see "
         "[contracts](contracts.md).\n",
         _table(contracts),

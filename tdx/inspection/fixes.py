@@ -57,8 +57,8 @@ def fix_pipeline(
         ['RewardScaling(0, 0.1)', 'RewardClipping(-1, 1)']
     """
 
-    def check(each: Pipeline) -> CheckReport:
-        return check_pipeline(each, allow_code=allow_code, rules=rules, steps=False)
+    def check(candidate: Pipeline) -> CheckReport:
+        return check_pipeline(candidate, allow_code=allow_code, rules=rules, steps=False)
 
     fixes: list[tuple[str, Fix]] = []
     report = check(pipeline)
@@ -108,4 +108,4 @@ def _has_errors(report: CheckReport) -> bool:
 
 
 def _count_code(report: CheckReport, finding: Finding) -> int:
-    return sum(each.code == finding.code for each in report.findings)
+    return sum(other.code == finding.code for other in report.findings)

@@ -15,10 +15,10 @@ from tdx.foundation.errors import KeyNotFoundError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow
-from tdx.inspection.leaf import LeafSpec, Part
+from tdx.specs.leaf import LeafSpec, Part
 
 if TYPE_CHECKING:
-    from tdx.inspection.leaf import LeafSpec
+    from tdx.specs.leaf import LeafSpec
     from tdx.stacks.tracer import OnTrace
 
 NodeT = TypeVar("NodeT")

@@ -59,7 +59,7 @@ def measure_norm(
             torch.manual_seed(seed)
             env.set_seed(seed)
             norms = list(env.transform)[-len(parts) :]
-            if all(isinstance(each, ObservationNorm) for each in norms):
+            if all(isinstance(norm, ObservationNorm) for norm in norms):
                 return tuple(
                     _measure_fixed(norm, part, steps)
                     for norm, part in zip(norms, parts, strict=True)
@@ -79,7 +79,7 @@ def _split_keys(stage: StageConfig) -> Iterator[StageConfig]:
     if stage.name != "ObservationNorm":
         yield stage
         return
-    kwargs = {name: each for name, each in stage.kwargs.items() if name not in ("loc", "scale")}
+    kwargs = {name: value for name, value in stage.kwargs.items() if name not in ("loc", "scale")}
     keys: Any = kwargs.get("in_keys")
     if not isinstance(keys, tuple) or len(keys) < 2:
         yield replace(stage, kwargs=kwargs)
@@ -92,7 +92,7 @@ def _split_keys(stage: StageConfig) -> Iterator[StageConfig]:
     out_keys: Any = kwargs.get("out_keys") or keys
     for key, out in zip(keys, out_keys, strict=True):
         out_key = {} if out == key else {"out_keys": (out,)}
-        rest = {name: each for name, each in kwargs.items() if name != "out_keys"}
+        rest = {name: value for name, value in kwargs.items() if name != "out_keys"}
         yield replace(stage, kwargs={**rest, "in_keys": (key,), **out_key})
 
 
@@ -129,5 +129,5 @@ def _literal(value: Tensor | None) -> Any:
 
 def _round(value: Any) -> Any:
     if isinstance(value, Sequence):
-        return tuple(_round(each) for each in value)
+        return tuple(_round(item) for item in value)
     return float(f"{value:.{_DIGITS}g}")

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ChainError, TdxError, Where
 from tdx.inspection.chain import StageFlow, analyze_chain
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
+from tdx.specs.leaf import LeafSpec, composite_leaves
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
-    from tdx.pipeline.editing.stack_draft import StackFacts
+    from tdx.pipeline.stack_facts import StackFacts
     from tdx.stacks.stack import Stack
 
 _PACKAGE = str(Path(__file__).parents[1])

@@ -49,7 +49,7 @@ def check_plugins(load_exporters: Callable[[], object] | None = None) -> Iterato
 def _load_plugins(probe: ImportProbe, load_exporters: Callable[[], object] | None) -> None:
     """Load plugins as their users do, which disables those with faults."""
     for plugin in all_plugins():
-        reason = probe.modules[plugin.module].error
+        reason = probe.errors.get(plugin.module)
         if reason is not None:
             disable_plugin(plugin, plugin.error(f"cannot be imported: {reason}"))
     catalog = load_catalog()

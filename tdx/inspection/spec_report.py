@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tdx.foundation.errors import KeyNotFoundError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
-from tdx.inspection.leaf import PARTS, Field, KnownLeaves, LeafSpec, Part, composite_leaves
+from tdx.specs.leaf import PARTS, Field, KnownLeaves, LeafSpec, Part, composite_leaves
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
@@ -202,7 +202,7 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
             zip(whole[1:], pairwise(leaves), strict=True)
         )
     )
-    changes = _attribute_changes(compare_leaves(leaves[0], leaves[-1]), stages)
+    changes = attribute_changes(compare_leaves(leaves[0], leaves[-1]), stages)
     facts = EnvFacts.at(whole[0]), EnvFacts.at(whole[-1])
     return SpecReport(name or stack.name, *facts, changes, stages)
 
@@ -266,7 +266,7 @@ def _part_order(part_and_key: tuple[Part, NestedKey]) -> int:
     return PARTS.index(part_and_key[0])
 
 
-def _attribute_changes(
+def attribute_changes(
     changes: Sequence[KeyChange], stages: Sequence[StageReport]
 ) -> tuple[KeyChange, ...]:
     """Add the stages that changed each key to the changes of the whole chain."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.foundation.errors import EnvError, ExitCode, TdxError, Where
@@ -57,8 +58,21 @@ def check(
         >>> [(finding.code, finding.where.stage) for finding in tdx.check(env, seed=0).findings]
         [('TDX403', 3)]
     """
-    stack = open_stack(env)
-    label = name or stack.name
+    target = open_stack(env)
+    with target.in_this_process() as stack:
+        report = _check_stack(stack, name or stack.name, steps, seed, rules, evaluation=evaluation)
+    return report if stack is target else replace(report, notes=(*stack.notes, *report.notes))
+
+
+def _check_stack(
+    stack: Stack,
+    label: str,
+    steps: int,
+    seed: int | None,
+    rules: Sequence[Rule] | None,
+    *,
+    evaluation: bool,
+) -> CheckReport:
     if stack.chain_env is not None and stack.has_pipeline_rules:
         chosen = _chosen(rules)
         return _check_chain(stack, stack.chain_env, label, seed, chosen, evaluation=evaluation)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
+from tdx.compare.report import Difference
+from tdx.compare.values import Change, Tolerance, compare_entries, element_gaps
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
+from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.conversion import (
     ConvertedStack,
     ConvertedStage,
@@ -25,7 +28,6 @@ from tdx.stacks.conversion import (
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-    from torch import Tensor
 
     from tdx.envs import EnvBase
     from tdx.stacks import Stack
@@ -36,35 +38,6 @@ _SUM_TOLERANCE = 1e-4
 """Tolerance of sums over an episode, which Gymnasium adds in float64 and tdx in float32."""
 
 OpenStack = Callable[[], "Stack"]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first value in which a stack and its pipeline differ.
-
-    Args:
-        step: Step, from 0. ``None``: the reset before the first step.
-        key: Key of the value.
-        stage: Index of the stage in the stack; -1 for the env.
-        name: Class name of the stage.
-        in_stack: Value of the stack, as text.
-        in_pipeline: Value of the pipeline, as text.
-    """
-
-    step: int | None
-    key: str
-    stage: int
-    name: str
-    in_stack: str
-    in_pipeline: str
-
-    def __str__(self) -> str:
-        where = "in the first reset" if self.step is None else f"at step {self.step}"
-        stage = "the env" if self.stage < 0 else f"stage {self.stage} ({self.name})"
-        return (
-            f"first difference {where}, {self.key!r} after {stage}: "
-            f"{self.in_stack} in the stack, {self.in_pipeline} in the pipeline"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +63,14 @@ class Comparison:
     left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if self.difference is not None:
-            return str(self.difference)
+        difference = self.difference
+        if difference is not None:
+            step = difference.step
+            when = "in the first reset" if step is None else f"at step {step}"
+            place = "the env" if self.last < 0 else difference.place
+            return (
+                f"first difference {when}, {difference.key!r} after {place}: {difference.message}"
+            )
         text = f"equal for {self.steps:,} steps"
         if self.largest:
             text += f", largest difference {self.largest:.0e}"
@@ -132,13 +111,13 @@ class StackImport:
     @property
     def is_equal(self) -> bool:
         """True if no part that was converted differs."""
-        return all(each.difference is None for each in self.comparisons)
+        return all(comparison.difference is None for comparison in self.comparisons)
 
     @property
     def gap(self) -> str:
         """What was compared and what was not, as a sentence; empty if the pipeline is complete."""
         names = [] if self.missing_env is None else ["the env inside"]
-        names += [f"{each.index} {each.name}" for each in self.stages if each.is_missing]
+        names += [f"{stage.index} {stage.name}" for stage in self.stages if stage.is_missing]
         if not names:
             return ""
         compared = sum(not stage.is_missing for stage in self.stages)
@@ -177,34 +156,32 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
         'equal for 10 steps'
     """
     with closing(open_stack()) as stack:
-        converted = _convert(stack)
-    converted = _without_misfits(open_stack, converted)
+        if not isinstance(stack, Convertible):
+            raise ArgumentError(
+                f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
+                hint="return an env of Gymnasium, Stable-Baselines3 or TorchRL with its stages",
+            )
+        converted = stack.convert()
+    trial = _Trial(open_stack, converted, seed)
+    trial.leave_out_misfits()
+    converted = trial.converted
     _check_any(converted)
     comparisons = [
-        _compare_part(open_stack, converted, below, last, steps, seed)
+        trial.compare_part(below, last, steps)
         for below, last in list_segments(converted.stages)
         if last >= 0 or converted.missing_env is None
     ]
     leaves = None
     if converted.missing_env is not None:
-        with closing(_base_env(open_stack, converted, -1)) as base:
+        with closing(trial.open_base(-1)) as base:
             leaves = composite_leaves(base.input_spec, base.output_spec)
     pipeline = Pipeline(
         converted.env_up_to(len(converted.stages) - 1),
-        tuple(each for stage in converted.stages for each in stage.stages),
+        tuple(config for stage in converted.stages for config in stage.stages),
     )
     return StackImport(
         *(pipeline, converted.stages, tuple(comparisons), seed, converted.missing_env, leaves)
     )
-
-
-def _convert(stack: Stack) -> ConvertedStack:
-    if not isinstance(stack, Convertible):
-        raise ArgumentError(
-            f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
-            hint="return an env of Gymnasium, Stable-Baselines3 or TorchRL with its stages",
-        )
-    return stack.convert()
 
 
 def _check_any(converted: ConvertedStack) -> None:
@@ -224,39 +201,106 @@ def _check_any(converted: ConvertedStack) -> None:
         )
 
 
-def _without_misfits(open_stack: OpenStack, converted: ConvertedStack) -> ConvertedStack:
-    """Return the stack without stages that need one without counterpart, such as its shape."""
-    first = next((each.index for each in converted.stages if each.is_missing), None)
-    if first is None:
-        return converted
-    env = converted.env_up_to(len(converted.stages) - 1)
-    reason = f"it needs the values of stage {first}, which has no counterpart"
-    missing = Missing(reason, "add it when that stage is replaced")
-    chain: tuple[StageConfig, ...] = ()
-    kept: list[ConvertedStage] = []
-    for stage in converted.stages:
-        longer = (*chain, *stage.stages)
-        if (
-            stage.index > first
-            and stage.stages
-            and not _can_be_built(open_stack, converted, Pipeline(env, longer))
-        ):
-            kept.append(replace(stage, result=missing))
-        else:
+@dataclass(slots=True)
+class _Trial:
+    """Builds parts of a converted stack, and runs them beside the stack.
+
+    Args:
+        open_stack: Creates the stack.
+        converted: The stack with its counterparts.
+        seed: Seed of the envs and the actions.
+    """
+
+    open_stack: OpenStack
+    converted: ConvertedStack
+    seed: int
+
+    def open_base(self, last: int) -> EnvBase:
+        """Return the stack up to a stage as one env of tdx."""
+        stack = self.open_stack()
+        assert isinstance(stack, Convertible)
+        return stack.base_env(last, self.converted.key_after(last))
+
+    def leave_out_misfits(self) -> None:
+        """Leave out the stages that need one without counterpart, such as its shape."""
+        converted = self.converted
+        first = next((stage.index for stage in converted.stages if stage.is_missing), None)
+        if first is None:
+            return
+        env = converted.env_up_to(len(converted.stages) - 1)
+        reason = f"it needs the values of stage {first}, which has no counterpart"
+        missing = Missing(reason, "add it when that stage is replaced")
+        chain: tuple[StageConfig, ...] = ()
+        kept: list[ConvertedStage] = []
+        for stage in converted.stages:
+            longer = (*chain, *stage.stages)
+            base = None
+            if stage.index > first and stage.stages:
+                try:
+                    base = None if converted.missing_env is None else self.open_base(-1)
+                    _build(Pipeline(env, longer), base).close()
+                except TdxError:
+                    kept.append(replace(stage, result=missing))
+                    continue
             kept.append(stage)
             chain = longer
-    return replace(converted, stages=tuple(kept))
+        self.converted = replace(converted, stages=tuple(kept))
+
+    def compare_part(self, below: int, last: int, steps: int) -> Comparison:
+        """Compare a part; if it differs, find the first stage that does."""
+        whole = self._compare(below, last, steps)
+        if whole.difference is None:
+            return whole
+        enough = 1 if whole.difference.step is None else whole.difference.step + 1
+        for stage in self.converted.stages[below + 1 : last]:
+            if not isinstance(stage.result, Counterpart) or stage.result.observable:
+                inner = self._compare(below, stage.index, enough)
+                if inner.difference is not None:
+                    return inner
+        return whole
+
+    def _compare(self, below: int, last: int, steps: int) -> Comparison:
+        converted = self.converted
+        part = converted.stages[below + 1 : last + 1]
+        results = [stage.result for stage in part if isinstance(stage.result, Counterpart)]
+        tolerance = max((result.tolerance for result in results), default=0.0)
+        # A wrapper that writes the same entry of `info` as an inner one replaces it.
+        keys = {path: key for result in results for key, path in result.recorded.items()}
+        configs = tuple(config for stage in part for config in stage.stages)
+        shares_env = converted.missing_env is not None
+        largest, left_out = 0.0, set[str]()
+        difference: Difference | None = None
+        with ExitStack() as opened:
+            base = None
+            if below >= 0 or shares_env:
+                base = opened.enter_context(closing(self.open_base(below)))
+            stack = opened.enter_context(closing(self.open_stack()))
+            assert isinstance(stack, Convertible)
+            reference = stack.reference(last, converted.key_after(last), self.seed)
+            opened.enter_context(closing(reference))
+            pipeline = Pipeline(converted.env_up_to(last), configs)
+            env = opened.enter_context(closing(_build(pipeline, base)))
+            for result in _run_both(reference, env, steps, self.seed, keys):
+                first = result.first_change(tolerance)
+                if first is None:
+                    largest = max(largest, *result.gaps(), 0.0)
+                    if result.step is None:
+                        left_out.update(_other_entries(result.given))
+                    continue
+                key, change = first
+                name = converted.stages[last].name if last >= 0 else "env"
+                text = "{} in the stack, {} in the pipeline".format(*change.sides)
+                difference = Difference(
+                    "value", last, last, name, key, text, change.size, step=result.step
+                )
+                break
+        return Comparison(
+            below, last, steps, largest, difference, shares_env, tuple(sorted(left_out))
+        )
 
 
-def _can_be_built(open_stack: OpenStack, converted: ConvertedStack, pipeline: Pipeline) -> bool:
-    base = None
-    if converted.missing_env is not None:
-        base = _base_env(open_stack, converted, -1)
-    try:
-        _build(pipeline, base).close()
-    except TdxError:
-        return False
-    return True
+def _path(key: str) -> tuple[str, ...]:
+    return tuple(key.split("."))
 
 
 def _build(pipeline: Pipeline, base: EnvBase | None) -> EnvBase:
@@ -266,165 +310,92 @@ def _build(pipeline: Pipeline, base: EnvBase | None) -> EnvBase:
     return build_env(pipeline, base=base)
 
 
-def _base_env(open_stack: OpenStack, converted: ConvertedStack, last: int) -> EnvBase:
-    """Return the stack up to a stage as one env of tdx."""
-    stack = open_stack()
-    assert isinstance(stack, Convertible)
-    return stack.base_env(last, converted.key_after(last))
-
-
-def _compare_part(
-    open_stack: OpenStack, converted: ConvertedStack, below: int, last: int, steps: int, seed: int
-) -> Comparison:
-    """Compare a part; if it differs, find the first stage that does."""
-    found = _compare(open_stack, converted, below, last, steps, seed)
-    if found.difference is None:
-        return found
-    enough = 1 if found.difference.step is None else found.difference.step + 1
-    for stage in converted.stages[below + 1 : last]:
-        if isinstance(stage.result, Counterpart) and not stage.result.observable:
-            continue
-        inner = _compare(open_stack, converted, below, stage.index, enough, seed)
-        if inner.difference is not None:
-            return inner
-    return found
-
-
-def _compare(
-    open_stack: OpenStack, converted: ConvertedStack, below: int, last: int, steps: int, seed: int
-) -> Comparison:
-    part = converted.stages[below + 1 : last + 1]
-    key = converted.key_after(last)
-    chain = Pipeline(
-        converted.env_up_to(last), tuple(each for stage in part for each in stage.stages)
-    )
-    name = converted.stages[last].name if last >= 0 else "env"
-    run = _Run(_tolerance(part), _recorded(part), last, name)
-    shares_env = converted.missing_env is not None
-    with ExitStack() as opened:
-        base = None
-        if below >= 0 or shares_env:
-            base = opened.enter_context(closing(_base_env(open_stack, converted, below)))
-        stack = opened.enter_context(closing(open_stack()))
-        assert isinstance(stack, Convertible)
-        reference = opened.enter_context(closing(stack.reference(last, key, seed)))
-        env = opened.enter_context(closing(_build(chain, base)))
-        run.compare(reference, env, steps, seed)
-    return Comparison(
-        below, last, steps, run.largest, run.difference, shares_env, tuple(sorted(run.left_out))
-    )
-
-
-def _tolerance(part: tuple[ConvertedStage, ...]) -> float:
-    results = (stage.result for stage in part)
-    return max((each.tolerance for each in results if isinstance(each, Counterpart)), default=0.0)
-
-
-def _recorded(part: tuple[ConvertedStage, ...]) -> Mapping[str, tuple[str, ...]]:
-    results = (stage.result for stage in part)
-    found = [each.recorded for each in results if isinstance(each, Counterpart)]
-    # A wrapper that writes the same entry of `info` as an inner one replaces it.
-    keys = {path: key for recorded in found for key, path in recorded.items()}
-    return {key: path for path, key in keys.items()}
-
-
-class _Run:
-    """Steps a stack and a pipeline with the same actions until a value differs.
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """What both sides returned.
 
     Args:
-        tolerance: Largest relative difference. 0: bit-identical.
-        recorded: Keys of the pipeline for entries of ``info``.
-        stage: Index of the last stage, for messages.
-        name: Its name.
+        step: Step, from 0. ``None``: the reset before the first one.
+        expected: Values of the stack by key.
+        given: TensorDict of the pipeline, or the error that it raised.
+        is_sum: True for sums over an episode.
     """
 
-    def __init__(
-        self, tolerance: float, recorded: Mapping[str, tuple[str, ...]], stage: int, name: str
-    ) -> None:
-        self.largest = 0.0
-        self.difference: Difference | None = None
-        self.left_out: set[str] = set()
-        self._tolerance, self._recorded = tolerance, recorded
-        self._stage, self._name = stage, name
-        self._random = RandomStream(0)
+    step: int | None
+    expected: Entries
+    given: Any
+    is_sum: bool = False
 
-    def compare(self, reference: Any, env: EnvBase, steps: int, seed: int) -> None:
-        from tdx.core.envs.step_mdp import step_mdp
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values of the pipeline for the keys of the stack; ``None`` for a missing one."""
+        return {key: self.given.get(_path(key), None) for key in self.expected}
 
-        self._random = RandomStream(seed)
-        env.set_seed(seed)
-        expected, current = reference.reset(seed), self._try(None, env.reset)
-        if current is not None:
-            self.left_out.update(_other_entries(current))
-        if current is None or not self._check(None, expected, current):
-            return
-        for step in range(steps):
-            action, entries = reference.sample_action()
-            expected, info = reference.step(action)
-            current = current.update({_split(key): value for key, value in entries.items()})
-            current = self._try(step, partial(env.step, current))
-            if current is None or not self._check(step, expected, current["next"]):
-                return
-            ended = bool(expected["done"].any())
-            if ended and not self._check_recorded(step, info, current["next"]):
-                return
-            current = step_mdp(current)
-            if ended:
-                restart = partial(env.maybe_reset, current)
-                expected, current = reference.reset(None), self._try(step, restart)
-                if current is None or not self._check(step, expected, current):
-                    return
+    def first_change(self, tolerance: float) -> tuple[str, Change] | None:
+        """Return the first key that differs, and how; ``None`` if all agree."""
+        if isinstance(self.given, TdxError):
+            sides = "values", f"an error: {self.given.message}"
+            return "all keys", Change("value", "the pipeline fails", sides=sides)
+        limit = _SUM_TOLERANCE if self.is_sum else tolerance
+        changes = compare_entries(self.expected, self.values, Tolerance(limit, limit))
+        return next(((key, change) for key, change in changes.items() if change is not None), None)
 
-    def _try(self, step: int | None, call: Callable[[], Any]) -> Any:
+    def gaps(self) -> Iterator[float]:
+        """Yield the largest difference of each key, relative to values above 1."""
+        for key, given in self.values.items():
+            expected = self.expected[key]
+            if expected.is_floating_point() and expected.numel():
+                scale = expected.double().abs().nan_to_num(nan=1.0).clamp_min(1.0)
+                yield float((element_gaps(expected, given) / scale).nan_to_num(nan=0.0).max())
+
+
+def _run_both(
+    reference: Any, env: EnvBase, steps: int, seed: int, keys: Mapping[tuple[str, ...], str]
+) -> Iterator[_Results]:
+    """Step a stack and a pipeline with the same actions.
+
+    Args:
+        reference: The stack.
+        env: The pipeline.
+        steps: Number of steps.
+        seed: Seed of both.
+        keys: Keys of the pipeline for entries of ``info``.
+    """
+    import torch
+
+    from tdx.core.envs.step_mdp import step_mdp
+
+    stream = RandomStream(seed)
+
+    def run(function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            with self._random.active():
-                return call()
+            with stream.active():
+                return function(*arguments)
         except TdxError as error:
-            message = f"an error: {error.message}"
-            self._differ(step, "all keys", "values", message)
-            return None
+            return error
 
-    def _check(self, step: int | None, expected: Entries, found: Any) -> bool:
-        for key, value in expected.items():
-            given = found.get(_split(key), None)
-            if given is None:
-                return self._differ(step, key, _describe(value), "no value")
-            if given.dtype != value.dtype or given.shape != value.shape:
-                return self._differ(step, key, _describe(value), _describe(given))
-            if not self._is_close(given, value, self._tolerance):
-                return self._differ(step, key, *_first_difference(value, given))
-        return True
-
-    def _check_recorded(self, step: int, info: Mapping[str, Any], found: Any) -> bool:
-        import torch
-
-        for key, path in self._recorded.items():
-            value: Any = info
-            for name in path:
-                value = value[name]
-            expected = torch.as_tensor(value, dtype=torch.float32).reshape(-1)
-            given = found[key][found["done"]].to(expected.dtype)
-            if not self._is_close(given, expected, _SUM_TOLERANCE):
-                return self._differ(step, key, *_first_difference(expected, given))
-        return True
-
-    def _is_close(self, given: Tensor, value: Tensor, tolerance: float) -> bool:
-        import torch
-
-        if torch.equal(given, value):
-            return True
-        if not value.is_floating_point():
-            return False
-        same = (given == value) | (given.isnan() & value.isnan())
-        gap = (given.double() - value.double()).abs() / value.double().abs().clamp_min(1.0)
-        largest = float(gap.masked_fill(same, 0.0).nan_to_num(float("inf")).max())
-        if largest <= tolerance:
-            self.largest = max(self.largest, largest)
-        return largest <= tolerance
-
-    def _differ(self, step: int | None, key: str, in_stack: str, in_pipeline: str) -> bool:
-        self.difference = Difference(step, key, self._stage, self._name, in_stack, in_pipeline)
-        return False
+    env.set_seed(seed)
+    expected, current = reference.reset(seed), run(env.reset)
+    yield _Results(None, expected, current)
+    for step in range(steps):
+        action, entries = reference.sample_action()
+        expected, info = reference.step(action)
+        current = run(env.step, current.update({_path(key): entries[key] for key in entries}))
+        failed = isinstance(current, TdxError)
+        yield _Results(step, expected, current if failed else current["next"])
+        if bool(expected["done"].any()):
+            ended = current["next", "done"]
+            sums = {
+                key: torch.as_tensor(reduce(getitem, path, info), dtype=torch.float32).reshape(-1)
+                for path, key in keys.items()
+            }
+            given = {_path(key): current["next"][key][ended].float() for key in sums}
+            yield _Results(step, sums, given, is_sum=True)
+            expected = reference.reset(None)
+            current = run(env.maybe_reset, step_mdp(current))
+            yield _Results(step, expected, current)
+        else:
+            current = step_mdp(current)
 
 
 def _other_entries(tensordict: TensorDictBase, outer: tuple[str, ...] = ()) -> Iterator[str]:
@@ -438,19 +409,3 @@ def _other_entries(tensordict: TensorDictBase, outer: tuple[str, ...] = ()) -> I
             yield from _other_entries(value, key)
         elif not isinstance(value, Tensor):
             yield format_key(key)
-
-
-def _split(key: str) -> tuple[str, ...]:
-    return tuple(key.split("."))
-
-
-def _describe(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-
-
-def _first_difference(value: Tensor, given: Tensor) -> tuple[str, str]:
-    """Return the two elements that differ most."""
-    gap = (value.double() - given.double()).abs().nan_to_num(float("inf")).reshape(-1)
-    place = int(gap.argmax())
-    texts = [f"{each.reshape(-1)[place].item():.9g}" for each in (value, given)]
-    return texts[0], texts[1]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import TdxError
 from tdx.inspection.chain import analyze_chain
-from tdx.inspection.leaf import composite_leaves
 from tdx.inspection.lineage import inspect_keys
 from tdx.inspection.overview import (
     ChainOverview,
@@ -18,7 +17,8 @@ from tdx.inspection.overview import (
     inspect_overview,
 )
 from tdx.inspection.spec_report import EnvFacts, compare_leaves
-from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper
+from tdx.pipeline.stack_facts import StackFacts, Wrapper
+from tdx.specs.leaf import composite_leaves
 from tdx.stacks.stack import Stack, StageInfo, format_argument
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tdx.stacks import StageInfo, open_stack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.stacks.tracer import AnyTracer
+    from tdx.core.tracing import BaseTracer
 
 State = Mapping[int, Mapping[str, "Tensor"]]
 
@@ -96,19 +96,22 @@ def inspect(
         >>> [(change.key, change.stages) for change in report.spec.changes if change.stages]
         [('observation', (3,))]
     """
-    stack = open_stack(env)
-    spec = inspect_spec(stack)
-    values = chain = None
-    if steps:
-        observer = FlowObserver(stack)
-        values = inspect_values(stack, steps=steps, seed=seed, policy=policy, on_trace=observer.add)
-        if values.error is None:
-            chain = report_flow(stack, observer.flow())
-    stages, notes = tuple(stack.stages), tuple(stack.notes)
-    return StackReport(stack.kind, stack.name, stages, spec, stack.state(), values, chain, notes)
+    with open_stack(env).in_this_process() as stack:
+        spec = inspect_spec(stack)
+        values = chain = None
+        if steps:
+            observer = FlowObserver(stack)
+            values = inspect_values(
+                stack, steps=steps, seed=seed, policy=policy, on_trace=observer.add
+            )
+            if values.error is None:
+                chain = report_flow(stack, observer.flow())
+        stages, notes = tuple(stack.stages), tuple(stack.notes)
+        state = stack.state()
+    return StackReport(stack.kind, stack.name, stages, spec, state, values, chain, notes)
 
 
-def trace(env: Any, policy: Any = None) -> AnyTracer:
+def trace(env: Any, policy: Any = None) -> BaseTracer:
     """Return a tracer of an env of any supported library.
 
     It resets and steps the env, and records what every stage reads, writes and takes.

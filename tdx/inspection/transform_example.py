@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.foundation.errors import TdxError
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.inspection.leaf import Domain, LeafSpec
 from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, format_stage, parse_stage
+from tdx.specs.leaf import Domain, LeafSpec
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

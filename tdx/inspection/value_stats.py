@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry, keys_entry
-from tdx.inspection.leaf import LeafSpec
+from tdx.specs.leaf import LeafSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -213,35 +213,12 @@ def count_outside(leaf: TensorSpec, value: Any) -> int | None:
         value: Value of the same shape and dtype.
 
     Returns:
-        ``None`` if the shape or dtype differs, and for data that is not a tensor. If a spec
-        constrains several elements together, such as a one-hot vector, all of them count as
-        outside.
+        ``None`` if the shape or dtype differs, and for data that is not a tensor.
     """
-    from torch import Tensor
+    from tdx.specs.violations import elements_outside
 
-    from tdx.core.envs.spec_violations import check_value, outside
-    from tdx.specs import Bounded, Categorical, Unbounded
-
-    if not isinstance(value, Tensor):
-        return None
-    if isinstance(leaf, Bounded | Unbounded) and -1 not in leaf.shape:
-        if value.shape != leaf.shape or value.dtype != leaf.dtype:
-            return None
-        if isinstance(leaf, Unbounded):
-            return 0
-        if bool(((value >= leaf.low) & (value <= leaf.high)).all()):
-            return 0
-        return int(outside(value, leaf.low, leaf.high).sum())
-    codes = {finding.code for finding in check_value("", leaf, value, "step")}
-    if codes & {"shape", "dtype"}:
-        return None
-    if isinstance(leaf, Bounded):
-        return int(outside(value, leaf.low, leaf.high).sum())
-    if "bounds" not in codes:
-        return 0
-    if isinstance(leaf, Categorical):
-        return int(((value < 0) | (value >= leaf.space.n)).sum()) or value.numel()
-    return value.numel()
+    outside = elements_outside(leaf, value)
+    return None if outside is None else int(outside.sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.inspection.leaf import LeafSpec, leaf_spec
 from tdx.inspection.value_stats import (
     Numbers,
     Phase,
@@ -19,6 +18,7 @@ from tdx.inspection.value_stats import (
     ValueViolation,
     count_outside,
 )
+from tdx.specs.leaf import LeafSpec, leaf_spec
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -17,13 +18,13 @@ from tdx.core.tracing.passages import PassageId
 from tdx.core.transforms.running_norm import RunningNorm
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.patches import Patches
 from tdx.inspection.value_stats import Numbers, RunningStats, count_outside
 from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of
 from tdx.stacks import open_stack
 
 _MAX_VALUES = 16
 """Largest state whose numbers are recorded one by one; a larger one has its mean."""
-_ROLLOUTS = ("rollout", "iter_rollout")
 _LAST_STEPS = 64
 """Number of steps of a rollout whose values are recorded."""
 
@@ -92,7 +93,7 @@ class watch:  # noqa: N801 - it is used like a function
         self._started = self._spent = 0.0
         self._is_inside = self._has_warned = False
         self._checker: TraceChecker | None = None
-        self._before: dict[str, Any] = {}
+        self._patches = Patches()
         self._names: list[str] = []
         self._changing: dict[PassageId, set[NestedKey]] = {}
 
@@ -100,14 +101,11 @@ class watch:  # noqa: N801 - it is used like a function
         stages = self._stack.stages
         self._names = [stage.name for stage in stages]
         self._sink.begin(self._stack.name, [stage.call for stage in stages])
-        own = self._env.__dict__
-        names = ("step", *(name for name in _ROLLOUTS if hasattr(self._env, name) and self._is_tdx))
-        self._before = {name: own[name] for name in names if name in own}
-        hooks: dict[str, Callable[..., Any]] = {"step": self._hook_step(self._env.step)}
+        env, patches = self._env, self._patches
+        patches.put(env, "step", self._hook_step(env.step))
         if self._is_tdx:
-            hooks["rollout"] = self._hook_rollout(self._env.rollout)
-            hooks["iter_rollout"] = self._hook_iter_rollout(self._env.iter_rollout)
-        own.update(hooks)
+            patches.put(env, "rollout", self._hook_rollout(env.rollout))
+            patches.put(env, "iter_rollout", self._hook_iter_rollout(env.iter_rollout))
         self._started = time.perf_counter()
         return self
 
@@ -117,11 +115,7 @@ class watch:  # noqa: N801 - it is used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        own = self._env.__dict__
-        for name in ("step", *_ROLLOUTS):
-            if name == "step" or self._is_tdx:
-                own.pop(name, None)
-        own.update(self._before)
+        self._patches.undo()
         try:
             self._sink.end()
         except OSError as error:
@@ -149,7 +143,7 @@ class watch:  # noqa: N801 - it is used like a function
 
     def _hook_rollout(self, rollout: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
-            with _Inside(self):
+            with self._inside():
                 result = rollout(*args, **kwargs)
             self._count_results(result)
             return result
@@ -160,7 +154,7 @@ class watch:  # noqa: N801 - it is used like a function
         def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:
             chunks = iterate(*args, **kwargs)
             while True:
-                with _Inside(self):
+                with self._inside():
                     chunk = next(chunks, None)
                 if chunk is None:
                     return
@@ -168,6 +162,15 @@ class watch:  # noqa: N801 - it is used like a function
                 yield chunk
 
         return counted
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Count the steps in a block as those of one call, which counts them itself."""
+        before, self._is_inside = self._is_inside, True
+        try:
+            yield
+        finally:
+            self._is_inside = before
 
     def _may_sample(self) -> bool:
         """Return True if a sample is due; one that is too expensive is skipped."""
@@ -181,7 +184,7 @@ class watch:  # noqa: N801 - it is used like a function
         """Make one step and record its trace."""
         traces: list[StepTrace] = []
         begin = time.perf_counter()
-        with _Inside(self), self._stack.attach(traces.append):
+        with self._inside(), self._stack.attach(traces.append):
             result = self._env.step(*args, **kwargs)
         values = dict(_values_of(traces[-1])) if traces else {}
         records = [record for trace in traces[-1:] for record in self._records_of(trace)]
@@ -196,7 +199,7 @@ class watch:  # noqa: N801 - it is used like a function
         self.steps += int(result.batch_size[-1])
         if self.steps >= self._next and self._may_sample():
             begin = time.perf_counter()
-            self._write(list(self._records_of_results(result)), begin)
+            self._write(list(self._records_of_output(result[..., -_LAST_STEPS:])), begin)
 
     def _write(
         self,
@@ -234,10 +237,6 @@ class watch:  # noqa: N801 - it is used like a function
                     changed = key in passage.changed if changes else None
                     leaf = declared.get(key)
                     yield _record(stage.place, key, version.value, leaf, stage.time_ns, changed)
-
-    def _records_of_results(self, result: Any) -> Iterator[KeyRecord]:
-        """Yield the statistics of the last steps of a rollout, ``[*B, T]``."""
-        return self._records_of_output(result[..., -_LAST_STEPS:])
 
     def _records_of_output(self, last: Any) -> Iterator[KeyRecord]:
         """Yield the statistics of the TensorDict that a step or a rollout returned."""
@@ -282,20 +281,6 @@ def _values_of(trace: StepTrace) -> Iterator[tuple[tuple[str, str], Tensor]]:
         for key, version in stage.written.items():
             if isinstance(version.value, Tensor):
                 yield (stage.place, format_key(key)), version.value
-
-
-class _Inside:
-    """Marks that steps in a block are those of one call, which counts them itself."""
-
-    def __init__(self, owner: watch) -> None:
-        self._owner = owner
-
-    def __enter__(self) -> None:
-        self._before = self._owner._is_inside
-        self._owner._is_inside = True
-
-    def __exit__(self, *error: object) -> None:
-        self._owner._is_inside = self._before
 
 
 def _record(

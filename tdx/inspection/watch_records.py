@@ -14,14 +14,9 @@ from pathlib import Path
 from statistics import fmean, pvariance
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tdx.foundation.container import UnsyncedError, append_line, make_folders
 from tdx.foundation.errors import ArgumentError, StorageError
-from tdx.foundation.files import (
-    UnsyncedError,
-    atomic_write,
-    is_stream,
-    make_folders,
-    report_write_errors,
-)
+from tdx.foundation.files import atomic_write, is_stream, report_write_errors
 from tdx.foundation.serialization import Entries, Result
 from tdx.foundation.untrusted import parse_json
 
@@ -149,7 +144,6 @@ class JsonLines:
         self._path = path
         self._file: IO[bytes] | None = None
         self._size = 0
-        self._is_torn = False
 
     def begin(self, env: str, stages: Sequence[str]) -> None:
         """Create the file; an existing one stays if that fails.
@@ -185,16 +179,13 @@ class JsonLines:
             self._append(_line(asdict(replace(record, values={}))))
 
     def _append(self, line: bytes) -> None:
-        file = self._file
-        assert file is not None
-        if self._is_torn:
-            file.truncate(self._size)
-            file.seek(self._size)
-        self._is_torn = not is_stream(self._path)
-        rest = memoryview(line)
-        while rest:
-            rest = rest[file.write(rest) :]
-        self._is_torn = False
+        assert self._file is not None
+        if is_stream(self._path):
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        else:
+            append_line(self._file.fileno(), line, self._size, sync=False)
         self._size += len(line)
 
     def end(self) -> None:
@@ -207,8 +198,6 @@ class JsonLines:
             return
         with self._file as file:
             try:
-                if self._is_torn:
-                    file.truncate(self._size)
                 if not is_stream(self._path):
                     os.fsync(file.fileno())
             except OSError as error:

@@ -51,7 +51,7 @@ class _PythonNetwork(nn.RNNBase):
         single = value.ndim == 2
         if single:
             value = value.unsqueeze(0)
-            first = None if first is None else tuple(each.unsqueeze(1) for each in first)
+            first = None if first is None else tuple(state.unsqueeze(1) for state in first)
         elif not packed and not self.batch_first:
             value = value.transpose(0, 1)
         if first is None:
@@ -59,17 +59,17 @@ class _PythonNetwork(nn.RNNBase):
         active = None if lengths is None else self._active(lengths, value)
         last: list[States] = []
         for layer in range(self.num_layers):
-            states = tuple(each[layer] for each in first)
+            states = tuple(state[layer] for state in first)
             value, states = self._run_layer(value, states, layer, active)
             last.append(states)
             if layer < self.num_layers - 1:
                 value = dropout(value, self.dropout, self.training)
-        after = tuple(torch.stack(each) for each in zip(*last, strict=True))
+        after = tuple(torch.stack(layers) for layers in zip(*last, strict=True))
         if packed:
             assert lengths is not None
             value = pack_padded_sequence(value, lengths, batch_first=True, enforce_sorted=False)
         elif single:
-            value, after = value.squeeze(0), tuple(each.squeeze(1) for each in after)
+            value, after = value.squeeze(0), tuple(state.squeeze(1) for state in after)
         elif not self.batch_first:
             value = value.transpose(0, 1)
         return value, after
@@ -83,8 +83,8 @@ class _PythonNetwork(nn.RNNBase):
         self, value: Tensor, states: States, layer: int, active: Tensor | None
     ) -> tuple[Tensor, States]:
         outputs = []
-        for time, each in enumerate(value.unbind(1)):
-            after = self._step(each, states, layer)
+        for time, step in enumerate(value.unbind(1)):
+            after = self._step(step, states, layer)
             if active is not None:
                 pairs = zip(after, states, strict=True)
                 after = tuple(torch.where(active[:, time], new, old) for new, old in pairs)

@@ -145,8 +145,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
                 hint=append,
                 where=Where(key=key),
             )
-        found: Tensor = value
-        return found
+        result: Tensor = value
+        return result
 
     def _check(self, value: Tensor, starts: Tensor, sequences: bool) -> None:
         size = self.network.input_size
@@ -184,8 +184,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
                 where=Where(key=key),
                 hint="add the primers of the module to the chain: module.make_tensordict_primer()",
             )
-        found: Tensor = state
-        return found
+        result: Tensor = state
+        return result
 
 
 def _collect_keys(
@@ -201,7 +201,7 @@ def _collect_keys(
             f"pass {name} or {name}s" + ("" if key is None else ", not both"),
             hint=f'for example {name}="features"',
         )
-    return [normalize_key(each) for each in ([key, *states] if keys is None else keys)]
+    return [normalize_key(name) for name in ([key, *states] if keys is None else keys)]
 
 
 def build_network(
@@ -314,8 +314,8 @@ def get_primers_from_module(
         torch.Size([2, 1, 2])
     """
     primers: list[TensorDictPrimer] = []
-    for each in module.modules():
-        make = getattr(each, "make_tensordict_primer", None)
+    for submodule in module.modules():
+        make = getattr(submodule, "make_tensordict_primer", None)
         if make is None:
             continue
         try:
@@ -323,7 +323,7 @@ def get_primers_from_module(
         except Exception as error:
             if strict:
                 raise
-            warnings.warn(f"{type(each).__name__} has no primer: {error}", stacklevel=2)
+            warnings.warn(f"{type(submodule).__name__} has no primer: {error}", stacklevel=2)
     _check_distinct(primers)
     if not primers:
         if warn:

@@ -20,7 +20,7 @@ from .values import StageConfig as StageConfig
 from .file.pipeline_file import PipelineFile as PipelineFile
 from .conversions import from_python as from_python
 from .conversions import to_python as to_python
-from .file.yaml_format import read_pipeline as read_pipeline
+from .file.pipeline_text import read_pipeline as read_pipeline
 from .transform_info import Type as Type
 from .build import check_arguments as check_arguments
 from .build import check_specs as check_specs
@@ -28,6 +28,6 @@ from .build import validate as validate
 from .values import Call as Call
 from .values import CodeReference as CodeReference
 from .values import Dtype as Dtype
-from .file.yaml_format import write_pipeline as write_pipeline
+from .file.pipeline_text import write_pipeline as write_pipeline
 
 __all__: list[str]

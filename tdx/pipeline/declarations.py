@@ -200,9 +200,9 @@ def _resolve_named(name: str, module: Module) -> Type:
     if dotted in _NAMED_TYPES:
         return Type(_NAMED_TYPES[dotted])
     package = module.tree.package
-    if dotted == f"{package}.keys.NestedKey":
+    if dotted == f"{package}.foundation.keys.NestedKey":
         return Type("key")
-    if dotted == f"{package}.keys.Keys":
+    if dotted == f"{package}.foundation.keys.Keys":
         return Type("keys")
     if dotted in _SEQUENCES:
         item = Type("int") if last == "Size" else Type("any")

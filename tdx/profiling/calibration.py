@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import ClassVar
 
 from tdx.foundation.errors import ArgumentError
-from tdx.foundation.serialization import Result
+from tdx.foundation.serialization import Entries, Result
 from tdx.profiling.compare import (
     TOTAL_LABEL,
     compare_profiles,
@@ -55,6 +56,10 @@ class Calibration(Result):
         changes: The smallest growth of each row, and of the whole step.
         false_growth: Largest growth between two of these profiles that looked significant.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("subject", "runs", "repeats", "changes", "false_growth", "limit"),
+    )
 
     subject: str
     runs: int

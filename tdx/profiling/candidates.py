@@ -107,7 +107,7 @@ def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:
             end += 1
         run = list(chain.configs[cast + 1 : end])
         if config.name not in _FLOAT_CASTS or not any(
-            each.name in _SHRINKING_STAGES for each in run
+            stage.name in _SHRINKING_STAGES for stage in run
         ):
             continue
         layout = _is_channels_last(specs[cast].output_spec, keys, chain.env.ndim)
@@ -122,7 +122,7 @@ def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:
                 full,
                 kwargs=FileArguments.like(full.kwargs, {**full.kwargs, "shape_tolerant": True}),
             )
-        names = " and ".join(dict.fromkeys(each.name for each in run))
+        names = " and ".join(dict.fromkeys(stage.name for stage in run))
         yield Candidate(
             "bytes",
             tuple(range(cast, end)),
@@ -134,7 +134,7 @@ def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:
 
 def _is_channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> bool | None:
     """Return whether the channels of byte images are last; ``None`` for other entries."""
-    found = set()
+    layouts = set()
     for key in keys:
         leaf = specs.get(("full_observation_spec", *_key_parts(key)), None)  # type: ignore[attr-defined]
         if leaf is None or str(leaf.dtype) != "torch.uint8" or len(leaf.shape) != batch_dims + 3:
@@ -142,8 +142,8 @@ def _is_channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> 
         first, last = leaf.shape[-3] in _CHANNEL_COUNTS, leaf.shape[-1] in _CHANNEL_COUNTS
         if first == last:
             return None
-        found.add(last)
-    return found.pop() if len(found) == 1 else None
+        layouts.add(last)
+    return layouts.pop() if len(layouts) == 1 else None
 
 
 def _key_parts(key: NestedKey) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _find_reorderings(chain: _Chain) -> Iterator[Candidate]:
 def _find_opaque(chain: _Chain) -> Iterator[Candidate]:
     """Find stages with unknown dependence on time, which force earlier stages into each step."""
     for form in chain.program.stages:
-        waiting_stages = [each for each in range(form.index) if each in chain.program.immediate]
+        waiting_stages = [index for index in range(form.index) if index in chain.program.immediate]
         if not form.is_opaque or not waiting_stages or form.index not in chain.program.immediate:
             continue
         stages = list(chain.configs)
@@ -196,21 +196,24 @@ def _find_dead(chain: _Chain) -> Iterator[Candidate]:
         if stage.inverse or chain.stages[stage.index]._step_limits():
             continue
         keys = {name.rpartition("@")[0] for name in stage.writes}
-        unused = [stage, *(each for each in plan.stages if each.drops and keys >= {*each.drops})]
-        removed = {each.index for each in unused}
+        unused = [
+            stage,
+            *(other for other in plan.stages if other.drops and keys >= {*other.drops}),
+        ]
+        removed = {stage.index for stage in unused}
         stages = [config for at, config in enumerate(chain.configs) if at not in removed]
         yield Candidate(
             "dead",
             tuple(sorted(removed)),
             f"the output of {stage.name} is never read or returned",
-            f"remove {' and '.join(each.name for each in unused)}",
+            f"remove {' and '.join(stage.name for stage in unused)}",
             chain.with_stages(stages),
         )
 
 
 def _find_reverted_casts(chain: _Chain) -> Iterator[Candidate]:
     """Find pairs of casts of which the second may undo the first."""
-    casts = [at for at, each in enumerate(chain.configs) if each.name in _CAST_STAGES]
+    casts = [at for at, config in enumerate(chain.configs) if config.name in _CAST_STAGES]
     for first, second in pairwise(casts):
         stages = list(chain.configs)
         del stages[second], stages[first]

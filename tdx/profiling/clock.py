@@ -8,14 +8,68 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tdx.core.meter import UNATTRIBUTED, AnyFunction, Part, WorkerCalls
-from tdx.profiling.parallel import CallTimes, charge_worker_calls, exclude_nested_time
+from tdx.core.meter import UNATTRIBUTED, AnyFunction, Part
 from tdx.profiling.result import Counts, Row
 
 Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """Times of the calls of one part.
+
+    Args:
+        part: The part.
+        own_ns: Duration of each call without the measured calls inside it, int64 ``[n]``.
+        start_ns: Start of each call, int64 ``[n]``.
+        end_ns: End of each call, int64 ``[n]``.
+        steps: Number of rollout steps that each call covers, int64 ``[n]``.
+    """
+
+    part: Part
+    own_ns: Counts
+    start_ns: Counts
+    end_ns: Counts
+    steps: Counts
+
+    @property
+    def total_ns(self) -> int:
+        """Sum of the own times."""
+        return int(self.own_ns.sum())
+
+
+def exclude_nested_time(
+    calls: Counts, inside_ns: Counts | None = None, around_ns: Counts | None = None
+) -> Counts:
+    """Return the duration of each call without the calls inside it.
+
+    Args:
+        calls: Start and end of each call, int64 ``[n, 2]``, in any order.
+        inside_ns: Cost of measuring each call between its start and its end, int64 ``[n]``.
+            ``None``: 0.
+        around_ns: The same before its start and after its end, in the call around it.
+
+    Returns:
+        int64 ``[n]``.
+    """
+    # By end; of calls that end together, the one that started last is innermost.
+    order = np.lexsort((-calls[:, 0], calls[:, 1]))
+    own = np.empty(len(calls), np.int64)
+    around = [0] * len(calls) if around_ns is None else around_ns[order].tolist()
+    open_calls: list[tuple[int, int]] = []
+    places = zip(order.tolist(), calls[order].tolist(), around, strict=True)
+    for place, (start, end), outside in places:
+        inner = 0
+        while open_calls and open_calls[-1][0] >= start:
+            inner += open_calls.pop()[1]
+        open_calls.append((start, end - start + outside))
+        own[place] = end - start - inner
+    # A call may take less than measuring calls usually costs.
+    return own if inside_ns is None else np.maximum(own - inside_ns, 0)
 
 
 class ClockMeter:
@@ -29,13 +83,14 @@ class ClockMeter:
         self._clock = clock
         self._logs: dict[Part, _CallLog] = {}
         self._sequences: dict[tuple[Part, ...], list[int]] = {}
-        self._in_workers: list[tuple[tuple[int, str], Sequence[WorkerCalls]]] = []
+        # Part and unmeasured function of each measured one.
+        self._timed: WeakKeyDictionary[Function, tuple[Part, Function]] = WeakKeyDictionary()
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
         """See :class:`~tdx.core.meter.Meter`."""
-        if getattr(function, "is_timed", False):
+        if function in self._timed:
             return function
         log = self._logs.setdefault(part, _CallLog())
         timed_function: Any
@@ -44,26 +99,21 @@ class ClockMeter:
         else:
             wrap = _BY_ARITY.get(_arity(function), _time_any_arguments)
             timed_function = wrap(function, self._clock, log.stamps.append)
-        timed_function.is_timed, timed_function.part, timed_function.inside = True, part, function
+        self._timed[timed_function] = part, function
         return cast(AnyFunction, timed_function)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
         """See :class:`~tdx.core.meter.Meter`; the end of one call is the start of the next."""
-        given: list[Any] = list(functions)
-        if not given or not all(getattr(each, "is_timed", False) for each in given):
+        known = [self._timed.get(function) for function in functions]
+        given = [entry for entry in known if entry is not None]
+        if not given or len(given) < len(known):
             return functions
-        stamps = self._sequences.setdefault(tuple(each.part for each in given), [])
+        stamps = self._sequences.setdefault(tuple(part for part, _ in given), [])
         timed_functions: list[Any] = [
-            _time_in_sequence(
-                each.inside, self._clock, stamps.append, len(given) - place, not place
-            )
-            for place, each in enumerate(given)
+            _time_in_sequence(inside, self._clock, stamps.append, len(given) - place, not place)
+            for place, (_, inside) in enumerate(given)
         ]
         return timed_functions
-
-    def add_worker_calls(self, waiting: tuple[int, str], calls: Sequence[WorkerCalls]) -> None:
-        """See :class:`~tdx.core.meter.Meter`."""
-        self._in_workers.append((waiting, calls))
 
     def _assign_sequences(self) -> None:
         """Assign the time stamps of sequences of calls to their parts, after other calls."""
@@ -98,16 +148,12 @@ class ClockMeter:
             return []
         owned = exclude_nested_time(np.concatenate(stamps), *np.concatenate(costs).T)
         lengths = np.cumsum([len(each) for each in stamps])[:-1]
-        found = [
-            CallTimes(part, own, each[:, 0], each[:, 1], covered)
-            for part, own, each, covered in zip(
+        return [
+            CallTimes(part, own, spans[:, 0], spans[:, 1], covered)
+            for part, own, spans, covered in zip(
                 parts, np.split(owned, lengths), stamps, steps, strict=True
             )
         ]
-        for waiting, calls in self._in_workers:
-            found = charge_worker_calls(found, waiting, calls)
-        self._in_workers.clear()
-        return found
 
     def _clock_costs(self, log: _CallLog) -> Counts:
         """Return the cost of measuring each call, inside and around it, int64 ``[n, 2]``."""
@@ -343,9 +389,6 @@ def _make_row(part: Part, calls: list[tuple[int, int, CallTimes]]) -> Row:
         spans_ns=joined(each.end_ns - each.start_ns for _, _, each in calls),
         steps=joined(each.steps for _, _, each in calls),
         repeats=joined(np.full(len(each.own_ns), number) for number, _, each in calls),
-        wall_ns=joined(each.wall_ns for _, _, each in calls if each.wall_ns is not None)
-        if all(each.wall_ns is not None for _, _, each in calls)
-        else None,
     )
 
 

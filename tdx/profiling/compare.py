@@ -5,13 +5,17 @@ Limits are written ``p95:10%``, ``mean:1ms`` or ``RewardSum.p99:20us``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar, TypedDict
 
 import numpy as np
 
+from tdx.core.meter import Lane
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.interleaved import MIN_SHARE
 from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics
 
@@ -64,7 +68,7 @@ def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
         ...     ["p95:10%, CatFrames.mean:2ms"])]
         [(None, 'p95', 0.1), ('CatFrames', 'mean', 2000.0)]
     """
-    given = [each.strip() for text in texts for each in text.split(",")]
+    given = [part.strip() for text in texts for part in text.split(",")]
     return tuple(_parse_limit(text) for text in given if text)
 
 
@@ -90,11 +94,27 @@ def _parse_limit(text: str) -> Limit:
 
 TOTAL_LABEL = "step"
 """Label of the whole step, next to the labels of rows."""
-RowKey = tuple[str, str]
+TOTAL_KEY: tuple[str, Lane] = (TOTAL_LABEL, "step")
+RowKey = tuple[str, Lane]
+
+
+class RowKeyEntries(TypedDict):
+    """JSON entries that identify a row."""
+
+    label: str
+    lane: Lane
+
+
+def _finite_ratio(ratio: float) -> float | None:
+    return rounded(ratio) if math.isfinite(ratio) else None
+
+
+def _name_rows(keys: Sequence[RowKey]) -> list[RowKeyEntries]:
+    return [{"label": label, "lane": lane} for label, lane in keys]
 
 
 @dataclass(frozen=True, slots=True)
-class FigureChange:
+class FigureChange(Result):
     """Change of one figure of one row between two profiles.
 
     Args:
@@ -108,9 +128,16 @@ class FigureChange:
         is_significant: True if the repeats of both profiles differ, and the change is not tiny.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("mode", "label", "lane", "figure"),
+        *(Entry(name, convert=rounded) for name in ("before_us", "after_us")),
+        *(Entry("ratio", convert=_finite_ratio), Entry("noise", convert=rounded)),
+        Entry("significant", "is_significant"),
+    )
+
     mode: Mode
     label: str
-    lane: str
+    lane: Lane
     figure: str
     before_us: float
     after_us: float
@@ -126,13 +153,17 @@ class FigureChange:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitViolation:
+class LimitViolation(Result):
     """A change that a limit does not allow.
 
     Args:
         limit: The limit.
         change: The change.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("limit", "limit.text"), "message", Entry("change", inline=True)),
+    )
 
     limit: Limit
     change: FigureChange
@@ -149,7 +180,7 @@ class LimitViolation:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileComparison:
+class ProfileComparison(Result):
     """Comparison of two profiles.
 
     Args:
@@ -157,14 +188,28 @@ class ProfileComparison:
         removed: Label and lane of rows that only the first profile has.
         new: Label and lane of rows that only the second profile has.
         differences: Differences in settings that ``force`` ignored, each a sentence.
+        limits: Limits on growth.
         failures: Violated limits.
+        baseline: Name of the first profile, if it is a baseline.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("baseline", omit_none=True), "failed", "failures", "differences"),
+        *(Entry("gone", "removed", _name_rows), Entry("new", convert=_name_rows), "changes"),
+    )
 
     changes: tuple[FigureChange, ...]
     removed: tuple[RowKey, ...]
     new: tuple[RowKey, ...]
     differences: tuple[str, ...]
+    limits: tuple[Limit, ...]
     failures: tuple[LimitViolation, ...]
+    baseline: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """True if a limit is exceeded."""
+        return bool(self.failures)
 
     @property
     def failing(self) -> tuple[str, ...]:
@@ -211,6 +256,7 @@ def compare_profiles(
         tuple(sorted(old - now)),
         tuple(sorted(now - old)),
         differences,
+        tuple(limits),
         tuple(_find_violations(limits, changes)),
     )
 
@@ -246,8 +292,8 @@ def _list_changes(before: ModeProfile, after: ModeProfile) -> Iterator[FigureCha
         is_significant = abs(other - one) >= MIN_SHARE * one and are_apart(
             before.repeat_us, after.repeat_us
         )
-        label = TOTAL_LABEL
-        yield FigureChange(before.mode, label, label, "mean", one, other, noise, is_significant)
+        label, lane = TOTAL_KEY
+        yield FigureChange(before.mode, label, lane, "mean", one, other, noise, is_significant)
 
 
 def _list_row_changes(mode: ModeProfile, before: Row, after: Row) -> Iterator[FigureChange]:
@@ -262,8 +308,8 @@ def _list_row_changes(mode: ModeProfile, before: Row, after: Row) -> Iterator[Fi
     # The fastest repeat: interruptions would hide changes of small parts.
     least_us = MIN_SHARE * min(mode.repeat_us)
     for figure in FIGURES:
-        one, other = [getattr(each, figure) for each in figures]
-        series = [[getattr(each, figure) for each in found] for found in repeats]
+        one, other = [getattr(side, figure) for side in figures]
+        series = [[getattr(repeat, figure) for repeat in side] for side in repeats]
         noise = max(map(compute_spread, series))
         is_significant = abs(other - one) * weight >= least_us and are_apart(*series)
         yield FigureChange(mode.mode, *before.key, figure, one, other, noise, is_significant)
@@ -303,7 +349,7 @@ def compute_spread(values: Sequence[float]) -> float:
 
 def statistics_per_repeat(row: Row) -> list[Statistics]:
     """Return the statistics of each repeat in which a row was measured."""
-    found = []
+    repeats = []
     for repeat in np.unique(row.repeats):
         mine = row.repeats == repeat
         part = Row(
@@ -315,8 +361,8 @@ def statistics_per_repeat(row: Row) -> list[Statistics]:
             row.repeats[mine],
             None if row.wall_ns is None else row.wall_ns[mine],
         )
-        found.append(part.statistics)
-    return found
+        repeats.append(part.statistics)
+    return repeats
 
 
 def _check_limits(limits: Sequence[Limit], changes: Sequence[FigureChange]) -> None:

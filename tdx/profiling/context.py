@@ -17,9 +17,8 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS, Part
 from tdx.core.transforms import Transform
 from tdx.foundation.errors import TdxError
-from tdx.profiling.clock import ClockMeter, make_rows
+from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
-from tdx.profiling.parallel import CallTimes
 from tdx.profiling.processor import (
     ProcessorReading,
     ProcessorUse,
@@ -29,7 +28,7 @@ from tdx.profiling.processor import (
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks import Stack, open_stack
-from tdx.stacks.native_meter import STEP_PART, attach_meter, iterate_stages
+from tdx.stacks.native_times import STEP_PART, iterate_stages, measured_chain
 from tdx.stacks.tracer import Driver
 
 P = ParamSpec("P")
@@ -76,9 +75,9 @@ class profile:  # noqa: N801 - it is used like a function
         threads: int | None = None,
         all_wrappers: bool = False,
     ) -> None:
-        if not isinstance(target, Transform):
-            stack = open_stack(target)
-            target = target if isinstance(target, EnvBase) else stack
+        self._stack = None if isinstance(target, Transform) else open_stack(target)
+        if not isinstance(target, EnvBase | Transform):
+            target = self._stack
         self.target, self.threads, self.all_wrappers = target, threads, all_wrappers
         self._meter = ClockMeter()
         self._blocks: list[list[CallTimes]] = []
@@ -90,9 +89,10 @@ class profile:  # noqa: N801 - it is used like a function
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(quiet_environment(self.threads))
-            stack.enter_context(
-                attach_meter(self.target, self._meter, all_wrappers=self.all_wrappers)
-            )
+            if self._stack is None:
+                stack.enter_context(measured_chain(self.target, self._meter))
+            else:
+                stack.enter_context(self._stack.measure(self._meter, all_stages=self.all_wrappers))
             self._open = stack.pop_all()
         self._before = read_processor()
         self._began.append(time.perf_counter_ns())
@@ -214,9 +214,7 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
             tracer = stack.driver(plan.policy)
             plan.report_progress("warm-up", 0, plan.warmup)
             if plan.warmup:
-                # An error in a worker process is only located while its wrappers are measured.
-                with attach_meter(stack, ClockMeter(), all_wrappers=plan.all_wrappers):
-                    _run(stack, tracer, plan.warmup)
+                _run(stack, tracer, plan.warmup)
             for repeat in range(plan.repeats):
                 plan.report_progress("time", repeat, plan.repeats)
                 with measured:
@@ -238,9 +236,7 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
         plan.seed,
         False,
     )
-    mode = replace(
-        result.modes[0], notes=(STACK_NOTE, *stack.timing_notes, *stack.notes), error=error
-    )
+    mode = replace(result.modes[0], notes=(STACK_NOTE, *stack.notes), error=error)
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose
 from tdx.foundation import accelerators
 from tdx.foundation.errors import TdxError
+from tdx.foundation.serialization import Entries, Entry, Result, finite
 from tdx.profiling.machine import quiet_environment
 from tdx.profiling.result import Mode, ModeProfile, Numbers
 from tdx.profiling.run import ProfilePlan, profile_env, rollout_mode
@@ -194,7 +195,7 @@ def wait_for_device(device: torch.device) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MarginalCost:
+class MarginalCost(Result):
     """Cost of one stage for the whole chain.
 
     Args:
@@ -205,6 +206,12 @@ class MarginalCost:
             measured in time.
         needed: Why it cannot be removed. ``None``: it can.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("stage", "index"), "name", "own_us", "needed"),
+        *(Entry(name, convert=finite) for name in ("saved_us", "noise_us", "for_neighbors_us")),
+        *(Entry("significant", "is_significant"), "turns"),
+    )
 
     index: int
     name: str
@@ -217,9 +224,29 @@ class MarginalCost:
         """Cost beyond its own calls; ``None`` if unknown."""
         return None if self.cost is None else self.cost.saved_us - self.own_us
 
+    @property
+    def saved_us(self) -> float | None:
+        """Time that a step saves without the stage; ``None`` if unknown."""
+        return None if self.cost is None else self.cost.saved_us
+
+    @property
+    def noise_us(self) -> float | None:
+        """Noise of the saved time; ``None`` if unknown."""
+        return None if self.cost is None else self.cost.noise_us
+
+    @property
+    def is_significant(self) -> bool:
+        """True if the saved time exceeds its noise."""
+        return self.cost is not None and bool(self.cost.is_significant)
+
+    @property
+    def turns(self) -> int:
+        """Number of measurements with and without the stage."""
+        return 0 if self.cost is None else self.cost.turns
+
 
 @dataclass(frozen=True, slots=True)
-class MarginalCosts:
+class MarginalCosts(Result):
     """Marginal cost of every stage of a chain.
 
     Args:
@@ -229,6 +256,8 @@ class MarginalCosts:
         error: Why the measurement ended early: ``interrupted``, with the results so far, or the
             error of the whole chain. ``None``: it did not.
     """
+
+    json_entries: ClassVar[Entries] = ("mode", "step_us", "error", "stages")
 
     mode: Mode
     step_us: float

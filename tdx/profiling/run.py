@@ -15,9 +15,10 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import ArgumentError, TdxError
-from tdx.profiling.clock import Clock, ClockMeter, make_rows
+from tdx.foundation.patches import Patches
+from tdx.foundation.serialization import Result
+from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
-from tdx.profiling.parallel import CallTimes
 from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
 from tdx.profiling.passes.choice import (
     MAX_HOST_STEPS,
@@ -33,7 +34,7 @@ from tdx.profiling.passes.observer import Observer
 from tdx.profiling.processor import ProcessorUse, processor_use, read_processor
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
 from tdx.profiling.traces import count_calls
-from tdx.stacks.native_meter import ROLLOUT_PART, AttributePatches, attach_meter
+from tdx.stacks.native_times import ROLLOUT_PART, measured_env
 
 OnProgress = Callable[[str, int, int], Any]
 """Callback: what is being measured, how much of it is done, and the total."""
@@ -154,16 +155,13 @@ def profile_env(
 @contextmanager
 def rollout_mode(env: EnvBase, mode: Mode) -> Iterator[None]:
     """Run the env's rollouts in a mode inside the block."""
-    patches = AttributePatches()
-    level: Any = env
-    while level is not None:
-        patches.put(level, "planned", mode != "eager")
-        patches.put(level, "compiler", "inductor" if mode == "compiled" else None)
-        level = level.base_env if isinstance(level, TransformedEnv) else None
-    try:
+    with Patches() as patches:
+        level: EnvBase | None = env
+        while level is not None:
+            patches.put(level, "planned", mode != "eager")
+            patches.put(level, "compiler", "inductor" if mode == "compiled" else None)
+            level = level.base_env if isinstance(level, TransformedEnv) else None
         yield
-    finally:
-        patches.undo()
 
 
 _REPEAT_PART = replace(ROLLOUT_PART, upto=0)
@@ -206,7 +204,7 @@ class _Measurement:
             meter = ClockMeter(synchronized_clock(plan.clock, accelerator))
             self._seed()
             self._time_specs()
-            with attach_meter(self._env, meter, all_wrappers=plan.all_wrappers):
+            with measured_env(self._env, meter, all_wrappers=plan.all_wrappers):
                 if plan.warmup:
                     plan.report_progress(f"{self._mode}: warm-up", 0, plan.warmup)
                     sum(self._run_steps(plan.warmup))
@@ -304,7 +302,7 @@ class _Measurement:
         steps = min(plan.steps, max_recorded_steps(observer))
         try:
             self._seed()
-            with attach_meter(self._env, observer, all_wrappers=self._plan.all_wrappers):
+            with measured_env(self._env, observer, all_wrappers=self._plan.all_wrappers):
                 # The set-up work of first calls is not part of a step.
                 sum(self._run_steps(max(1, min(plan.warmup, steps))))
                 with observer.recording():
@@ -334,7 +332,7 @@ _SAMPLE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Result):
     """Estimated duration of one mode.
 
     Args:

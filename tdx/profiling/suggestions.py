@@ -5,30 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
+from tdx.compare.values import Tolerance, compare_entries
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import TdxError
-from tdx.pipeline import Pipeline
+from tdx.foundation.serialization import Entries, Entry, Result, finite
+from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.profiling.candidates import Candidate, find_candidates
 from tdx.profiling.interleaved import Contender, TimeDifference, measure_interleaved
-from tdx.profiling.result import ModeProfile
+from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks.building import build_env
 
 Agreement = Literal["same", "close", "other"]
 MAX_TRIED = 12
 """Maximum number of changes that are tried."""
-_STEPS, _SEED, _TOLERANCE = 12, 0, 0.01
+_STEPS, _SEED = 12, 0
+_CLOSE = Tolerance(0.01, 0.01)
+
+
+def _format_stages(stages: Sequence[StageConfig]) -> list[str]:
+    return [format_stage(stage) for stage in stages]
 
 
 @dataclass(frozen=True, slots=True)
-class TriedChange:
+class TriedChange(Result):
     """A change that was measured.
 
     Args:
@@ -36,6 +42,17 @@ class TriedChange:
         saving: Time that it saves per step.
         values: Effect on values: ``same`` bit for bit, ``close`` within 1 %, or ``other``.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry(name, f"candidate.{name}") for name in ("kind", "stages", "found", "change")),
+        Entry("chain", "candidate.pipeline.transforms", _format_stages),
+        Entry("mode", "candidate.mode"),
+        *(
+            Entry(name, f"saving.{name}", finite)
+            for name in ("before_us", "after_us", "saved_us", "saved_share", "noise_us")
+        ),
+        "values",
+    )
 
     candidate: Candidate
     saving: TimeDifference
@@ -59,16 +76,18 @@ def _format_us(time: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestions:
+class Suggestions(Result):
     """Results of all changes that were tried.
 
     Args:
+        mode: Mode of the rollouts.
         advice: Changes that saved time, largest saving first.
         without_gain: Changes that saved no time beyond the noise.
         refused: Changes that could not be tried or change the values, each a sentence.
         interrupted: Whether Ctrl-C ended the measurement early.
     """
 
+    mode: Mode
     advice: tuple[TriedChange, ...]
     without_gain: tuple[TriedChange, ...]
     refused: tuple[str, ...]
@@ -114,10 +133,10 @@ def try_changes(
         return trial.run(env, proposed[:MAX_TRIED])
 
 
-def _deduplicate(found: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
+def _deduplicate(proposed: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
     kept: list[Candidate] = []
-    for candidate in found:
-        is_known = any(candidate.pipeline == each.pipeline for each in kept)
+    for candidate in proposed:
+        is_known = any(candidate.pipeline == other.pipeline for other in kept)
         in_place = candidate.prepare is not None or candidate.mode is not None
         if in_place or not (is_known or candidate.pipeline == pipeline):
             kept.append(candidate)
@@ -162,18 +181,23 @@ class _Trial:
             tried.append((candidate, values))
             contenders.append(self._contender(changed, candidate))
         if not tried:
-            return Suggestions((), (), tuple(refused))
+            return Suggestions(self.measured.mode, (), (), tuple(refused))
         turns = measure_interleaved(contenders, self.measured.mode, self.plan)
-        found: list[TriedChange] = []
+        measured: list[TriedChange] = []
         for place, (candidate, values) in enumerate(tried, 1):
             if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
                 refused.append(f"{candidate.change}: {turns.failures.get(place, 'not measured')}")
                 continue
-            found.append(TriedChange(candidate, turns.difference(0, place), values))
-        found.sort(key=lambda each: -each.saving.saved_us)
-        good = [each for each in found if each.saving.is_significant and each.saving.saved_us > 0]
-        rest = [each for each in found if each not in good]
-        return Suggestions(tuple(good), tuple(rest), tuple(refused), turns.interrupted)
+            measured.append(TriedChange(candidate, turns.difference(0, place), values))
+        measured.sort(key=lambda change: -change.saving.saved_us)
+        good = [
+            change
+            for change in measured
+            if change.saving.is_significant and change.saving.saved_us > 0
+        ]
+        rest = [change for change in measured if change not in good]
+        mode, interrupted = self.measured.mode, turns.interrupted
+        return Suggestions(mode, tuple(good), tuple(rest), tuple(refused), interrupted)
 
     def _contender(self, env: TransformedEnv, candidate: Candidate | None) -> Contender:
         policy = self.plan.policy if self.policy_of is None else self.policy_of(env)
@@ -188,27 +212,16 @@ def _rollout_values(env: EnvBase) -> TensorDictBase:
         return env.rollout(_STEPS, break_when_any_done=False)
 
 
-def compare_values(expected: TensorDictBase | None, found: TensorDictBase) -> Agreement:
+def compare_values(expected: TensorDictBase | None, changed: TensorDictBase) -> Agreement:
     """Compare the values of two rollouts.
 
     Args:
         expected: Values of one rollout. ``None``: nothing to compare with.
-        found: Values of the other rollout.
+        changed: Values of the other rollout.
     """
-    if expected is None:
+    if expected is None or expected.batch_size != changed.batch_size:
         return "other"
-    keys = set(expected.keys(True, True))
-    if keys != set(found.keys(True, True)) or expected.batch_size != found.batch_size:
-        return "other"
-    values: Agreement = "same"
-    for key in keys:
-        one, other = expected[key], found[key]
-        if not isinstance(one, Tensor) or one.dtype != other.dtype or one.shape != other.shape:
-            return "other"
-        if torch.equal(one, other):
-            continue
-        near = torch.allclose(one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE)
-        if not one.is_floating_point() or not near:
-            return "other"
-        values = "close"
-    return values
+    one, other = (dict(side.items(True, True)) for side in (expected, changed))
+    if not any(compare_entries(one, other).values()):
+        return "same"
+    return "other" if any(compare_entries(one, other, _CLOSE).values()) else "close"

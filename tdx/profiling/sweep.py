@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from tdx.core.envs import EnvBase
-from tdx.core.meter import UNATTRIBUTED
+from tdx.core.meter import UNATTRIBUTED, Lane
 from tdx.core.planned.columns import step_bytes
-from tdx.engines import Engine, find_engine
-from tdx.foundation.errors import DeviceError, TdxError, summarize_error
+from tdx.engines import LocalEngine, run_tasks
+from tdx.foundation.errors import DeviceError, TdxError, WorkerError, summarize_error
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import Pipeline
 from tdx.pipeline.envs import check_device
+from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.machine import (
     STEP_COPIES,
     find_free_memory,
@@ -30,27 +29,38 @@ from tdx.profiling.machine import (
 )
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.profiling.saved import ProfileEntries, profile_to_json
 from tdx.profiling.sweep_axes import SweepAxis, SweepPoint, apply_point, format_setting, list_points
 from tdx.stacks.building import build_env
 
-_POLL_SECONDS = 0.5
-
 
 @dataclass(frozen=True)
-class SweepCell:
+class SweepCell(Result):
     """One combination of settings.
 
     Args:
         point: Settings by name.
         profile: Its profile. ``None``: it could not be measured.
         problem: Why it was not measured completely. ``None``: no problem.
-        host: Machine that measured it. Empty: this one.
     """
+
+    json_entries: ClassVar[Entries] = (
+        Entry("point", "plain_point"),
+        "problem",
+        Entry("profile", convert=profile_to_json, type=ProfileEntries | None),
+    )
 
     point: SweepPoint
     profile: Profile | None
     problem: str | None = None
-    host: str = ""
+
+    @property
+    def plain_point(self) -> dict[str, Any]:
+        """Settings as plain data; values that JSON does not have are text."""
+        return {
+            name: value if isinstance(value, bool | int | float | str) else format_setting(value)
+            for name, value in self.point.items()
+        }
 
     @property
     def label(self) -> str:
@@ -72,23 +82,6 @@ class SweepResult:
     cells: tuple[SweepCell, ...]
     interrupted: bool = False
 
-    def list_host_differences(self) -> list[str]:
-        """Describe the machines, if several measured the cells: their times are not comparable.
-
-        Returns:
-            Names of the machines, then each property that differs from the first one. Empty: one
-            machine measured all cells.
-        """
-        machines = {each.host: each.profile.machine for each in self.cells if each.profile}
-        if len(machines) < 2:
-            return []
-        (first, machine), *others = machines.items()
-        return [", ".join(machines)] + [
-            f"{first} and {host}: {difference}"
-            for host, other in others
-            for difference in machine.differences(other)
-        ]
-
 
 def run_sweep(
     pipeline: Pipeline,
@@ -99,8 +92,7 @@ def run_sweep(
     allow_code: bool = False,
     policy_of: Callable[[EnvBase], Any] | None = None,
     on_cell: Callable[[SweepCell], None] | None = None,
-    engine: str | None = None,
-    workers: int | None = None,
+    own_processes: bool = False,
 ) -> SweepResult:
     """Measure a pipeline with each combination of settings.
 
@@ -115,12 +107,11 @@ def run_sweep(
         allow_code: Allow importing Python objects that the pipeline names.
         policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
         on_cell: Called with each cell when it is complete.
-        engine: ``local``, ``ray`` or ``slurm``: measures each cell in its own process, on a machine
-            that runs no other cell. ``None``: measured in this process.
-        workers: Number of cells at a time. ``None``: one per machine.
+        own_processes: Measure each cell in a process of its own, one after the other: one that the
+            system kills fails alone.
 
     Raises:
-        TdxError: The engine is not available.
+        ArgumentError: The cells cannot be sent to other processes.
 
     Example:
         >>> from tdx.profiling.sweep_axes import parse_sweep
@@ -131,27 +122,23 @@ def run_sweep(
         ['num_envs=2', 'num_envs=8']
     """
     points = list_points(axes)
-    job = SweepJob(
-        pipeline,
-        points,
-        tuple(modes),
-        plan or ProfilePlan(),
-        str(Path.cwd()),
-        allow_code,
-        policy_of,
-    )
-    if engine is None:
-        measured = ((task, job.measure(point)) for task, point in enumerate(points))
-    else:
+    job = SweepJob(pipeline, points, tuple(modes), plan or ProfilePlan(), allow_code, policy_of)
+    measured: Generator[tuple[int, SweepCell | WorkerError]]
+    if own_processes:
         job = replace(job, plan=replace(job.plan, on_progress=None))
-        measured = _measure_on(find_engine(engine)(job, workers), points)
-    cells: dict[int, SweepCell] = {}
+        measured = run_tasks(LocalEngine(job, workers=1, reuse=False), len(points))
+    else:
+        measured = ((task, job.measure(point)) for task, point in enumerate(points))
+    cells: list[SweepCell] = []
     interrupted = False
     try:
         with closing(measured):
-            for task, cell in measured:
-                cells[task] = cell
-                if engine is not None and plan is not None:
+            for task, result in measured:
+                cell = result
+                if isinstance(cell, WorkerError):
+                    cell = SweepCell(points[task], None, str(cell))
+                cells.append(cell)
+                if own_processes and plan is not None:
                     plan.report_progress(f"measured {cell.label}", len(cells), len(points))
                 interrupted = cell.problem == "interrupted"
                 if on_cell is not None:
@@ -160,28 +147,7 @@ def run_sweep(
                     break
     except KeyboardInterrupt:
         interrupted = True
-    return SweepResult(tuple(axes), tuple(cells[task] for task in sorted(cells)), interrupted)
-
-
-def _measure_on(
-    engine: Engine[SweepCell], points: Sequence[SweepPoint]
-) -> Generator[tuple[int, SweepCell]]:
-    """Measure points with an engine; yield the cells in the order in which they are complete."""
-    waiting, running = list(range(len(points))), 0
-    try:
-        while waiting or running:
-            free = len(waiting) if engine.slots is None else engine.slots - running
-            engine.submit(waiting[:free])
-            running += len(waiting[:free])
-            del waiting[:free]
-            for task, found in engine.collect(_POLL_SECONDS):
-                running -= 1
-                if isinstance(found, TdxError):
-                    yield task, SweepCell(points[task], None, str(found))
-                else:
-                    yield task, found
-    finally:
-        engine.close()
+    return SweepResult(tuple(axes), tuple(cells), interrupted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,39 +159,24 @@ class SweepJob:
         points: Combinations of settings.
         modes: Modes of each cell, unless ``mode`` is swept.
         plan: Settings of each profile.
-        folder: Folder of relative paths in the pipeline, which all machines reach.
         allow_code: Allow importing Python objects that the pipeline names.
         policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
     """
 
     noun: ClassVar[str] = "setting"
-    is_exclusive: ClassVar[bool] = True
     pipeline: Pipeline
     points: Sequence[SweepPoint]
     modes: tuple[Mode, ...]
     plan: ProfilePlan
-    folder: str
     allow_code: bool = False
     policy_of: Callable[[EnvBase], Any] | None = None
 
-    @property
-    def log_folder(self) -> Path:
-        """Folder for the logs of Slurm."""
-        return Path(self.folder, "tdx-sweep-slurm")
-
-    @property
-    def gpus(self) -> int:
-        """One if a point needs a GPU."""
-        devices = [self.pipeline.env.device, *(each.get("device") for each in self.points)]
-        return int(any(str(each).startswith("cuda") for each in devices))
-
     def __call__(self, task: int, /) -> SweepCell:
-        """Measure a point in this process, whose machine the cell names."""
+        """Measure a point in a process of its own."""
         try:
-            os.chdir(self.folder)
-            return replace(self.measure(self.points[task]), host=platform.node())
+            return self.measure(self.points[task])
         except (Exception, SystemExit) as error:
-            return SweepCell(self.points[task], None, summarize_error(error), platform.node())
+            return SweepCell(self.points[task], None, summarize_error(error))
 
     def measure(self, point: SweepPoint) -> SweepCell:
         """Measure a point in this process."""
@@ -286,12 +237,15 @@ class SweepJob:
             )
 
 
-TOTAL_KEY = ("step", "step")
-CostKey = tuple[str, str]
+CostKey = tuple[str, Lane]
+
+
+def _format_point(point: SweepPoint) -> dict[str, str]:
+    return {name: format_setting(value) for name, value in point.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class CostGrowth:
+class CostGrowth(Result):
     """Growth of the cost of one part with one setting, all others fixed.
 
     Args:
@@ -306,11 +260,16 @@ class CostGrowth:
             proportional one. ``None``: fewer than two costs.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("axis", Entry("others", convert=_format_point, type=dict[str, str]), "mode"),
+        *("label", "lane", "values", "step_us", "slope"),
+    )
+
     axis: str
     others: SweepPoint
     mode: Mode
     label: str
-    lane: str
+    lane: Lane
     values: tuple[float, ...]
     step_us: tuple[float, ...]
     slope: float | None

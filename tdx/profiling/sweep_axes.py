@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import ClassVar
 
 from tdx.foundation.errors import (
     ArgumentError,
@@ -14,6 +15,7 @@ from tdx.foundation.errors import (
     UnknownNameError,
     did_you_mean,
 )
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import Dtype, Pipeline, StageConfig, format_value, load_catalog, parse_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.model import BATCHINGS
@@ -23,14 +25,31 @@ from tdx.profiling.result import MODES
 SweepPoint = Mapping[str, Value]
 
 
+def format_setting(value: Value) -> str:
+    """Format a value as in the text of a sweep."""
+    if isinstance(value, Dtype):
+        return value.name
+    return value if isinstance(value, str) else format_value(value)
+
+
+def format_settings(values: Sequence[Value]) -> list[str]:
+    """Format values as in the text of a sweep."""
+    return list(map(format_setting, values))
+
+
 @dataclass(frozen=True, slots=True)
-class SweepAxis:
+class SweepAxis(Result):
     """One setting and its values.
 
     Args:
         name: Name of the setting.
         values: Values in order.
     """
+
+    json_entries: ClassVar[Entries] = (
+        "name",
+        Entry("values", convert=format_settings, type=list[str]),
+    )
 
     name: str
     values: tuple[Value, ...]
@@ -39,13 +58,6 @@ class SweepAxis:
     def is_numeric(self) -> bool:
         """True if all values are numbers."""
         return all(isinstance(value, (int, float)) and value is not True for value in self.values)
-
-
-def format_setting(value: Value) -> str:
-    """Format a value as in the text of a sweep."""
-    if isinstance(value, Dtype):
-        return value.name
-    return value if isinstance(value, str) else format_value(value)
 
 
 def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[SweepAxis, ...]:

@@ -3,7 +3,7 @@ from .dump.reading import open_dump as open_dump
 from .recording.request import Estimate as Estimate
 from .recording.request import estimate as estimate
 from .formats.conversion import export_dump as export_dump
-from .formats.conversion import export_lines as export_lines
+from .formats.jsonl import export_lines as export_lines
 from .formats.conversion import import_dump as import_dump
 from .formats.interface import Format as Format
 from .formats.interface import export_formats as export_formats

@@ -1,52 +1,16 @@
 """Specs: descriptions of tensors and TensorDicts, without data.
 
+Public names are loaded on first use, so that ``tdx.specs.leaf`` can be imported without torch; they
+are listed in ``__init__.pyi``.
+
 Example:
     >>> spec = Composite(observation=Bounded(-1.0, 1.0, shape=(3,)), done=Binary(1))
     >>> spec.is_in(spec.rand())
     True
 """
 
-from tdx.specs.bounded import (
-    Bounded,
-    BoundedContinuous,
-    BoundedDiscrete,
-    Unbounded,
-    UnboundedContinuous,
-    UnboundedDiscrete,
-)
-from tdx.specs.categorical import Categorical, OneHot
-from tdx.specs.composite import Composite
-from tdx.specs.inference import make_composite_from_td
-from tdx.specs.intervals import ContinuousBox
-from tdx.specs.multi_categorical import Binary, MultiCategorical, MultiOneHot
-from tdx.specs.non_tensor import Choice, NonTensor
-from tdx.specs.spaces import Box, BoxList, CategoricalBox
-from tdx.specs.spec import TensorSpec
-from tdx.specs.stacked import Stacked, StackedComposite, check_no_exclusive_keys, consolidate_spec
+from __future__ import annotations
 
-__all__ = [
-    "Binary",
-    "Bounded",
-    "BoundedContinuous",
-    "BoundedDiscrete",
-    "Box",
-    "BoxList",
-    "Categorical",
-    "CategoricalBox",
-    "Choice",
-    "Composite",
-    "ContinuousBox",
-    "MultiCategorical",
-    "MultiOneHot",
-    "NonTensor",
-    "OneHot",
-    "Stacked",
-    "StackedComposite",
-    "TensorSpec",
-    "Unbounded",
-    "UnboundedContinuous",
-    "UnboundedDiscrete",
-    "check_no_exclusive_keys",
-    "consolidate_spec",
-    "make_composite_from_td",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,7 +1,8 @@
-"""Arguments of specs: indices, shapes and views, devices, dtypes, and values to encode."""
+"""Arguments of specs: indices, shapes and views, devices, dtypes, and casts of values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,10 +140,10 @@ def as_device(device: Device | None) -> torch.device:
     """Convert to a ``torch.device``. ``None`` is the CPU; ``"cuda"`` gets the current index."""
     if device is None:
         return _CPU
-    found = device if isinstance(device, torch.device) else torch.device(device)
-    if found.type == "cuda" and found.index is None and torch.cuda.is_available():
+    converted = device if isinstance(device, torch.device) else torch.device(device)
+    if converted.type == "cuda" and converted.index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
-    return found
+    return converted
 
 
 def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
@@ -155,13 +156,13 @@ def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
         return dtype
     if dtype is None:
         return torch.get_default_dtype()
-    found = getattr(torch, str(dtype).removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype):
+    converted = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if not isinstance(converted, torch.dtype):
         raise ArgumentError(
             f"unknown torch dtype {dtype!r}",
             hint="use a name such as 'float32', 'int64' or 'bool'",
         )
-    return found
+    return converted
 
 
 def is_dtype(value: object) -> bool:
@@ -237,13 +238,6 @@ def match_shape(value: Tensor, shape: torch.Size) -> Tensor:
     )
 
 
-def drop_repeated_dims(counts: Tensor) -> Tensor:
-    """Drop the leading dimensions along which all entries of ``nvec`` are the same."""
-    while counts.ndim > 1 and counts.shape[0] > 0 and bool((counts == counts[0]).all()):
-        counts = counts[0]
-    return counts
-
-
 def to_array(value: Tensor) -> np.ndarray[Any, Any]:
     """Convert a tensor to an array on the host; dtypes that NumPy lacks become float32."""
     value = value.detach().cpu()
@@ -251,6 +245,75 @@ def to_array(value: Tensor) -> np.ndarray[Any, Any]:
         value = value.float()
     array: np.ndarray[Any, Any] = value.numpy()
     return array
+
+
+WIDE_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
+_INT64 = torch.iinfo(torch.int64)
+
+
+def is_continuous(dtype: torch.dtype) -> bool:
+    """Return True for floating-point and complex dtypes."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def extremes(dtype: torch.dtype) -> tuple[float, float]:
+    """Return the smallest and the largest finite number of a real dtype."""
+    if dtype is torch.bool:
+        return False, True
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return info.min, info.max
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def ordered(value: Tensor) -> Tensor:
+    """Convert values to a dtype that torch can compare, preserving their order."""
+    dtype = value.dtype
+    if dtype is torch.uint64:
+        return value.view(torch.int64) ^ _INT64.min
+    if dtype in WIDE_UNSIGNED:
+        return value.to(torch.int64)
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        return value.to(torch.float32)
+    return value
+
+
+def cast(
+    value: Tensor, dtype: torch.dtype, rounding: Callable[[Tensor], Tensor] = torch.round
+) -> Tensor:
+    """Cast values, rounding and saturating those out of range. NaN becomes 0 in integers.
+
+    Args:
+        value: Tensor of any shape and dtype.
+        dtype: Target dtype.
+        rounding: Rounds fractions when the target is an integer dtype.
+    """
+    if value.dtype == dtype or dtype.is_complex:
+        return value.to(dtype)
+    if value.is_complex():
+        value = value.real
+    if dtype.is_floating_point:
+        return value.to(dtype)
+    low, high = (int(bound) for bound in extremes(dtype))
+    if not value.is_floating_point():
+        if value.dtype is torch.uint64:
+            signed = value.view(torch.int64)
+            value = torch.where(signed < 0, _INT64.max, signed)
+        return value.to(torch.int64).clamp(low, min(high, _INT64.max)).to(dtype)
+    value = rounding(torch.nan_to_num(value.double(), 0.0, math.inf, -math.inf))
+    below, above = value <= low, value >= high
+    inside = value.masked_fill(below | above, 0.0).to(dtype)
+    bounds = [torch.tensor(bound, dtype=dtype, device=value.device) for bound in (low, high)]
+    return where(above, bounds[1], where(below, bounds[0], inside))
+
+
+def where(mask: Tensor, value: Tensor, other: Tensor) -> Tensor:
+    """Like ``torch.where``, including the wide unsigned dtypes that older torch rejects."""
+    signed = _SIGNED.get(value.dtype)
+    if signed is None:
+        return torch.where(mask, value, other)
+    return torch.where(mask, value.view(signed), other.view(signed)).view(value.dtype)
 
 
 Names = list[str | None]
@@ -301,14 +364,14 @@ def _reverse_slices(parts: tuple[Any, ...], shape: torch.Size) -> tuple[Any, ...
     """Replace slices with a negative step, which torch does not support, by positions."""
     if not any(isinstance(part, slice) and (part.step or 1) < 0 for part in parts):
         return parts
-    found: list[Any] = []
+    replaced: list[Any] = []
     dim = 0
     for part in expand_ellipsis(parts, len(shape)):
         is_reversed = isinstance(part, slice) and (part.step or 1) < 0
         positions = range(*part.indices(shape[dim])) if is_reversed else None
-        found.append(part if positions is None else torch.tensor(list(positions)).long())
+        replaced.append(part if positions is None else torch.tensor(list(positions)).long())
         dim += _consumed_dims(part)
-    return tuple(found)
+    return tuple(replaced)
 
 
 def _check_positions(positions: Tensor, size: int, owner: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import NonTensorData, NonTensorStack, is_non_tensor
 
 from tdx.foundation.errors import SpecError
-from tdx.specs.arguments import Device, as_device, as_size, ends_with
+from tdx.specs.arguments import Device, Shape, as_device, as_size, ends_with
 from tdx.specs.spec import TensorSpec
 
 
@@ -60,7 +60,7 @@ class NonTensor(TensorSpec):
         """Number of trailing dimensions whose elements share one value."""
         return self.ndim if self._feature_dims is None else self._feature_dims
 
-    def rand(self, shape: Any = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Any:
         """Return the example, in the batch shape."""
         full = self._full_shape(shape)
         shared = len(full) if self._feature_dims is None else self._feature_dims
@@ -71,11 +71,11 @@ class NonTensor(TensorSpec):
             return NonTensorData(self.example_data, batch_size=shape, device=self._device)
         return NonTensorStack(*(self._stack_examples(shape[1:], shared) for _ in range(shape[0])))
 
-    def zero(self, shape: Any = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Any:
         """Return the example, in the batch shape."""
         return self.rand(shape)
 
-    def one(self, shape: Any = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Any:
         """Return the example, in the batch shape."""
         return self.rand(shape)
 
@@ -106,7 +106,7 @@ class NonTensor(TensorSpec):
             return val.tolist()
         return val.data if isinstance(val, NonTensorData) else val
 
-    def to(self, dest: Any) -> Any:
+    def to(self, dest: Any) -> Self:
         """Return the spec on a device; a dtype has no effect."""
         if isinstance(dest, torch.dtype):
             return self
@@ -192,16 +192,16 @@ class Choice(TensorSpec):
         """Specs to choose from."""
         return list(self._choices)
 
-    def rand(self, shape: Any = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Any:
         """Sample a value of one of the specs, which are equally likely."""
         choice = self._choices[int(torch.randint(0, len(self._choices), ()))]
         return self._create(choice, "rand", shape)
 
-    def zero(self, shape: Any = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Any:
         """Return zeros of the first spec."""
         return self._create(self._choices[0], "zero", shape)
 
-    def one(self, shape: Any = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Any:
         """Return ones of the first spec."""
         return self._create(self._choices[0], "one", shape)
 
@@ -212,11 +212,11 @@ class Choice(TensorSpec):
         full = self._full_shape(shape)
         return choice if full == choice.batch_size else choice.expand(full)
 
-    def is_in(self, val: Any) -> bool:
+    def is_in(self, val: object) -> bool:
         """Return True if a value is in any of the specs."""
         return self.why_not_in(val) is None
 
-    def why_not_in(self, val: Any) -> str | None:
+    def why_not_in(self, val: object) -> str | None:
         """Explain why a value is in none of the specs; ``None`` if it is in one."""
         for choice in self._choices:
             if isinstance(choice, TensorSpec):
@@ -266,7 +266,7 @@ class Choice(TensorSpec):
     def _call_each(self, method: str, *args: Any) -> Choice:
         return Choice([getattr(choice, method)(*args) for choice in self._choices])
 
-    def expand(self, *shape: Any) -> Choice:
+    def expand(self, *shape: Shape) -> Choice:
         return self._call_each("expand", *shape)
 
     def squeeze(self, dim: int | None = None) -> Choice:
@@ -275,19 +275,19 @@ class Choice(TensorSpec):
     def unsqueeze(self, dim: int) -> Choice:
         return self._call_each("unsqueeze", dim)
 
-    def reshape(self, *shape: Any) -> Choice:
+    def reshape(self, *shape: Shape) -> Choice:
         return self._call_each("reshape", *shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Choice:
         return self._call_each("flatten", start_dim, end_dim)
 
-    def unflatten(self, dim: int, sizes: Any) -> Choice:
+    def unflatten(self, dim: int, sizes: Sequence[int]) -> Choice:
         return self._call_each("unflatten", dim, sizes)
 
-    def __getitem__(self, index: Any) -> Choice:
+    def __getitem__(self, index: object) -> Choice:
         return self._call_each("__getitem__", index)
 
-    def to(self, dest: torch.dtype | Device) -> Any:
+    def to(self, dest: torch.dtype | Device) -> Choice:
         return self._call_each("to", dest)
 
     def clone(self) -> Choice:

@@ -195,21 +195,21 @@ def _check_arguments(name: str, factory: Callable[..., Any], kwargs: dict[str, A
     except (TypeError, ValueError):
         return
     required = [
-        each.name
-        for each in parameters
-        if each.default is each.empty
-        and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        and each.name not in kwargs
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name not in kwargs
     ]
     if required:
-        example = ", ".join(f'"{each}": …' for each in required)
+        example = ", ".join(f'"{argument}": …' for argument in required)
         raise ArgumentError(
             f"{name}() needs the argument{'s' * (len(required) > 1)} {', '.join(required)}",
             hint=f"pass --env-kwargs '{{{example}}}', or write a function without arguments",
         )
-    known = {each.name for each in parameters}
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    unknown = [each for each in kwargs if each not in known]
+    known = {parameter.name for parameter in parameters}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    unknown = [argument for argument in kwargs if argument not in known]
     if unknown and not takes_any:
         raise ArgumentError(
             f"{name}() has no argument {unknown[0]!r}",

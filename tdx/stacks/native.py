@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.patches import Patches
 from tdx.stacks.stack import Direction, Stack, StageInfo
-from tdx.stacks.tracer import OnTrace
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tdx.core import StageSpecs, Tracer
     from tdx.core.meter import Meter
+    from tdx.core.tracing.traces import Hook
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
     from tdx.stacks.replay import BaseCalls, Entries
+    from tdx.stacks.tracer import OnTrace
 
 _MAX_REPR = 100
 
@@ -147,38 +149,33 @@ class NativeStack(Stack):
         """See :class:`~tdx.stacks.Stack`; records ``reset`` and ``step``, not ``rollout``."""
         from tdx.core import Tracer
 
-        env, tracer = self.target, Tracer(self.target)
-        own = env.__dict__
-        before: dict[str, Any] = {name: own[name] for name in ("reset", "step") if name in own}
-        reset, step = env.reset, env.step
+        tracer = Tracer(self.target)
 
-        def traced_reset(tensordict: Any = None, **kwargs: Any) -> Any:
-            return run("reset", tensordict, partial(reset, tensordict, **kwargs))
-
-        def traced_step(tensordict: Any) -> Any:
-            return run("step", tensordict, partial(step, tensordict))
-
-        def run(phase: Any, given: Any, call: Callable[[], Any]) -> Any:
+        def run(phase: Hook, given: Any, call: Callable[[], Any]) -> Any:
             try:
                 return tracer.record(phase, given, call)
             finally:
                 if tracer.last is not None:
                     on_trace(tracer.last)
 
-        own["reset"], own["step"] = traced_reset, traced_step
-        try:
-            with tracer.attached():
-                yield
-        finally:
-            for name in ("reset", "step"):
-                own.pop(name, None)
-            own.update(before)
+        def traced_reset(reset: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda tensordict=None, **kwargs: run(
+                "reset", tensordict, partial(reset, tensordict, **kwargs)
+            )
+
+        def traced_step(step: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda tensordict: run("step", tensordict, partial(step, tensordict))
+
+        with Patches() as patches, tracer.attached():
+            patches.hook(self.target, "reset", traced_reset)
+            patches.hook(self.target, "step", traced_step)
+            yield
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.native_meter import attach_meter
+        from tdx.stacks.native_times import measured_env
 
-        return attach_meter(self.target, meter, all_wrappers=all_stages)
+        return measured_env(self.target, meter, all_wrappers=all_stages)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
@@ -200,11 +197,13 @@ class NativeStack(Stack):
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
-    def paused_learning(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def paused_learning(self) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.replay import learning_switches, replaced_attributes
+        from tdx.stacks.replay import learning_switches
 
-        return replaced_attributes(learning_switches(self.state_owners()))
+        with Patches(learning_switches(self.state_owners())):
+            yield
 
     def state_owners(self) -> Sequence[Any]:
         """See :class:`~tdx.stacks.Stack`; the transforms."""
@@ -366,9 +365,9 @@ def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return copies of the parameters and buffers of a module that have a shape."""
     from torch.nn.parameter import is_lazy
 
-    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     # A lazy buffer gets its shape in the first step.
-    return {name: value.detach().clone() for name, value in found.items() if not is_lazy(value)}
+    return {name: value.detach().clone() for name, value in tensors.items() if not is_lazy(value)}
 
 
 @contextmanager

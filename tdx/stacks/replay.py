@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.stacks.sources import instance_dict
+from tdx.foundation.patches import Patches, instance_dict
 
 Method = Literal["reset", "step"]
 Entries = dict[NestedKey, Tensor]
@@ -96,8 +96,8 @@ class StateKeeper:
 
     def restore(self) -> None:
         """Write everything back."""
-        for each in reversed(self._restore):
-            each()
+        for undo in reversed(self._restore):
+            undo()
 
     def _keep(self, value: Any, depth: int) -> None:
         """Remember the content of a value that can change in place."""
@@ -115,13 +115,13 @@ class StateKeeper:
         elif isinstance(value, dict):
             items = dict(value)
             self._add(value, lambda: _replace_items(value, items))
-            for each in items.values():
-                self._keep(each, depth + 1)
+            for item in items.values():
+                self._keep(item, depth + 1)
         elif isinstance(value, list | deque):
             parts = list(value)
             self._add(value, lambda: _replace_parts(value, parts))
-            for each in parts[:100]:
-                self._keep(each, depth + 1)
+            for item in parts[:100]:
+                self._keep(item, depth + 1)
         elif _has_attributes(value, depth):
             self._keep_attributes(value, depth)
 
@@ -149,10 +149,10 @@ class StateKeeper:
         own = instance_dict(value)
         if own is None:
             return
-        kept = {name: each for name, each in own.items() if name not in _ENVS}
+        kept = {name: attribute for name, attribute in own.items() if name not in _ENVS}
         self._add(value, lambda: _replace_attributes(own, kept))
-        for each in kept.values():
-            self._keep(each, depth + 1)
+        for attribute in kept.values():
+            self._keep(attribute, depth + 1)
 
     def _add(self, value: Any, restore: Callable[[], None]) -> None:
         self._seen.add(id(value))
@@ -199,29 +199,6 @@ def _replace_attributes(own: dict[str, Any], kept: Mapping[str, Any]) -> None:
     own.update(kept)
 
 
-@contextmanager
-def replaced_attributes(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Set attributes of instances in a block, in their ``__dict__``.
-
-    Args:
-        changes: Instance, name of the attribute, and its value.
-    """
-    before: list[tuple[dict[str, Any], str, bool, Any]] = []
-    try:
-        for owner, name, value in changes:
-            own = instance_dict(owner)
-            if own is not None:
-                before.append((own, name, name in own, own.get(name)))
-                own[name] = value
-        yield
-    finally:
-        for own, name, existed, old in reversed(before):
-            if existed:
-                own[name] = old
-            else:
-                own.pop(name, None)
-
-
 def write_number(owner: Any, path: str, value: Tensor) -> bool:
     """Write a tensor to an attribute of an object, such as ``obs_rms.mean``; False if missing.
 
@@ -237,7 +214,7 @@ def write_number(owner: Any, path: str, value: Tensor) -> bool:
         if target is None:
             return False
     if isinstance(target, dict):
-        key = next((each for each in target if str(each) == last), None)
+        key = next((name for name in target if str(name) == last), None)
         if key is None:
             return False
         target[key] = _like(target[key], value)
@@ -251,7 +228,7 @@ def write_number(owner: Any, path: str, value: Tensor) -> bool:
 
 def _member(target: Any, name: str) -> Any:
     if isinstance(target, dict):
-        return next((each for key, each in target.items() if str(key) == name), None)
+        return next((item for key, item in target.items() if str(key) == name), None)
     return (instance_dict(target) or {}).get(name)
 
 
@@ -298,19 +275,19 @@ def replaced_env(env: Any, calls: BaseCalls, *, hooks: str = "_completed_") -> I
         return answer("reset", lambda: reset(tensordict, **kwargs), True)
 
     changes = [(env, f"{hooks}step", replayed_step), (env, f"{hooks}reset", replayed_reset)]
-    with replaced_attributes(changes):
+    with Patches(changes):
         yield
 
 
 def to_entries(tensordict: TensorDictBase, size: torch.Size) -> Entries:
     """Return the leaves of a TensorDict as entries ``[R, ...]``."""
-    found: Entries = {}
+    entries: Entries = {}
     for key in tensordict.keys(True, True):
         value = tensordict.get(key)
         if isinstance(value, Tensor):
             name = normalize_key(key)
-            found[base_key(name)] = to_rows(name, value.detach(), len(size))
-    return found
+            entries[base_key(name)] = to_rows(name, value.detach(), len(size))
+    return entries
 
 
 def to_rows(key: NestedKey, value: Tensor, batch_dims: int) -> Tensor:
@@ -364,7 +341,7 @@ def build_action(env: Any, entries: Entries, keys: Sequence[NestedKey]) -> Tenso
     """
     size = torch.Size(env.batch_size)
     count = max(size.numel(), 1)
-    found = TensorDict({}, batch_size=size, device=env.device)
+    actions = TensorDict({}, batch_size=size, device=env.device)
     spec = env.full_action_spec
     values = list(entries.values())
     for index, key in enumerate(keys):
@@ -379,8 +356,8 @@ def build_action(env: Any, entries: Entries, keys: Sequence[NestedKey]) -> Tenso
                 for row in rows
             ]
         fitted = torch.stack([fit(row, inner) for row in rows]).reshape(leaf.shape)
-        found.set(key, fitted.to(leaf.dtype).to(leaf.device))
-    return found
+        actions.set(key, fitted.to(leaf.dtype).to(leaf.device))
+    return actions
 
 
 def learning_switches(stages: Sequence[Any]) -> list[tuple[Any, str, Any]]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tdx.foundation.patches import instance_dict
+
 _SKIPPED = ("self", "env", "venv", "env_fns")
 
 
@@ -21,10 +23,10 @@ def class_location(kind: type) -> str | None:
     if kind not in _sources:
         # Parsing the source of the module takes milliseconds.
         _sources[kind] = _find_source(kind)
-    found = _sources[kind]
-    if found is None:
+    source = _sources[kind]
+    if source is None:
         return None
-    path, line = found
+    path, line = source
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     return f"{path.as_posix()}:{line}"
@@ -62,15 +64,18 @@ def constructor_arguments(
     except (TypeError, ValueError):
         return {}
     attributes = {**attributes_of(owner), **(further or {})}
-    found: dict[str, object] = {}
-    for each in parameters:
-        if each.name in _SKIPPED or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+    arguments: dict[str, object] = {}
+    for parameter in parameters:
+        if parameter.name in _SKIPPED or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
             continue
-        for name in (each.name, f"_{each.name}"):
+        for name in (parameter.name, f"_{parameter.name}"):
             if name in attributes:
-                found[each.name] = attributes[name]
+                arguments[parameter.name] = attributes[name]
                 break
-    return found
+    return arguments
 
 
 def attributes_of(owner: Any) -> dict[str, Any]:
@@ -78,27 +83,18 @@ def attributes_of(owner: Any) -> dict[str, Any]:
 
     ``__getattr__`` and properties of the object do not run.
     """
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for kind in type(owner).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             member = kind.__dict__.get(name)
             if name not in ("__dict__", "__weakref__") and inspect.ismemberdescriptor(member):
                 try:
-                    found[name] = member.__get__(owner)
+                    attributes[name] = member.__get__(owner)
                 except AttributeError:
                     continue
-    found.update(instance_dict(owner) or {})
-    return found
-
-
-def instance_dict(owner: Any) -> dict[str, Any] | None:
-    """Return the ``__dict__`` of an object itself; ``None`` if it has none."""
-    try:
-        found = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return None
-    return found if isinstance(found, dict) else None
+    attributes.update(instance_dict(owner) or {})
+    return attributes
 
 
 def is_closed(target: Any) -> bool:

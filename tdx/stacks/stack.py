@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from tdx.core import StageSpecs
     from tdx.core.meter import Meter
+    from tdx.core.tracing import BaseTracer
     from tdx.envs import EnvBase
     from tdx.stacks.observe import Levels
     from tdx.stacks.replay import BaseCalls, Entries
-    from tdx.stacks.tracer import AnyTracer, Driver, OnTrace
+    from tdx.stacks.tracer import Driver, OnTrace
 
 Direction = Literal["forward", "inverse", "both"]
 
@@ -51,7 +52,7 @@ class StageInfo:
         if self.text is not None:
             return self.text
         arguments = ", ".join(
-            f"{name}={format_argument(each)}" for name, each in self.arguments.items()
+            f"{name}={format_argument(value)}" for name, value in self.arguments.items()
         )
         return f"{self.name}({arguments})" if arguments else self.name
 
@@ -128,11 +129,6 @@ class Stack(Protocol):
         return ()
 
     @property
-    def timing_notes(self) -> Sequence[str]:
-        """What to know about the times of :meth:`measure`, each a sentence. Default: nothing."""
-        return ()
-
-    @property
     def done_keys(self) -> Sequence[NestedKey]:
         """Keys of the flags in a trace that end an episode."""
         ...
@@ -183,7 +179,7 @@ class Stack(Protocol):
         """
         ...
 
-    def tracer(self, policy: Any = None) -> AnyTracer:
+    def tracer(self, policy: Any = None) -> BaseTracer:
         """Return an object that resets and steps the env and records every stage.
 
         The default records what :meth:`driver` does with :meth:`attach`.
@@ -269,18 +265,13 @@ class Stack(Protocol):
         """
         return None
 
-    @property
-    def remote_stages(self) -> Sequence[int]:
-        """Indices of the stages in other processes, which a replaced env skips. Default: none."""
-        return ()
-
     def in_this_process(self) -> AbstractContextManager[Stack]:
-        """Return the stack with copies of what runs in other processes, for a block.
+        """Return the stack with what runs in other processes created again here, for a block.
 
         Default: the stack itself.
 
         Raises:
-            ArgumentError: Something in another process cannot be copied.
+            EnvError: It cannot be created.
         """
         return nullcontext(self)
 

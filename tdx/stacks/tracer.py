@@ -6,25 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from threading import Event, get_ident
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from threading import get_ident
+from typing import Any, NoReturn, Protocol
 
-from tdx.core.tracing import (
-    Cancelled,
-    DeferredTrace,
-    StepTrace,
-    Stop,
-    TraceHistory,
-    TraceRun,
-    parse_stop,
-)
-from tdx.core.tracing.stops import AnyOf, Steps
+from tdx.core.tracing import BaseTracer, DeferredTrace, StepTrace, TraceHistory
 from tdx.foundation.errors import EnvError, TdxError
 
-if TYPE_CHECKING:
-    from tdx.core import StepTrace
-
-OnTrace = Callable[["StepTrace"], Any]
+OnTrace = Callable[[StepTrace], Any]
 
 
 class Attachable(Protocol):
@@ -37,27 +25,6 @@ class Attachable(Protocol):
 
     def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """Record the resets and steps that the caller makes in a block."""
-        ...
-
-
-class AnyTracer(Protocol):
-    """What every tracer has: :class:`~tdx.Tracer` and :class:`StackTracer`."""
-
-    last: StepTrace | None
-    steps: int
-    resets: int
-
-    def run(
-        self,
-        steps: int | None = None,
-        until: Stop | str | None = None,
-        on_step: OnTrace | None = None,
-    ) -> TraceRun:
-        """Step until a condition is met; reset the env first if necessary."""
-        ...
-
-    def cancel(self) -> None:
-        """Stop a run after its current step."""
         ...
 
 
@@ -90,7 +57,7 @@ class _UnrecordedError(Exception):
         self.error = error
 
 
-class StackTracer:
+class StackTracer(BaseTracer):
     """Resets and steps a stack, and records what every stage reads and writes.
 
     Values, randomness and behavior are the same as without it. The env belongs to the caller and is
@@ -115,13 +82,10 @@ class StackTracer:
         driver: Driver,
         history: TraceHistory | None = None,
     ) -> None:
-        self.stack, self.history = stack, history
-        self.clock = time.perf_counter_ns
-        self.last: StepTrace | None = None
-        self.steps = self.resets = self.traces = 0
+        super().__init__(history, time.perf_counter_ns)
+        self.stack = stack
         self._blocking_stage: str | None = None
         self._driver = driver
-        self._cancel = Event()
         self._is_attached = False
         self._received: list[tuple[int, StepTrace]] = []
 
@@ -159,42 +123,9 @@ class StackTracer:
             self.reset()
         return self._record(lambda: self._driver.step(action), f"step {self.steps}")
 
-    def run(
-        self,
-        steps: int | None = None,
-        until: Stop | str | None = None,
-        on_step: OnTrace | None = None,
-    ) -> TraceRun:
-        """Step until a condition is met; reset the env first if necessary.
-
-        Args:
-            steps: Maximum number of steps; unlimited by default.
-            until: Condition, or its text, such as ``"done or reward > 0.5"``. Without ``steps`` and
-                ``until``, only :meth:`cancel` or an error ends the run.
-            on_step: Called with the trace of each step and reset.
-
-        Raises:
-            TdxError: The env, a stage or the policy raised.
-        """
-        stops: list[Stop] = [Cancelled(self._cancel)]
-        if until is not None:
-            stops.append(parse_stop(until) if isinstance(until, str) else until)
-        stop = AnyOf(*stops, *([] if steps is None else [Steps(steps)]))
-        first_step, first_trace = self.steps, self.traces
-        stop.begin(self)
-        reason = None
-        with self.attached():
-            while reason is None:
-                trace = self.reset() if self._driver.reset_due else self.step()
-                if on_step is not None:
-                    on_step(trace)
-                reason = stop.check(trace)
-        self._cancel.clear()
-        return TraceRun(self.steps - first_step, self.traces - first_trace, reason, self.last)
-
-    def cancel(self) -> None:
-        """Stop a run after its current step; may be called from another thread."""
-        self._cancel.set()
+    def next(self) -> StepTrace:
+        """Make a reset if one is due, else a step; return its trace."""
+        return self.reset() if self._driver.reset_due else self.step()
 
     @contextmanager
     def attached(self) -> Iterator[None]:

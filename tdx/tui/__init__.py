@@ -8,7 +8,7 @@ torch: whatever needs torch is answered by a worker process.
 ``workspace.py``   state that all parts share, and the signals that report changes
 ``tab_body.py``    what tabs share: when they draw, focus, search, problems
 ``keyboard.py``    order of keys and clicks; focus only on displayed widgets
-``compositor.py``  partial redraws, images; built on private parts of Textual
+``compositor.py``  partial redraws; built on private parts of Textual
 ``backend/``       worker processes: requests, handlers, pushed updates, restarts
 ``screens/``       the main screen with the list of tabs, bars and generic dialogs
 ``compose/``       catalog, chain and the Stage tab
@@ -50,21 +50,15 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
     os.environ.setdefault("TEXTUAL_FPS", "120")
     # An animation draws up to 20 screens for one key.
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-    from tdx.tui.terminal_graphics import GraphicsQuery
-
-    query = GraphicsQuery()
-    try:
-        from tdx.foundation.settings import state_path
-        from tdx.foundation.text import escape_control_characters
-        from tdx.pipeline.editing import Draft
-        from tdx.pipeline.editing.documents import RecentFiles
-        from tdx.pipeline.editing.sessions import SessionStore
-        from tdx.tui.app import TdxApp
-        from tdx.tui.files.files import Storage
-        from tdx.tui.preferences import load_preferences
-        from tdx.tui.screens.bars import HintState
-    finally:
-        graphics = query.result()
+    from tdx.foundation.settings import state_path
+    from tdx.foundation.text import escape_control_characters
+    from tdx.pipeline.editing import Draft
+    from tdx.pipeline.editing.documents import RecentFiles
+    from tdx.pipeline.editing.sessions import SessionStore
+    from tdx.tui.app import TdxApp
+    from tdx.tui.files.files import Storage
+    from tdx.tui.preferences import load_preferences
+    from tdx.tui.screens.bars import HintState
 
     app = TdxApp(
         None if pipeline is None else Draft.of(pipeline),
@@ -72,7 +66,6 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
         allow_code=allow_code,
         storage=Storage(SessionStore(), RecentFiles()),
         hints=HintState(state_path() / "hints.json"),
-        graphics=graphics,
     )
     try:
         app.run()

@@ -15,6 +15,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
+from tdx.foundation.processes import ExitReason
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.transform_info import markdown
@@ -23,14 +24,12 @@ from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
-from tdx.tui.idle_collector import IdleCollector
 from tdx.tui.keyboard import THREE_PANES, FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import TABS, MainScreen
-from tdx.tui.terminal_graphics import Graphics
 from tdx.tui.workspace import Workspace
 
 _SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
@@ -47,7 +46,6 @@ class TdxApp(App[None]):
         allow_code: Allow the pipeline to import Python objects.
         storage: What is stored between runs. ``None``: nothing is.
         hints: Hints for first-time users. ``None``: no hints.
-        graphics: How the terminal draws images. ``None``: in half-cells.
     """
 
     TITLE = "tdx"
@@ -78,10 +76,8 @@ class TdxApp(App[None]):
         allow_code: bool = False,
         storage: Storage | None = None,
         hints: HintState | None = None,
-        graphics: Graphics | None = None,
     ) -> None:
         super().__init__()
-        self.graphics = graphics
         self.preferences = preferences or Preferences()
         self.backend: Backend = backend or ProcessBackend(
             self._report_worker_exit, self._log_worker
@@ -90,7 +86,6 @@ class TdxApp(App[None]):
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
         self.crash_report = ""
-        self._collector = IdleCollector()
         self.input_queue = InputQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
@@ -128,8 +123,10 @@ class TdxApp(App[None]):
     def on_ready(self) -> None:
         """Begin with garbage collection, which ``open_app`` disables until the first screen."""
         if not gc.isenabled():
-            self._collector.start()
-            self.set_interval(1.0, self._collector.check)
+            # What exists now stays: without it, a full collection, for which a key has to wait,
+            # takes a third of the time.
+            gc.freeze()
+            gc.enable()
 
     def binding_groups(self) -> list[list[Binding]]:
         """Return the bindings that a keymap can name, grouped by widget class."""
@@ -166,7 +163,6 @@ class TdxApp(App[None]):
         """Queue keys, clicks and scrolling; handle keys and clicks before worker updates."""
         if isinstance(event, events.Key | events.MouseDown):
             self.backend.hold()
-            self._collector.note_input()
         if isinstance(event, QueuedEvent) and not event.is_forwarded:
             await self.input_queue.put(event)
         else:
@@ -261,13 +257,12 @@ class TdxApp(App[None]):
     def _log_worker(self, event: WorkerEvent) -> None:
         self.workspace.journal.record_worker_event(event)
 
-    def _report_worker_exit(self, name: str, reason: str, output: str) -> None:
+    def _report_worker_exit(self, name: str, reason: ExitReason, output: str) -> None:
         # After a crash or a kill, the last line of the output is not the cause.
-        is_cause = bool(output) and not reason.startswith(("killed", "crashed"))
-        last = output.splitlines()[-1] if is_cause else ""
-        text = ": ".join(each for each in (reason, last) if each) or "no output"
-        title = f"Worker for {worker_title(name)} ended"
-        self.notify(text, title=title, severity="error")
+        text = str(reason)
+        if output and not reason.is_signal:
+            text += f": {output.splitlines()[-1]}"
+        self.notify(text, title=f"Worker for {worker_title(name)} ended", severity="error")
         if name == "look":
             self.workspace.retry()
 

@@ -8,11 +8,10 @@ from typing import Literal
 
 from tdx.foundation.keys import format_key
 from tdx.inspection.check_report import Finding
-from tdx.inspection.leaf import LeafSpec, shape_text
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
 from tdx.pipeline.editing import Draft, DraftStage
-from tdx.pipeline.editing.stack_draft import StackDraft, WrapperStage
 from tdx.pipeline.grammar import format_arguments
+from tdx.specs.leaf import LeafSpec, shape_text
 from tdx.tui.backend.messages import with_app_hint
 
 Source = Literal["look", "live", "profile"]
@@ -123,7 +122,7 @@ class ChainStatus:
             draft: The draft, without the wrappers of an env of another library.
             overview: Result of the inspection.
         """
-        shown = draft if overview.stack is None else StackDraft.around(draft, overview.stack)
+        shown = draft if overview.stack is None else draft.around(overview.stack)
         numbers = tuple(stage.number for stage in shown.stages if stage.enabled)
         problems: dict[int | None, Problem] = {}
         good = dict(self.last_good)
@@ -214,7 +213,7 @@ def _stage_name(stage: DraftStage) -> str:
 
 
 def _stage_arguments(stage: DraftStage) -> str:
-    if isinstance(stage, WrapperStage):
+    if stage.wrapper is not None:
         return stage.wrapper.text
     return format_arguments(stage.config.args, stage.config.kwargs)
 

@@ -1,4 +1,4 @@
-"""Partial redraws, images, and no lost events: extends Textual's compositor.
+"""Partial redraws and no lost events: extends Textual's compositor.
 
 Textual renders all lines of every widget between the first and the last changed line, and then
 discards what is not needed. If small things change at the top and at the bottom of the screen, that
@@ -8,28 +8,18 @@ After scrolling, or a refresh of a hidden widget, Textual computes its map of wi
 next lookup. If that comes between a change of ``display`` and the layout, the layout finds nothing
 new, and the widgets never get ``Show`` and ``Resize``: a tab stays empty.
 
-Images of the terminal's graphics protocol are above its text. Their data follows the text of an
-update. A widget that is partly covered, or below another screen, draws in cells instead.
-
-This module overrides ``Compositor.render_update``, ``render_partial_update`` and ``reflow``, and
-uses ``_dirty_regions``, ``_full_map``, ``cuts``, ``visible_widgets``, ``_regions_to_spans`` and
-``App._driver``, which are private to Textual. Tested with Textual 8.2.8;
-``tests/tui/test_private_api.py`` fails if they change. If they are missing, Textual draws as usual.
+This module overrides ``Compositor.render_partial_update`` and ``reflow``, and uses
+``_dirty_regions``, ``_full_map``, ``cuts``, ``visible_widgets`` and ``_regions_to_spans``, which
+are private to Textual. Tested with Textual 8.2.8; ``tests/tui/test_private_api.py`` fails if they
+change. If they are missing, Textual draws as usual.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from rich.console import Console, RenderableType
-from textual._compositor import (
-    ChopsUpdate,
-    Compositor,
-    CompositorMap,
-    CompositorUpdate,
-    ReflowResult,
-)
+from textual._compositor import ChopsUpdate, Compositor, CompositorMap, ReflowResult
 from textual.geometry import Region, Size
 from textual.screen import Screen
 from textual.strip import Strip
@@ -38,56 +28,8 @@ from textual.widget import Widget
 Span = tuple[int, int, int]
 _REQUIRED = (
     *("cuts", "visible_widgets", "_regions_to_spans"),
-    *("render_update", "render_partial_update", "reflow"),
+    *("render_partial_update", "reflow"),
 )
-
-
-class Graphic(NamedTuple):
-    """An image in the terminal's graphics protocol.
-
-    Args:
-        number: Id, unique in the app.
-        region: Cells of the image, relative to the content of its widget.
-        data: Escape sequence that draws it at the cursor.
-        remove: Escape sequence that removes it. Empty: text removes it.
-    """
-
-    number: int
-    region: Region
-    data: str
-    remove: str
-
-
-class GraphicWidget(Widget):
-    """A widget that draws images above its cells while nothing covers it."""
-
-    def set_graphics_mode(self, is_on: bool) -> bool:
-        """Draw images, or cells only; return True if the cells must be drawn again."""
-        raise NotImplementedError
-
-    def graphics(self, changed: Sequence[Region]) -> tuple[set[int], list[Graphic]]:
-        """Return the ids of all images, and those images that are in the changed regions.
-
-        Args:
-            changed: Regions that are drawn, relative to the content of the widget.
-        """
-        raise NotImplementedError
-
-
-class GraphicsUpdate(CompositorUpdate):
-    """An update of cells, and of the images above them.
-
-    Args:
-        update: Update of the cells.
-        before: Escape sequences before it, which remove images.
-        after: Escape sequences after it, which draw images.
-    """
-
-    def __init__(self, update: CompositorUpdate, before: str, after: str) -> None:
-        self.update, self.before, self.after = update, before, after
-
-    def render_segments(self, console: Console) -> str:
-        return f"{self.before}{self.update.render_segments(console)}{self.after}"
 
 
 class PartialCompositor(Compositor):
@@ -96,8 +38,6 @@ class PartialCompositor(Compositor):
     def __init__(self) -> None:
         super().__init__()
         self._last_layout: CompositorMap = {}
-        self._drawn: dict[int, str] = {}
-        """Escape sequences that remove the images on the screen, by id."""
 
     def reflow(self, parent: Widget, size: Size) -> ReflowResult:
         # Compare with the last layout, not with what a lookup has found since.
@@ -105,60 +45,6 @@ class PartialCompositor(Compositor):
         result = super().reflow(parent, size)
         self._last_layout = self._full_map
         return result
-
-    def render_update(
-        self,
-        full: bool = False,
-        screen_stack: list[Screen[Any]] | None = None,
-        simplify: bool = False,
-    ) -> RenderableType | None:
-        widgets = [] if simplify else self._graphic_widgets()
-        if not widgets and not self._drawn:
-            return super().render_update(full, screen_stack, simplify)
-        for widget, region, is_free in widgets:
-            if widget.set_graphics_mode(is_free):
-                self._dirty_regions.add(region)
-        screen = self.size.region
-        changed = [screen] if full or screen in self._dirty_regions else [*self._dirty_regions]
-        update = super().render_update(full, screen_stack, simplify)
-        if not isinstance(update, CompositorUpdate):
-            return update
-        kept: dict[int, str] = {}
-        after = ""
-        for widget, region, is_free in widgets:
-            if is_free:
-                origin = region.offset + widget.gutter.top_left
-                parts = [each.translate(-origin) for each in changed if each.overlaps(region)]
-                numbers, graphics = widget.graphics(parts)
-                kept |= {number: self._drawn.get(number, "") for number in numbers}
-                for each in graphics:
-                    x, y = origin + each.region.offset
-                    kept[each.number] = each.remove
-                    after += f"\x1b[{y + 1};{x + 1}H{each.data}"
-        before = "".join(self._drawn[number] for number in self._drawn.keys() - kept.keys())
-        self._drawn = kept
-        return GraphicsUpdate(update, before, after) if before or after else update
-
-    def _graphic_widgets(self) -> list[tuple[GraphicWidget, Region, bool]]:
-        """Return widgets with images, their regions, and True if nothing covers them."""
-        front: list[Region] = []
-        found = []
-        for widget, (region, clip) in self.visible_widgets.items():
-            if isinstance(widget, GraphicWidget):
-                is_free = clip.contains_region(region) and not any(
-                    each.overlaps(region) for each in front
-                )
-                found.append((widget, region, is_free))
-            front.append(region.intersection(clip))
-        return found
-
-    def remove_graphics(self) -> str:
-        """Draw cells instead of images; return the escape sequences that remove them."""
-        for widget, _, _ in self._graphic_widgets():
-            widget.set_graphics_mode(False)
-        removal = "".join(self._drawn.values())
-        self._drawn = {}
-        return removal
 
     def render_partial_update(self) -> ChopsUpdate | None:
         screen = self.size.region
@@ -213,12 +99,3 @@ def use_partial_compositor(screen: Screen[Any]) -> None:
     known = type(getattr(screen, "_compositor", None)) is Compositor
     if known and all(hasattr(Compositor, name) for name in _REQUIRED):
         screen._compositor = PartialCompositor()
-
-
-def remove_graphics(screen: Screen[Any]) -> None:
-    """Remove the images of a screen, because another screen covers it or the app exits."""
-    compositor, driver = screen._compositor, screen.app._driver
-    if isinstance(compositor, PartialCompositor):
-        removal = compositor.remove_graphics()
-        if removal and driver is not None:
-            driver.write(removal)

@@ -13,7 +13,7 @@ from textual.signal import Signal
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import Problem
 from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
-from tdx.pipeline.editing.stack_draft import StackDraft, StackFacts
+from tdx.pipeline.stack_facts import StackFacts
 from tdx.tui.backend.client import (
     CANCELLED,
     Backend,
@@ -55,7 +55,7 @@ class Workspace:
         self.inspected: Signal[ChainStatus] = Signal(app, "inspected")
         self.refused: Signal[str] = Signal(app, "refused")
         self.code_reloaded: Signal[Draft] = Signal(app, "code_reloaded")
-        self._shown_stack: StackDraft | None = None
+        self._shown_stack: Draft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
         self.journal = Journal()
@@ -69,12 +69,12 @@ class Workspace:
     @property
     def stack(self) -> StackFacts | None:
         """The env with its wrappers, if it belongs to another library."""
-        return None if self._shown_stack is None else self._shown_stack.facts
+        return self.draft.stack
 
     @property
     def first_place(self) -> int:
         """Place of the first stage that can be edited."""
-        return 0 if self._shown_stack is None else self._shown_stack.wrapper_count
+        return 0 if self.stack is None else len(self.stack.wrappers)
 
     @property
     def stage(self) -> DraftStage | None:
@@ -102,13 +102,13 @@ class Workspace:
             merge: Consecutive edits with the same key are undone together.
         """
         number = None if self.stage is None else self.stage.number
-        if isinstance(draft, StackDraft):
-            facts, own = draft.facts, draft.edited()
-            if own is None or (own.positions and not facts.can_extend):
-                self.refused.publish(facts.reason)
+        if (stack := draft.stack) is not None:
+            own = draft.edited()
+            if own is None or (own.positions and not stack.can_extend):
+                self.refused.publish(stack.reason)
                 return False
             if own.positions and place is not None:
-                place -= draft.wrapper_count
+                place -= len(stack.wrappers)
             draft = own
         if not self.editor.apply(label, draft, merge):
             return False
@@ -267,7 +267,7 @@ class Workspace:
         """Check the chain without some stages; return findings with stage numbers."""
         kept = [stage for stage in draft.stages if stage.enabled and stage.number not in excluded]
         pipeline = draft.pipeline()
-        if isinstance(draft, StackDraft):
+        if draft.stack is not None:
             kept = [stage for stage in draft.stages if stage.enabled]
         else:
             pipeline = pipeline.with_stages(*(stage.config for stage in kept))
@@ -337,7 +337,7 @@ class Workspace:
             and draft.env.id == facts.env
             and draft.pipeline().is_factory
         )
-        self._shown_stack = StackDraft.around(draft, facts) if is_shown and facts else None
+        self._shown_stack = draft.around(facts) if is_shown and facts else None
         self.place = min(self.place, len(self.draft.stages))
 
 

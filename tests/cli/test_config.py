@@ -186,8 +186,23 @@ def test_set_does_not_change_an_invalid_file(tdx: Tdx, config: Path) -> None:
     config.write_text("seed = \n")
     assert "invalid TOML" in tdx("config", "set", "num_envs", "2").err
     assert config.read_text() == "seed = \n"
-    config.write_text('theme = """\nseed = 1\n"""\n')
-    assert "seed cannot be set in this file" in tdx("config", "set", "seed", "2").err
+
+
+def test_set_does_not_change_a_text_that_looks_like_the_setting(tdx: Tdx, config: Path) -> None:
+    config.write_text('theme = """\nseed = 1\n# seed = 1\n"""\n')
+    assert tdx("config", "set", "seed", "2").code == 0
+    assert config.read_text() == 'theme = """\nseed = 1\n# seed = 1\n"""\nseed = 2\n'
+
+
+def test_set_uncomments_a_setting_above_the_tables(tdx: Tdx, config: Path) -> None:
+    config.write_text('# seed = 7\n\n# [keymap]\n# "chain.remove" = "x"\n')
+    assert tdx("config", "set", "seed", "2").code == 0
+    assert config.read_text() == 'seed = 2\n\n# [keymap]\n# "chain.remove" = "x"\n'
+
+
+def test_settings_of_earlier_versions_are_ignored(tdx: Tdx, config: Path) -> None:
+    config.write_text('graphics = "kitty"\nseed = 3\n')
+    assert tdx("config", "get", "seed").out == "3\n"
 
 
 @pytest.mark.parametrize(

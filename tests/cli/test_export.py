@@ -63,9 +63,9 @@ def test_export_to_stdout_equals_the_file(tdx: Tdx) -> None:
     ("arguments", "message", "hint"),
     [
         (("cart", "--to", "parqet"), "unknown format 'parqet'", "did you mean parquet?"),
-        (("cart", "--to", "csv"), "unknown format 'csv'", "one of minari, parquet"),
-        (("cart",), "the export has no format", "--to: minari, parquet"),
-        (("cart", "-o", "cart.bin"), "the export has no format", "--to: minari, parquet"),
+        (("cart", "--to", "csv"), "unknown format 'csv'", "one of gif, hdf5"),
+        (("cart",), "the export has no format", "--to: gif, hdf5"),
+        (("cart", "-o", "cart.bin"), "the export has no format", "--to: gif, hdf5"),
         (("cart", "--to", "npz", "-o", "-"), "npz cannot be written to stdout", "--to jsonl"),
         (
             ("cart", "--to", "npz", "--keys", "rewrd"),
@@ -110,7 +110,7 @@ def test_export_errors_are_one_line(
         (("cart.npz", "--out", "d", "--from", "gif"), "gif cannot be imported", "these can"),
         (("cart.npz", "--out", "d", "--env", "X-v0"), "already names its env", "leave --env out"),
         (("cart.npz", "--out", "cart"), "cart already has a dump", "--force"),
-        (("cart", "--out", "d"), "the format of cart cannot be detected", "--from: minari"),
+        (("cart", "--out", "d"), "the format of cart cannot be detected", "--from: hdf5"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -214,7 +214,7 @@ def test_format_creates_only_the_data_it_needs(form: Format) -> None:
         created.append("records")
         yield {"key": "reward"}
 
-    view = View("keys", data, records, lambda width: [Paragraph([Cell("reward")])])
+    view = View("keys", data, lambda: [Paragraph([Cell("reward")])], records)
     render_view(view, OutputOptions(form, Color.NEVER))
     needed = {Format.JSON: ["data"], Format.JSONL: ["records"], Format.CSV: ["records"]}
     assert created == needed.get(form, [])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdx import CodeNotAllowedError, EnvConfig, Pipeline, record_dump
+from tdx.foundation.container import Container
 from tdx.rollouts import DumpRequest, Goal, Manifest, roll_out
 from tdx.rollouts import resume as resume_dump
 from tests.cli.conftest import Tdx
@@ -91,7 +92,8 @@ def _cut_dump(folder: Path, policy: str) -> None:
         roll_out(replace(asked, chunk_steps=5, raw=True), folder, on_chunk=cut)
     manifest = Manifest.load(folder)
     manifest.policy = policy
-    manifest.save(folder)
+    with Container.open(folder) as root:
+        manifest.save(root)
 
 
 @pytest.mark.parametrize("marker", ["export", "script"], indirect=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tdx.inspection import stack_import
 from tdx.inspection.check_report import check_pipeline
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.values import CodeReference
@@ -128,7 +130,7 @@ def test_written_pipeline_passes_the_check(tdx: Tdx, folder: Path, name: str) ->
     assert check_pipeline(file.pipeline).ok
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "few_steps")
 def test_arguments_of_the_function_are_converted(tdx: Tdx) -> None:
     arguments = ("--from", "converted_envs:make", "--allow-code", "--env-kwargs", "limit=7")
     outcome = tdx("init", "-", *arguments)
@@ -142,6 +144,12 @@ def test_different_values_are_shown_and_fail(tdx: Tdx) -> None:
     assert outcome.code == 1
     assert "first difference at step 0, 'reward' after stage 3 (ClipReward)" in outcome.err
     assert "# Stages 0 to 3: first difference at step 0" in outcome.out
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare 50 steps instead of 1,000."""
+    monkeypatch.setattr(stack_import, "import_stack", partial(stack_import.import_stack, steps=50))
 
 
 @pytest.mark.parametrize(
@@ -166,6 +174,7 @@ def test_errors_write_nothing(
     assert not (folder / "out.yaml").exists()
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_existing_file_needs_force(tdx: Tdx, folder: Path) -> None:
     (folder / "out.yaml").write_text("mine")
     arguments = ("init", "out.yaml", "--from", "converted_envs:make", "--allow-code")
@@ -176,11 +185,12 @@ def test_existing_file_needs_force(tdx: Tdx, folder: Path) -> None:
     assert PipelineFile.load("out.yaml").pipeline.env.id == "Pendulum-v1"
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_stack_of_stable_baselines3_is_converted(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:sb3", "--allow-code")
     assert outcome.code == 1, outcome.err
-    assert "stages 0 to 3: equal for 1,000 steps" in outcome.err
-    assert "stages 5 to 7 on top of stage 4: equal for 1,000 steps" in outcome.err
+    assert "stages 0 to 3: equal for 50 steps" in outcome.err
+    assert "stages 5 to 7 on top of stage 4: equal for 50 steps" in outcome.err
     file = PipelineFile.load("out.yaml")
     assert file.pipeline.env.num_envs == 2
     assert [each.name for each in file.pipeline.transforms] == [
@@ -189,10 +199,11 @@ def test_stack_of_stable_baselines3_is_converted(tdx: Tdx, folder: Path) -> None
     assert check_pipeline(file.pipeline).ok
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_stack_of_torchrl_is_converted(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:torchrl", "--allow-code")
     assert outcome.code == 1, outcome.err
-    assert "stage 2 on top of stage 1: equal for 1,000 steps" in outcome.err
+    assert "stage 2 on top of stage 1: equal for 50 steps" in outcome.err
     text = (folder / "out.yaml").read_text()
     assert "  # 1 Negate" in text
     assert ": not converted\n  #   reason: " in text
@@ -201,10 +212,11 @@ def test_stack_of_torchrl_is_converted(tdx: Tdx, folder: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_env_without_a_counterpart_is_marked(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:own_torchrl", "--allow-code")
     assert outcome.code == 1, outcome.err
-    assert "stage 0 on top of the env: equal for 1,000 steps" in outcome.err
+    assert "stage 0 on top of the env: equal for 50 steps" in outcome.err
     assert "compared 1 of 1 stages; not converted: the env inside; the pipeline" in outcome.err
     assert "next: tdx check out.yaml --allow-code" in outcome.err
     text = (folder / "out.yaml").read_text()
@@ -216,27 +228,27 @@ def test_env_without_a_counterpart_is_marked(tdx: Tdx, folder: Path) -> None:
     assert tdx("check", "out.yaml", "--allow-code").code == 0
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "few_steps")
 def test_frozen_statistics_of_a_float64_env(tdx: Tdx) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:whole", "--allow-code")
     assert outcome.code == 0, outcome.err
-    assert "stages 0 to 3: equal for 1,000 steps" in outcome.err
+    assert "stages 0 to 3: equal for 50 steps" in outcome.err
     names = [stage.name for stage in PipelineFile.load("out.yaml").pipeline.transforms]
     assert names == ["ObservationNorm", "DTypeCastTransform"]
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "few_steps")
 def test_text_below_the_wrappers_of_a_vec_env(tdx: Tdx) -> None:
     """A ``DummyVecEnv`` cannot hold text, which the wrapper ``Image`` removes."""
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:with_text", "--allow-code")
     assert outcome.code == 1, outcome.err
-    assert "equal for 1,000 steps; not compared: mission\n" in outcome.err
+    assert "equal for 50 steps; not compared: mission\n" in outcome.err
     assert "not converted: 4 Image; the pipeline as a whole is not equal" in outcome.err
     assert PipelineFile.load("out.yaml").pipeline.env.num_envs == 2
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "few_steps")
 def test_entries_that_are_not_compared_are_named(tdx: Tdx) -> None:
     outcome = tdx("init", "-", "--from", "converted_envs:text", "--allow-code")
     assert outcome.code == 0, outcome.err
-    assert "# Stages 0 to 2: equal for 1,000 steps; not compared: mission." in outcome.out
+    assert "# Stages 0 to 2: equal for 50 steps; not compared: mission." in outcome.out

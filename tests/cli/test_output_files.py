@@ -44,9 +44,6 @@ def commands(dump: Path) -> dict[str, tuple[str, ...]]:
     return {
         "report": ("report", *PENDULUM, "--steps", "5", "--out"),
         "init": ("init", *PENDULUM, "-y"),
-        "save": (*PROFILE, "--save"),
-        "trace": (*PROFILE, "--trace"),
-        "speedscope": (*PROFILE, "--speedscope"),
         "html": (*PROFILE, "--html"),
         "jsonl": ("export", str(dump), "--to", "jsonl", "--out"),
         "npz": ("export", str(dump), "--to", "npz", "--out"),

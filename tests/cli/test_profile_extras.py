@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import platform
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx.cli.html.profile import sweep_page
-from tdx.cli.output import terminal_text
-from tdx.cli.views.profile_sweep import sweep_blocks
+from tdx.cli.html import html_page
+from tdx.cli.views.profile_sweep import sweep_view
 from tdx.pipeline import Pipeline
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
@@ -167,7 +164,7 @@ def test_output_of_marginal_costs_and_advice(
         )
         for saving in (GAIN, NO_GAIN)
     ]
-    advice = Suggestions((tried[0],), (tried[1],), ("swap them: the values change",))
+    advice = Suggestions("eager", (tried[0],), (tried[1],), ("swap them: the values change",))
     stand_ins("suggestions.try_changes", advice)
     arguments = (*PENDULUM, "--mode", "eager", "--marginal", "--advice", "--top", "1")
     shown = tdx(*arguments, columns=columns)
@@ -215,8 +212,8 @@ def test_json_csv_and_html_of_a_sweep(tdx: Tdx, golden: Golden, stand_ins: Any) 
     whole = document["growth"][0]
     assert (whole["label"], whole["values"]) == ("step", [1.0, 8.0])
     golden("profile_sweep.csv", tdx(*arguments, "--format", "csv").out)
-    page = Page(sweep_page("--env Pendulum-v1", swept()))
-    assert "Along num_envs" in page.text
+    page = Page(html_page(sweep_view("--env Pendulum-v1", swept()).blocks()))
+    assert "along num_envs" in page.text
     assert "does not fit into memory" in page.text
     assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
 
@@ -247,34 +244,18 @@ def test_advice_tries_lint_fixes(tdx: Tdx) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--workers", "2"), "--workers needs --on"),
         (("--on", "local"), "--on needs --sweep"),
-        (("--on", "slrum", "--sweep", "num_envs=1"), "did you mean slurm?"),
+        (("--on", "ray", "--sweep", "num_envs=1"), "invalid value 'ray' for --on"),
     ],
 )
-def test_engines_require_a_sweep(tdx: Tdx, options: tuple[str, ...], message: str) -> None:
+def test_own_processes_require_a_sweep(tdx: Tdx, options: tuple[str, ...], message: str) -> None:
     result = tdx("profile", "tdx/Pendulum", *options)
     assert result.code == 2
     assert message in result.err
 
 
-def test_sweep_on_an_engine_records_the_hosts(tdx: Tdx) -> None:
+def test_sweep_in_processes_of_its_own(tdx: Tdx) -> None:
     few = ("--steps", "3", "--warmup", "0", "--repeat", "1", "--passes", "none")
-    sweep = ("--sweep", "num_envs=2", "--on", "local", "--workers", "4", "--format", "json")
+    sweep = ("--sweep", "num_envs=2", "--on", "local", "--format", "json")
     result = tdx("profile", "tdx/Pendulum", *few, *sweep)
-    assert [cell["host"] for cell in json.loads(result.out)["cells"]] == [platform.node()]
-
-
-def test_different_machines_cause_a_warning() -> None:
-    one = sample_profile()
-    other = replace(one, machine=replace(one.machine, processor="Z80"))
-    cells = (
-        SweepCell({"num_envs": 1}, one, host="a\x1b[1m"),
-        SweepCell({"num_envs": 8}, other, host="b"),
-    )
-    sweep = SweepResult((SweepAxis("num_envs", (1, 8)),), cells)
-    text = terminal_text(list(sweep_blocks(sweep, 100)), 100)
-    assert "warning: do not compare times of different machines" in text
-    assert "and Z80" in text
-    assert "\x1b[1m" not in text
-    assert "do not compare times" in sweep_page("subject", sweep)
+    assert [cell["problem"] for cell in json.loads(result.out)["cells"]] == [None]

@@ -7,14 +7,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import pytest
 import typer
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 from typer.main import get_command
 
-from tdx.cli.typer_internals import TESTED_VERSIONS, FastCommand, TyperException, unknown_option
+from tdx.cli.typer_internals import TESTED_VERSIONS, FastCommand
 
 CHANGED = "Typer changed {}: adapt tdx/cli/typer_internals.py and docs/decisions/0019"
 
@@ -43,12 +41,6 @@ def _command() -> Any:
     return get_command(app)
 
 
-def _error(*arguments: str) -> TyperException:
-    with pytest.raises(TyperException) as caught:
-        _command().main(args=list(arguments), prog_name="app", standalone_mode=False)
-    return caught.value
-
-
 def test_parser_converts_values() -> None:
     result = _command().main(args=["show", "-n", "3"], prog_name="app", standalone_mode=False)
     assert result == 4, CHANGED.format("_runtime_param or type_descriptor.parameter_info")
@@ -56,15 +48,6 @@ def test_parser_converts_values() -> None:
 
 def test_replaced_attributes_exist() -> None:
     (option, *_) = _command().commands["show"].params
-    if not hasattr(option, "type_descriptor"):
-        assert Version(version("typer")) < Version("0.29"), CHANGED.format("type_descriptor")
-        return
     for name in ("_runtime_param", "type_descriptor", "shell_complete"):
         assert hasattr(option, name), CHANGED.format(f"{name} of parameters")
     assert hasattr(option.type_descriptor, "parameter_info"), CHANGED.format("type_descriptor")
-
-
-def test_name_of_an_unknown_option() -> None:
-    assert unknown_option(_error("show", "--numbr", "3")) == "--numbr", CHANGED.format(
-        "NoSuchOption"
-    )

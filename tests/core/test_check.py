@@ -33,7 +33,6 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.core.envs import spec_violations
 from tdx.core.spec_check import find_spec_violations
 from tests.envs.mocks import CountingEnv, FaultyEnv
 
@@ -296,14 +295,14 @@ def test_in_place_change_is_attributed_to_its_stage() -> None:
 
 
 def test_an_entry_is_checked_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[Any] = []
+    checked: list[TensorSpec] = []
+    why_not_in = TensorSpec.why_not_in
 
-    def record(key: Any, *args: Any, **kwargs: Any) -> Any:
-        checked.append(key)
-        return check_value(key, *args, **kwargs)
+    def record(spec: TensorSpec, value: Any) -> str | None:
+        checked.append(spec)
+        return why_not_in(spec, value)
 
-    check_value = spec_violations.check_value
-    monkeypatch.setattr(spec_violations, "check_value", record)
+    monkeypatch.setattr(TensorSpec, "why_not_in", record)
 
     def count(stages: int) -> int:
         checked.clear()

@@ -277,11 +277,12 @@ def test_a_stage_adds_few_calls_to_a_recorded_step() -> None:
             nonlocal calls
             calls += event == "call" and "tracing" in frame.f_code.co_filename
 
-        sys.setprofile(count)
-        try:
-            trace = tracer.step()
-        finally:
-            sys.setprofile(None)
+        with tracer.attached():
+            sys.setprofile(count)
+            try:
+                trace = tracer.step()
+            finally:
+                sys.setprofile(None)
         counts.append(calls)
         assert len(trace.stages) == 2 + stages
     assert (counts[1] - counts[0]) / 4 <= 3

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 from tdx import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
+from tdx.foundation.container import seal
 from tdx.foundation.errors import StorageError
 from tests.data.stored import rollout
 from tests.transforms.fixed_rollouts import assert_same
@@ -45,10 +45,8 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     file = folder / "buffer.json"
     document = json.loads(file.read_text())
     change(document)
-    document["crc32"] = "0" * 8
-    text = json.dumps(document, indent=1)
-    start = text.rindex("0" * 8)
-    file.write_text(text[:start] + f"{zlib.crc32(text[:start].encode()):08x}" + text[start + 8 :])
+    del document["check"]
+    file.write_bytes(seal(document, indent=1)[0])
 
 
 # Replacing an older save
@@ -119,7 +117,7 @@ def test_a_failed_save_leaves_the_old_one(saved: Path, monkeypatch: pytest.Monke
 
     names = sorted(each.name for each in saved.iterdir())
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(StorageError, match="No space left"):
+    with pytest.raises(StorageError, match="no space left"):
         filled(2).dumps(saved)
     assert_same(loaded(saved)[:], filled(1)[:])
     assert sorted(each.name for each in saved.iterdir()) == names
@@ -160,7 +158,7 @@ def test_a_save_of_the_first_release_is_read(saved: Path) -> None:
     steps = torch.frombuffer(bytearray(left.read_bytes()), dtype=torch.int64).tolist()
     document["sampler"]["left"] = steps
     left.unlink()
-    del document["sampler_arrays"], document["crc32"]
+    del document["sampler_arrays"], document["check"]
     (saved / "buffer.json").write_text(json.dumps(document | {"version": 1}))
     assert_same(loaded(saved)[:], filled(1)[:])
     filled(2).dumps(saved)

@@ -197,7 +197,7 @@ def test_damaged_files(saved: Path, harm: Callable[[Path], Any], message: str) -
 def test_folder_that_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(StorageError, match="cannot save the buffer in"):
+    with pytest.raises(StorageError, match="cannot write the buffer to"):
         ReplayBuffer(storage=LazyTensorStorage(8)).dumps(file)
 
 

@@ -12,13 +12,13 @@ from typing import IO
 
 import pytest
 
+from tdx.foundation.container import make_folders
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.files import (
     atomic_folder,
     atomic_write,
     check_replaceable,
     is_stream,
-    make_folders,
     write_atomically,
 )
 

@@ -86,7 +86,7 @@ def test_fixed_pipeline_has_no_new_errors_and_no_more_fixes(
         assert not validate(result.pipeline)
     file = PipelineFile.new(pipeline)
     for _, fix in result.fixes:
-        fix.apply(file)
+        file.write(fix.apply(file.draft))
     written, wanted = file.pipeline.transforms, result.pipeline.transforms
     assert [name_arguments(stage) for stage in written] == [
         name_arguments(stage) for stage in wanted

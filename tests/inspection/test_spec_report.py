@@ -8,10 +8,9 @@ import pytest
 
 from tdx.foundation.errors import KeyNotFoundError
 from tdx.foundation.keys import NestedKey
-from tdx.inspection import leaf
 from tdx.inspection.spec_report import KeyChange, SpecReport, inspect_spec
 from tdx.pipeline import Pipeline, build_env
-from tdx.specs import TensorSpec
+from tdx.specs import TensorSpec, leaf
 
 
 def report_of(*stages: str) -> SpecReport:

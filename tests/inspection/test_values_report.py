@@ -118,7 +118,7 @@ def test_non_tensor_data_and_different_shapes() -> None:
         (Bounded(-1, 1, (3,)), torch.tensor([-2.0, 0.0, 1.0]), 1),
         (Bounded(0, 255, (2,), dtype=torch.uint8), torch.tensor([0, 255], dtype=torch.uint8), 0),
         (Categorical(3, (4,)), torch.tensor([0, 3, -1, 2]), 2),
-        (OneHot(3, (2, 3)), torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=torch.bool), 6),
+        (OneHot(3, (2, 3)), torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=torch.bool), 3),
         (Unbounded((2,)), torch.tensor([float("nan"), 1.0]), 0),
         (Bounded(-1, 1, (3,)), torch.zeros(2), None),
         (Bounded(-1, 1, (3,)), torch.zeros(3).double(), None),

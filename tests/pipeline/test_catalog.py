@@ -18,14 +18,14 @@ from tdx.pipeline.generate import find_stale, public_transforms, update_stub
 from tdx.pipeline.transform_info import TransformInfo, Type
 
 FILES = {
-    "keys.py": """
+    "foundation/keys.py": """
         NestedKey = str | tuple[str, ...]
     """,
     "specs/__init__.py": "class TensorSpec: ...",
     "transforms/base/__init__.py": "from .transform import Base as Base",
     "transforms/base/transform.py": '''
         from collections.abc import Sequence
-        from pack.keys import NestedKey
+        from pack.foundation.keys import NestedKey
 
         class Base:
             """The base.
@@ -46,7 +46,7 @@ FILES = {
         from collections.abc import Callable, Mapping, Sequence
         from typing import Any, ClassVar, Literal, Optional
         from torch import Tensor
-        from pack.keys import NestedKey
+        from pack.foundation.keys import NestedKey
         from pack.specs import TensorSpec
         from pack.transforms.base import Base
 

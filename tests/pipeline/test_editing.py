@@ -19,7 +19,6 @@ from tdx.pipeline import (
 )
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
-from tdx.pipeline.editing.draft import IndexedDraft
 from tdx.pipeline.editing.forms import (
     fill_arguments,
     list_env_fields,
@@ -114,10 +113,9 @@ def test_a_stage_index_out_of_range_is_refused(place: int) -> None:
 
 def test_indices_of_fixes_skip_disabled_stages() -> None:
     draft = Draft.of(Pipeline.of("A-v0", "RewardSum", "RewardClipping", "RewardScaling"))
-    target = IndexedDraft(draft.toggle(0))
     clip, scale = draft.stages[1].config, draft.stages[2].config
-    move_stage(0, 1, clip, scale).apply(target)
-    names = [stage.config.name for stage in target.draft.stages]
+    moved = move_stage(0, 1, clip, scale).apply(draft.toggle(0))
+    names = [stage.config.name for stage in moved.stages]
     assert names == ["RewardSum", "RewardScaling", "RewardClipping"]
 
 

@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 
 from tdx.core.meter import Part
-from tdx.profiling.clock import ClockCost, ClockMeter, measure_clock_cost
-from tdx.profiling.parallel import CallTimes, exclude_nested_time
+from tdx.profiling.clock import (
+    CallTimes,
+    ClockCost,
+    ClockMeter,
+    exclude_nested_time,
+    measure_clock_cost,
+)
 
 OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")
 

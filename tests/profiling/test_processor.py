@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 import tdx
-from tdx.cli.html.profile import profile_page
+from tdx.cli.html import html_page
 from tdx.cli.output import terminal_text
 from tdx.cli.views.profile import profile_view
 from tdx.profiling.context import profile_stack
@@ -105,9 +105,9 @@ def test_preemption_is_in_table_json_and_html() -> None:
     profile = sample_profile(replace(mode_profile(), processor=(use,)))
     message = profile.modes[0].preemption
     assert message is not None
-    printed = terminal_text(profile_view(profile).blocks(120), 120)
+    printed = terminal_text(profile_view(profile).blocks(), 120)
     assert message in " ".join(printed.split())
-    assert message in profile_page(profile)
+    assert message in html_page(profile_view(profile).blocks())
     document = profile_to_json(profile)
     assert document["modes"][0]["preemption"] == message
     assert profile_from_json(document).modes[0].processor == (use,)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import pickle
-import platform
+import os
+import signal
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 
-from tdx.engines import ENGINES
-from tdx.foundation.errors import ArgumentError, TdxError, UnknownNameError, WorkerError
+from tdx.foundation.errors import ArgumentError, TdxError, UnknownNameError
 from tdx.pipeline import Dtype, Pipeline
 from tdx.profiling import sweep as sweeping
 from tdx.profiling.result import Profile
@@ -158,72 +154,28 @@ def test_exponent_of_growth_is_fitted() -> None:
 # Other processes
 
 
-@functools.cache
-def measured_locally() -> SweepResult:
-    """Return a sweep whose cells are measured in other processes of this machine."""
-    return swept("RewardScaling.scale=1.0,none,2.0", engine="local")
+def kill_for_two(env: Any) -> Any:
+    if env.batch_size.numel() == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return None
 
 
-def test_each_cell_is_measured_in_another_process() -> None:
-    found = measured_locally()
-    assert [cell.point["RewardScaling.scale"] for cell in found.cells] == [1.0, "none", 2.0]
-    assert [cell.problem is None for cell in found.cells] == [True, False, True]
-    assert "scale" in (found.cells[1].problem or "")
-    assert {cell.host for cell in found.cells} == {platform.node()}
-    assert found.list_host_differences() == []
-
-
-class DyingEngine:
-    """Engine that loses the first task and runs the others in this process."""
-
-    slots: int | None = 1
-
-    def __init__(self, job: Any, workers: int | None) -> None:
-        assert job.is_exclusive
-        self._job = pickle.loads(cloudpickle.dumps(job))
-        self._done: list[tuple[int, Any]] = []
-
-    def submit(self, tasks: Sequence[int]) -> None:
-        for task in tasks:
-            lost = WorkerError("the process of setting 0 was killed")
-            self._done.append((task, self._job(task) if task else lost))
-
-    def collect(self, seconds: float) -> list[Any]:
-        done, self._done = self._done, []
-        return done
-
-    def close(self) -> None:
-        assert not self._done
-
-
-def test_killed_process_fails_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "ray", DyingEngine)
+def test_each_cell_is_measured_in_a_process_of_its_own() -> None:
     cells: list[SweepCell] = []
     progress: list[tuple[str, int, int]] = []
     plan = replace(SHORT, on_progress=lambda *state: progress.append(state))
-    axes = parse_sweep(["num_envs=1,2"], PIPELINE)
-    found = run_sweep(PIPELINE, axes, plan=plan, engine="ray", on_cell=cells.append)
-    assert [cell.problem for cell in found.cells] == ["the process of setting 0 was killed", None]
-    assert list(found.cells) == cells
-    assert progress[-1] == ("measured num_envs=2", 2, 2)
-
-
-def test_differences_between_hosts_are_listed() -> None:
-    found = measured_locally()
-    profile = found.cells[0].profile
-    assert profile is not None
-    other = replace(profile, machine=replace(profile.machine, processor="Z80", cores=1000))
-    cells = (found.cells[0], replace(found.cells[2], profile=other, host="node7"))
-    first = platform.node()
-    cores = profile.machine.cores
-    assert replace(found, cells=cells).list_host_differences() == [
-        f"{first}, node7",
-        f"{first} and node7: processor: {profile.machine.processor} and Z80",
-        f"{first} and node7: cores: {cores} and 1000",
-    ]
+    axes = parse_sweep(["num_envs=1,2,4", "RewardScaling.scale=1.0"], PIPELINE)
+    result = run_sweep(
+        PIPELINE, axes, plan=plan, own_processes=True, policy_of=kill_for_two, on_cell=cells.append
+    )
+    assert [cell.point["num_envs"] for cell in result.cells] == [1, 2, 4]
+    assert [cell.problem is None for cell in result.cells] == [True, False, True]
+    assert "was killed by SIGKILL" in (result.cells[1].problem or "")
+    assert list(result.cells) == cells
+    assert progress[-1][1:] == (3, 3)
 
 
 def test_objects_that_cannot_be_pickled_are_refused() -> None:
     lock = threading.Lock()
     with pytest.raises(ArgumentError, match="cannot be sent to other processes: TypeError"):
-        swept("num_envs=1", engine="local", policy_of=lambda env: lock)
+        swept("num_envs=1", own_processes=True, policy_of=lambda env: lock)

@@ -14,9 +14,9 @@ from tdx.envs import EnvBase
 from tdx.envs.gym.registry import find_env
 from tdx.foundation.keys import NestedKey
 from tdx.inspection.check_report import check_pipeline
-from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, build_env
+from tdx.specs.leaf import LeafSpec
 from tests.real_envs.ids import ATARI, MUJOCO, alternating_params, batched_params
 
 each_env = pytest.mark.parametrize(("env_id", "chain", "num_envs"), batched_params())

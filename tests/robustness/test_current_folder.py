@@ -60,7 +60,7 @@ import sys
 from tdx.engines import SlurmEngine
 from tdx.rollouts.recording.shards import ShardJob
 class Job:
-    noun, log_folder, is_exclusive, gpus = "task", "logs", False, 0
+    noun, log_folder = "task", "logs"
     def __call__(self, task):
         return task
 if __name__ == "__main__":

@@ -20,17 +20,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import GymEnv, LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
-from tdx.data.saved_manifest import MANIFEST
+from tdx.data.saved import MANIFEST
 from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.untrusted import parse_json
 from tdx.inspection.watch import WatchWarning, watch
 from tdx.inspection.watch_records import read_watch
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import Document, RecentFiles
-from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import Session, SessionStore
 from tdx.profiling.saved import profile_from_json
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify
-from tdx.rollouts.formats.rerun import check_complete
+from tdx.rollouts.formats.rerun import check as check_complete
 from tests.cli.processes import call_main
 from tests.robustness.power_loss import Tree
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tdx import StorageError, TdxError, open_dump
+from tdx.foundation.container import Container, seal
 from tdx.rollouts import Goal, Manifest, list_dumps, resume, roll_out, verify
-from tdx.rollouts.dump.encoding import seal
 from tdx.rollouts.dump.episodes import EpisodeIndex
 from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
@@ -167,7 +167,8 @@ def test_episodes_are_compared_with_the_data(
     record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=3)")
     manifest = Manifest.load(tmp_path / "dump")
     manifest.episodes._columns[column][0] = value
-    manifest.save(tmp_path / "dump")
+    with Container.open(tmp_path / "dump") as root:
+        manifest.save(root)
     (problem,) = verify(tmp_path / "dump").problems
     assert (problem.kind, problem.message) == ("episodes", message)
 
@@ -181,7 +182,8 @@ def test_episode_boundaries_are_compared_with_the_data(tmp_path: Path) -> None:
     columns["row"] = 1 - rows
     wrong.extend(columns, manifest.steps, manifest.episodes.running(), "test")
     manifest.episodes = wrong
-    manifest.save(tmp_path / "dump")
+    with Container.open(tmp_path / "dump") as root:
+        manifest.save(root)
     kinds = {problem.kind for problem in verify(tmp_path / "dump").problems}
     assert kinds == {"episodes"}
 

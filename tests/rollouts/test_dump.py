@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import EnvConfig, Pipeline, TdxError, build_env, open_dump, record_dump
+from tdx.foundation.container import Container
 from tdx.rollouts import Goal, Manifest, list_dumps, look_at, verify
 from tdx.rollouts.dump.encoding import pack, unpack
 from tests.rollouts.recordings import CHAIN, CHUNK, SEED, STEPS, record, same
@@ -143,12 +144,15 @@ def test_verify_finds_spec_violations(tmp_path: Path) -> None:
             spec["high"] = 12
         if spec["key"] == ["reward"]:
             spec["dtype"] = "float64"
-    manifest.save(tmp_path / "dump")
+    with Container.open(tmp_path / "dump") as root:
+        manifest.save(root)
     found = {each.file: each.message for each in verify(tmp_path / "dump").problems}
-    wrong = "'next.reward' is float32 [1], its spec declares float64 [1] in chunk 0"
+    wrong = "'next.reward': its dtype is torch.float32, its spec says torch.float64, in chunk 0"
     assert found.pop("data/next/reward.memmap") == wrong
-    assert "above its spec, first at step 13" in found.pop("data/step_count.memmap")
-    assert "above its spec, first at step 12" in found.pop("data/next/step_count.memmap")
+    assert "it holds 13, outside [0, 12], first at step 13" in found.pop("data/step_count.memmap")
+    assert "it holds 13, outside [0, 12], first at step 12" in found.pop(
+        "data/next/step_count.memmap"
+    )
     assert not found
 
 

@@ -22,11 +22,12 @@ from tdx import (
     export_dump,
     open_dump,
 )
+from tdx.foundation.container import make_folders
 from tdx.foundation.errors import OutputError
-from tdx.foundation.files import atomic_folder, make_folders, write_atomically
+from tdx.foundation.files import atomic_folder, write_atomically
 from tdx.rollouts import Goal, Manifest, repair, resume, roll_out, roll_out_shard, verify
 from tdx.rollouts.dump.index import read_lines
-from tdx.rollouts.formats.targets import replace_atomically
+from tdx.rollouts.formats.conversion import replace_atomically
 from tests.rollouts.recordings import (
     CHUNK,
     CutError,

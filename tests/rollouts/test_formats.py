@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 from gymnasium import spaces
 
 from tdx import Dump, export_dump, import_dump, open_dump
+from tdx.foundation.container import Container
 from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
@@ -27,8 +27,7 @@ from tdx.foundation.errors import (
     UnknownNameError,
 )
 from tdx.rollouts import Goal, Manifest, export_formats, verify
-from tdx.rollouts.formats.conversion import find_codec
-from tdx.rollouts.formats.interface import find_format
+from tdx.rollouts.formats.interface import find_format, load_exporter
 from tests.rollouts.export_dumps import (
     assert_same_bits,
     assert_same_dump,
@@ -378,7 +377,8 @@ def test_unfinished_dump_is_exported_with_a_note(dumps: Path, tmp_path: Path) ->
     record(tmp_path / "cut")
     manifest = Manifest.load(tmp_path / "cut")
     manifest.complete, manifest.goal = False, Goal(steps=900)
-    manifest.save(tmp_path / "cut")
+    with Container.open(tmp_path / "cut") as root:
+        manifest.save(root)
     exported = export_dump(tmp_path / "cut", to="npz")
     assert any("unfinished" in note for note in exported.notes)
     imported = import_dump(exported.path, tmp_path / "again")
@@ -438,17 +438,18 @@ def test_export_without_its_end_does_not_replace_another_one(
     target = tmp_path / "export"
     export_dump(dump, target, to=name)
     before = hash_tree(tmp_path)
-    codec = find_codec(find_format(name))
+    torn = load_exporter(find_format(name))
+    write_whole = torn.write
 
     def write(source: Any, part: Path, options: Any) -> tuple[str, ...]:
-        notes = codec.write(source, part, options)
+        notes = write_whole(source, part, options)
         for file in part.rglob("*") if part.is_dir() else [part]:
             if file.suffix not in (".json", "") or file == part:
                 os.truncate(file, file.stat().st_size // 2)
         return notes
 
-    torn = replace(codec, write=write)
-    monkeypatch.setattr("tdx.rollouts.formats.conversion.find_codec", lambda kind: torn)
+    torn.write = write
+    monkeypatch.setattr("tdx.rollouts.formats.conversion.load_exporter", lambda kind: torn)
     with pytest.raises(OutputError, match=r"cannot write .*export"):
         export_dump(dump, target, to=name, force=True)
     assert hash_tree(tmp_path) == before

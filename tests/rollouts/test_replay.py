@@ -9,6 +9,7 @@ import pytest
 
 from tdx import ArgumentError, EnvError, open_dump
 from tdx.cli.views.dumps import summary_view
+from tdx.foundation.container import Container
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Goal, Manifest, replay, resume, verify
 from tests.rollouts.recordings import record, same
@@ -121,7 +122,8 @@ def test_replay_cannot_be_resumed(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
     manifest = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
     manifest.complete = False
-    manifest.save(tmp_path / "replayed")
+    with Container.open(tmp_path / "replayed") as root:
+        manifest.save(root)
     with pytest.raises(ArgumentError, match="is a replay"):
         resume(tmp_path / "replayed")
 
@@ -145,7 +147,9 @@ def test_unfinished_replay_is_not_offered_for_resuming(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
     manifest = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
     manifest.complete = False
-    manifest.save(tmp_path / "replayed")
-    shown = str(summary_view("replayed", Manifest.load(tmp_path / "replayed")).blocks(100)[0])
+    with Container.open(tmp_path / "replayed") as root:
+        manifest.save(root)
+    view = summary_view("replayed", Manifest.load(tmp_path / "replayed"))
+    shown = str(next(iter(view.blocks())))
     assert "--resume" not in shown
     assert f"replay {tmp_path / 'source'} again with --force" in shown

@@ -29,7 +29,7 @@ from tdx import (
     import_dump,
     open_dump,
 )
-from tdx.foundation.confined_files import open_folder
+from tdx.foundation.container import Container
 from tdx.pipeline import parse_stage
 from tdx.rollouts import (
     DumpRequest,
@@ -44,7 +44,7 @@ from tdx.rollouts import (
 from tdx.rollouts.dump import writing
 from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import DumpWriter, ignore_progress
-from tdx.rollouts.formats.conversion import export_lines
+from tdx.rollouts.formats.jsonl import export_lines
 from tdx.rollouts.recording.shards import complete_shards, open_shards
 from tests.rollouts.recordings import in_memory, request, same
 
@@ -305,9 +305,9 @@ def thousands() -> Iterator[Path]:
             for shard in range(count):
                 target, manifest = folder / "shards" / f"{shard:05}", plan.shard_manifest(shard)
                 target.mkdir()
-                with open_folder(target) as root:
+                with Container.open(target) as root:
                     manifest.save_header(root, manifest.start())
-                    with DumpWriter(root, target, manifest, manifest.start()) as writer:
+                    with DumpWriter(root, manifest, manifest.start()) as writer:
                         writer.append(chunk, None, None)
                         writer.finish()
         complete_shards(folder)

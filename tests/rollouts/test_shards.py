@@ -22,9 +22,9 @@ import pytest
 from torch import nn
 
 from tdx import ArgumentError, StorageError, TdxError, open_dump, save_mlp_policy
-from tdx.envs.batched.worker import delay_interrupts
-from tdx.foundation.confined_files import open_folder
+from tdx.foundation.container import Container
 from tdx.foundation.errors import OutputError
+from tdx.foundation.processes import delay_interrupts
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
 from tdx.rollouts.dump.folder import lock_for_writing
 from tdx.rollouts.dump.progress import read_progress
@@ -487,8 +487,8 @@ def test_forged_counts_are_compared_with_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
     plan = ShardPlan.load(folder)
-    with open_folder(folder) as root:
-        found = read_shard_index(root, folder, plan)
+    with Container.open(folder) as root:
+        found = read_shard_index(root, plan)
         assert found is not None
         tracks, summaries = found
         forged = [replace(each, steps=2**40) for each in summaries]

@@ -31,14 +31,18 @@ NAN, INF = float("nan"), float("inf")
     ("spec", "rows", "problem"),
     [
         (BOUNDED, [[0, 1], [-1, 0.5]], None),
-        (BOUNDED, [[0, 1], [-1, 1.5]], "has 1 value above its spec, first at step 1"),
-        (BOUNDED, [[-INF, 1], [-2, 0]], "has 2 values below its spec, first at step 0"),
-        (BOUNDED, [[0, INF]], "has 1 value above its spec, first at step 0"),
         (
             BOUNDED,
-            [[0, 0], [0, NAN]],
-            "has 1 value that is nan where its spec has bounds, first at",
+            [[0, 1], [-1, 1.5]],
+            "it holds 1.5, outside [-1, 1], first at step 1",
         ),
+        (
+            BOUNDED,
+            [[-INF, 1], [-2, 0]],
+            "it holds -inf, outside [-1, 1], first at step 0",
+        ),
+        (BOUNDED, [[0, INF]], "it holds inf, outside [-1, 1], first at step 0, in 1 value"),
+        (BOUNDED, [[0, 0], [0, NAN]], "it holds nan, outside [-1, 1], first at step 1"),
         (Unbounded((2,)), [[NAN, INF]], None),
         (Bounded(torch.tensor([0.0, -INF]), torch.tensor([1.0, INF])), [[0.5, INF]], None),
     ],
@@ -57,14 +61,18 @@ def test_violations_of_float_values(
         (
             OneHot(3, dtype=torch.int64),
             [[0, 1, 0], [1, 1, 0]],
-            "has 1 vector without exactly one category",
+            "a value is outside the one-hot vectors of 3 elements, first at step 1",
         ),
         (
             OneHot(3, dtype=torch.int64),
             [[0, 2, 0]],
-            "has 1 value that is neither 0 nor 1, first at step 0",
+            "a value is outside the one-hot vectors of 3 elements, first at step 0",
         ),
-        (Binary(2, dtype=torch.int64), [[0, 1], [3, 4]], "has 2 values that are neither 0 nor 1"),
+        (
+            Binary(2, dtype=torch.int64),
+            [[0, 1], [3, 4]],
+            "a value is outside the categories 0 to 1, first at step 1, in 2 values",
+        ),
     ],
 )
 def test_violations_of_integer_values(
@@ -76,5 +84,9 @@ def test_violations_of_integer_values(
 
 def test_other_shape_or_dtype_is_a_violation() -> None:
     spec = entry_of(BOUNDED)
-    for values in (torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.float64)):
-        assert "its spec declares float32 [2]" in str(describe_violation(values, spec))
+    assert describe_violation(torch.zeros(4, 3), spec) == (
+        "its shape is (4, 3), its spec says (4, 2)"
+    )
+    assert describe_violation(torch.zeros(4, 2, dtype=torch.float64), spec) == (
+        "its dtype is torch.float64, its spec says torch.float32"
+    )

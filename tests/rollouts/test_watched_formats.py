@@ -16,7 +16,7 @@ from datasets import Dataset, disable_progress_bars
 
 from tdx import ArgumentError, Dump, EnvConfig, Pipeline, export_dump, open_dump, record_dump
 from tdx.foundation.errors import OutputError
-from tdx.rollouts.formats.rerun import check_complete
+from tdx.rollouts.formats.rerun import check as check_complete
 
 disable_progress_bars()
 

@@ -22,7 +22,7 @@ from tdx.specs import (
     check_no_exclusive_keys,
     consolidate_spec,
 )
-from tdx.specs.stacked import stack as stack_specs
+from tdx.specs.spec import stack as stack_specs
 from tests.specs.kinds import stack
 
 # torch warns once that nested tensors are new.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -14,12 +15,13 @@ from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart, Missing
-from tdx.stacks.gymnasium import counterparts
-from tdx.stacks.gymnasium.counterparts import Place
+from tdx.stacks.counterparts import TABLE, Row, format_table
 from tests.stacks.comparing import proofs, stages
 
 Make = Callable[[], Any]
 ONE = np.float32(1)
+
+ROOT = Path(__file__).parents[2]
 
 
 def converted(make: Make, steps: int = 1_000) -> StackImport:
@@ -166,12 +168,17 @@ def test_entries_of_a_dict_are_selected() -> None:
     assert found.is_equal, proofs(found)
 
 
-def test_every_wrapper_of_gymnasium_has_a_counterpart_or_a_reason() -> None:
-    pairs = (*counterparts.COUNTERPARTS, *counterparts.MISSING)
-    assert len(set(pairs)) == len(pairs)
-    env = wrappers.DelayObservation(gym.make("Pendulum-v1"), 2)
-    result = counterparts.find_counterpart(env, Place("observation", None, True))
-    assert isinstance(result, Missing)
+@pytest.mark.parametrize("library", ["gymnasium", "stable_baselines3", "torchrl"])
+def test_page_has_the_table_of_counterparts(library: str) -> None:
+    """``print(format_table(library))`` writes the table."""
+    assert format_table(library) in (ROOT / "docs/stacks-import.md").read_text()
+
+
+def test_wrapper_without_a_row_has_a_reason() -> None:
+    found = converted(
+        lambda: wrappers.ClipReward(wrappers.DelayObservation(pendulum(), 2), -1.0), steps=5
+    )
+    assert getattr(found.stages[-2].result, "reason", "") == "tdx has no DelayObservation"
 
 
 def test_subclass_of_a_wrapper_is_not_taken_for_the_wrapper() -> None:
@@ -187,10 +194,7 @@ def test_subclass_of_a_wrapper_is_not_taken_for_the_wrapper() -> None:
 def test_first_difference_names_step_key_stage_and_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def wrong(wrapper: Any, place: Any) -> Counterpart:
-        return Counterpart()
-
-    monkeypatch.setitem(counterparts.COUNTERPARTS, wrappers.ClipReward, wrong)
+    monkeypatch.setitem(TABLE["gymnasium.wrappers"], "ClipReward", Row(Counterpart()))
     found = converted(lambda: wrappers.FlattenObservation(wrappers.ClipReward(cart_pole(), 2.0)))
     (comparison,) = found.comparisons
     assert comparison.difference is not None

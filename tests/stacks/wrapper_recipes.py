@@ -324,7 +324,7 @@ def chosen(recipes: dict[str, Recipe], env_name: str, everything: bool = False) 
     for index, (name, recipe) in enumerate(recipes.items()):
         envs = _fitting(recipe)
         # Frames of Atari games are slow.
-        quick = [each for each in envs if each != "Pong"] or envs
+        quick = [env for env in envs if not env.startswith("Pong")] or envs
         if env_name in (envs if everything else [quick[index % len(quick)]]):
             found.append(name)
     return found

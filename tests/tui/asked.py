@@ -55,6 +55,13 @@ class Hang(Request[None]):
     stuck: bool = False
 
 
+@dataclass(frozen=True)
+class Print(Request[None]):
+    """Write a line to stdout and one to stderr."""
+
+    text: str
+
+
 def echo(request: Echo, job: Job) -> tuple[int, int]:
     count: list[int] = job.get_cached("count", list)
     count.append(request.value)
@@ -103,8 +110,14 @@ def hang(request: Hang, job: Job) -> None:
         time.sleep(1000)
 
 
+def write(request: Print, job: Job) -> None:
+    sys.stdout.write(f"{request.text}\n")
+    sys.stderr.write(f"careful, {request.text}\n")
+
+
 register_handler(Echo, echo)
 register_handler(Fail, fail)
 register_handler(Busy, busy)
 register_handler(Noise, noise)
 register_handler(Hang, hang)
+register_handler(Print, write)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -62,6 +63,28 @@ class Bad(PendulumEnv):
             os.write(1, b"\x1b[2J\x1b[31mNOISE\xff\r\n" * 20_000)
             os.write(2, b"NOISE\n" * 20_000)
         return how
+
+
+class FailsAt(PendulumEnv):
+    """Env that fails in one of its steps.
+
+    Args:
+        step: Number of the step, from 1.
+        how: ``hang``, ``stick`` (hang in C code that holds the interpreter lock) or ``raise``.
+    """
+
+    def __init__(self, step: int = 4, how: str = "hang") -> None:
+        super().__init__()
+        self.left, self.how = step, how
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.left -= 1
+        if self.left <= 0:
+            if self.how == "raise":
+                raise ValueError("the gripper is stuck")
+            sleep = ctypes.PyDLL(None).sleep if self.how == "stick" else time.sleep
+            sleep(1000)
+        return super()._step(tensordict)
 
 
 class Huge(PendulumEnv):

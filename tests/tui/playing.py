@@ -26,8 +26,7 @@ from tdx.tui.backend.messages import Job, Request
 from tdx.tui.files.files import Storage
 from tdx.tui.live.live_tab import LiveTab
 from tdx.tui.live.messages import RunSession
-from tdx.tui.live.rollouts import Rollouts
-from tdx.tui.live.worker import LivePlayer
+from tdx.tui.live.worker import LivePlayer, Rollouts
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
 from tests.tui.idle import until
@@ -137,9 +136,8 @@ class Live(Driver):
         await self.drawn()
 
     def _is_paused(self) -> bool:
-        session = self.tab.session
-        running = session.state is not None and session.state.status == "running"
-        return not running and not session.connection.overdue()
+        connection = self.tab.connection
+        return not connection.is_running and not connection.overdue()
 
     async def drawn(self) -> None:
         """Wait until the screen is up to date."""
@@ -157,8 +155,8 @@ class Live(Driver):
     @property
     def shown(self) -> int:
         """Index of the shown trace."""
-        assert self.tab.session.state is not None
-        return self.tab.session.state.shown
+        assert self.tab.connection.state is not None
+        return self.tab.connection.state.shown
 
 
 class LiveApp(TdxApp):
@@ -212,7 +210,9 @@ async def playing(
         live = Live(app, pilot)
         if whole:
             await live.press("3")
-        session = live.tab.session
-        await until(lambda: env is None or session.state is not None or live.note.startswith("✕"))
+        connection = live.tab.connection
+        await until(
+            lambda: env is None or connection.state is not None or live.note.startswith("✕")
+        )
         await live.settle()
         yield live

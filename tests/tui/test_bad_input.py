@@ -96,7 +96,7 @@ def test_rollout_survives_failing_envs_and_stages(tmp_path: Path, mood: Mood) ->
         # A crash; `test_live_worker.py` has a hanging and a killed worker.
         mood("crash step")
         app.press("s")
-        app.sees("the worker process ended: crashed (SIGSEGV)")
+        app.sees("the worker process crashed with SIGSEGV")
         mood("")
         app.press("r")
         app.sees("paused · step 0", gone="SIGSEGV")
@@ -110,7 +110,7 @@ def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, 
         app.sees("cancelled", "press Ctrl+K to inspect the chain again")
         mood("exit made")
         app.press("C-k")
-        app.sees("the worker process ended: exit code 3", "F12 shows the output; press Ctrl+K")
+        app.sees("the worker process exited with code 3", "F12 shows the output; press Ctrl+K")
         app.press("F12")
         app.sees("Problems", "the simulator gave up")
         app.press("q")
@@ -135,7 +135,7 @@ def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, 
         measuring = new_worker(app, before)
         app.sees("Stop")
         os.kill(measuring, signal.SIGKILL)
-        app.sees("killed (SIGKILL)", "Run", gone="Stop")
+        app.sees("killed by SIGKILL", "Run", gone="Stop")
 
 
 @pytest.mark.skipif(find_spec("miniworld") is not None, reason="miniworld is installed")

@@ -10,6 +10,7 @@ import pytest
 from textual.widgets import OptionList
 
 import tdx
+from tdx.compare.report import Coverage
 from tdx.contracts.storage import is_contract
 from tdx.foundation.errors import TdxError
 from tdx.pipeline import Pipeline
@@ -209,11 +210,11 @@ def causes(found: Comparison) -> list[StageText]:
 def test_a_comparison_of_too_little_is_no_answer() -> None:
     freeze(*CHAIN)
     found = run(CompareContract(Pipeline.of("Pendulum-v1", *CHAIN), "contract"))
-    assert found.is_same
-    assert found.coverage.startswith("compared 3 of 3 stages, ")
-    too_little = replace(found, is_enough=False)
-    assert not too_little.is_same
-    assert heading(too_little) == f"? not comparable: {found.coverage}"
+    assert found.report.same
+    assert str(found.report.coverage).startswith("compared 3 of 3 stages, ")
+    coverage = Coverage(1, 3, 1, 9)
+    text = heading(replace(found.report, coverage=coverage))
+    assert text == "? not comparable: compared 1 of 3 stages, 1 of 9 values"
 
 
 def test_rewards_are_named_by_their_steps() -> None:

@@ -269,12 +269,12 @@ async def test_a_step_that_raises_names_the_line_and_keeps_the_history() -> None
     async with playing(env=f"{MODULE}:make_failing", make=make) as live:
         await live.press("n", "text:10", "enter")
         assert "sensor lost" in live.note
-        assert live.tab.session.state is not None
-        assert live.tab.session.state.steps == 3
+        assert live.tab.connection.state is not None
+        assert live.tab.connection.state.steps == 3
         (error,) = live.app.workspace.errors.all()
         assert "wrapped_env.py:" in str(error.problem.origin)
         await live.press("left")
-        assert live.shown < live.tab.session.state.last
+        assert live.shown < live.tab.connection.state.last
 
 
 def job() -> Job:

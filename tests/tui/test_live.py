@@ -36,7 +36,7 @@ async def steps(app: Live, count: int) -> None:
 
 def is_running(app: Live) -> bool:
     """Return True while the session makes steps by itself."""
-    state = app.tab.session.state
+    state = app.tab.connection.state
     return state is not None and state.status == "running"
 
 
@@ -46,21 +46,21 @@ async def test_session_resets_steps_runs_and_pauses() -> None:
         assert app.text("#live-values").count("step_count@1") == 1
         await app.press("s")
         assert "step 1" in app.text("#live-head")
-        assert app.tab.session.state is not None
-        assert app.tab.session.state.last == 1
+        assert app.tab.connection.state is not None
+        assert app.tab.connection.state.last == 1
         values = app.text("#live-values")
         assert "0 StepCounter" in values
         assert "reward@0" in values
         await app.press("r")
-        assert app.tab.session.state.last == 2
+        assert app.tab.connection.state.last == 2
         await app.pilot.press("space")
         await until(lambda: is_running(app) and app.player.session.tracer.steps > 10)
         await until(lambda: "pause" in app.text("#live-run"))
         await app.press("space")
-        made = app.tab.session.state.steps
+        made = app.tab.connection.state.steps
         assert made > 2
         await app.settle()
-        assert app.tab.session.state.steps == made
+        assert app.tab.connection.state.steps == made
         await steps(app, 13)
         assert app.player.session.tracer.steps == made + 13
         await app.press("n", "text:many", "enter")
@@ -90,10 +90,10 @@ async def test_runs_until_a_condition() -> None:
             assert f"until {text}" in app.text("#live-top")
             await app.press("space")
             assert app.note.startswith("■ ")
-            assert app.tab.session.state is not None
-            assert app.tab.session.state.steps > 3
+            assert app.tab.connection.state is not None
+            assert app.tab.connection.state.steps > 3
         await app.press("w", "text:no condition", "enter")
-        assert app.tab.session.stop_condition is None
+        assert app.tab.connection.stop_condition is None
         await app.press("w", "text:rewrad > 1 and done", "enter")
         assert "rewrad" in app.note
         assert "did you mean reward?" in app.note
@@ -108,7 +108,7 @@ async def test_rate_is_changed() -> None:
         await app.press("+")
         assert "30 steps/s" in app.text("#live-top")
         await app.press("-", "-")
-        assert (app.tab.session.rate, app.player.rate) == (10, 10)
+        assert (app.tab.connection.rate, app.player.rate) == (10, 10)
         await app.press(*"++++++++")
         assert "full speed" in app.text("#live-top")
 
@@ -173,10 +173,10 @@ async def test_scrubs_through_the_history() -> None:
         await app.press("right_square_bracket", "left_square_bracket", "left_square_bracket")
         assert app.shown == 0
         await app.press("end")
-        assert app.tab.session.state is not None
-        assert app.tab.session.state.follows_latest
+        assert app.tab.connection.state is not None
+        assert app.tab.connection.state.follows_latest
         await app.press("left", "s")
-        assert app.tab.session.state.follows_latest
+        assert app.tab.connection.state.follows_latest
 
 
 async def test_scrubs_with_the_mouse() -> None:
@@ -205,8 +205,8 @@ async def test_differences_of_two_steps() -> None:
         assert "1 → 4" in " ".join(app.text("#live-values").split())
         assert "Δ3" in app.text("#live-values")
         await app.press("d", "left", "left", "left", "m")
-        assert app.tab.session.state is not None
-        assert app.tab.session.state.reference is None
+        assert app.tab.connection.state is not None
+        assert app.tab.connection.state.reference is None
 
 
 async def test_shows_all_keys_or_only_written_ones() -> None:
@@ -233,7 +233,7 @@ async def test_plotting_without_values_is_refused(
     said: list[str] = []
     async with playing(COUNTED) as app:
         monkeypatch.setattr(app.tab, "notify", lambda message, **_: said.append(message))
-        app.tab.session.state = None
+        app.tab.connection.state = None
         app.tab.action_plot()  # As if the key came before the first trace.
         await app.settle()
         assert said == ["there are no values to plot yet: press s to step"]
@@ -280,13 +280,13 @@ async def test_one_env_of_a_batch_is_shown() -> None:
         assert "reward@0 1" in app.text("#live-values")
         await app.press("full_stop")
         assert "reward@0 10" in app.text("#live-values")
-        assert app.tab.session.state is not None
-        assert app.tab.session.state.row == 1
+        assert app.tab.connection.state is not None
+        assert app.tab.connection.state.row == 1
         await app.press("comma", "comma")
-        assert app.tab.session.state.row is None
+        assert app.tab.connection.state.row is None
         await app.pilot.click("#live-envs", offset=(24, 0))
         await app.settle()
-        assert app.tab.session.state.row == 1
+        assert app.tab.connection.state.row == 1
         assert "all 3" in app.text("#live-envs")
 
 
@@ -351,7 +351,7 @@ async def test_everything_can_be_clicked() -> None:
         await app.settle()
         assert app.shown == 2
         await app.pilot.click("#live-faster")
-        assert app.tab.session.rate == 30
+        assert app.tab.connection.rate == 30
         for name in ("live-n", "live-until", "live-source"):
             await app.pilot.click(f"#{name}")
             await app.pilot.pause()
@@ -472,7 +472,7 @@ async def test_session_restarts_after_an_edit_and_continues() -> None:
         app.app.workspace.select(0)
         draft = app.app.workspace.draft
         app.app.workspace.edit("remove", draft.remove(0))
-        while len(app.backend.players) < 2 or app.tab.session.state is None:
+        while len(app.backend.players) < 2 or app.tab.connection.state is None:
             await app.pilot.pause(0.02)
         assert app.player.is_running
         await app.press("space")

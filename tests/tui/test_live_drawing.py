@@ -46,7 +46,7 @@ async def test_tab_is_shown_if_a_lookup_precedes_the_layout() -> None:
         tabs, live = main.query_one(ContentSwitcher), main.query_one(LiveTab)
         await app.press("1")
         shown: list[str] = []
-        live.session.start_if_new = lambda: shown.append("live")  # type: ignore[method-assign]
+        live.connection.start_if_new = lambda: shown.append("live")  # type: ignore[method-assign]
         # After scrolling, or a refresh of a hidden widget, the next lookup computes the map again.
         # Here the lookup comes before the layout that reports what is shown.
         tabs.current = "live"

@@ -6,18 +6,19 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from textual.pilot import Pilot
 
-from tdx.pipeline import Pipeline
+from tdx.pipeline import EnvConfig, Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import ProcessBackend
 from tdx.tui.live.live_tab import LiveTab
 from tests.tui.idle import until
 
-HANGS = "tests.tui.hanging:HangsAtStep3"
-STUCK = "tests.tui.hanging:SticksAtStep3"
+HANGS = EnvConfig("tests.tui.bad_envs:FailsAt")
+STICKS = replace(HANGS, kwargs={"how": "stick"})
 
 
 def note_of(tab: LiveTab) -> str:
@@ -26,15 +27,15 @@ def note_of(tab: LiveTab) -> str:
 
 
 @asynccontextmanager
-async def opened(env: str) -> AsyncIterator[tuple[Pilot[None], LiveTab]]:
+async def opened(env: EnvConfig) -> AsyncIterator[tuple[Pilot[None], LiveTab]]:
     """Run the app with an env, at full speed, until its first reset."""
     app = TdxApp(Draft.of(Pipeline.of(env)), allow_code=True)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")
         await until(lambda: bool(app.screen.query(LiveTab)))
         tab = app.query_one(LiveTab)
-        await until(lambda: tab.session.state is not None and tab.session.state.last == 0)
-        while tab.session.rate is not None:
+        await until(lambda: tab.connection.state is not None and tab.connection.state.last == 0)
+        while tab.connection.rate is not None:
             await pilot.press("plus")
         yield pilot, tab
 
@@ -44,10 +45,10 @@ async def test_completed_steps_survive_the_kill_of_a_hanging_worker() -> None:
         await pilot.press("space")
         await until(lambda: "env.step of step 4: " in note_of(tab))
         # The three steps took less time than passes between two views.
-        await until(lambda: len(tab.session.history.cache) == 4)
+        await until(lambda: len(tab.connection.cache) == 4)
         await pilot.press("ctrl+k")
-        assert tab.session.state is not None
-        assert tab.session.state.steps == tab.session.state.last == 3
+        assert tab.connection.state is not None
+        assert tab.connection.state.steps == tab.connection.state.last == 3
         assert "are lost" not in note_of(tab)
         for index in (2, 1, 0):
             await pilot.press("left")
@@ -56,7 +57,7 @@ async def test_completed_steps_survive_the_kill_of_a_hanging_worker() -> None:
 
 
 async def test_step_is_named_even_if_no_python_code_can_run_in_the_worker() -> None:
-    async with opened(STUCK) as (pilot, tab):
+    async with opened(STICKS) as (pilot, tab):
         await pilot.press("space")
         await until(lambda: "env.step of step 4: " in note_of(tab))
         await pilot.press("ctrl+k")
@@ -69,16 +70,16 @@ async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
         await pilot.press("3")
         await until(lambda: bool(app.screen.query(LiveTab)))
         tab = app.query_one(LiveTab)
-        await until(lambda: tab.session.state is not None)
+        await until(lambda: tab.connection.state is not None)
         await pilot.press("space")
-        await until(lambda: tab.session.state is not None and tab.session.state.steps == 3)
-        await until(lambda: tab.session.connection.overdue() > 1)
+        await until(lambda: tab.connection.state is not None and tab.connection.state.steps == 3)
+        await until(lambda: tab.connection.overdue() > 1)
         await until(lambda: "Ctrl+K kills the worker" in note_of(tab))
         await pilot.press("left", "left", "v", "v")
         assert tab.panes.front == "images"
-        assert tab.session.state is not None
+        assert tab.connection.state is not None
         assert tab.panes.values.view is not None
-        assert tab.panes.values.view.index == tab.session.state.shown < 3
+        assert tab.panes.values.view.index == tab.connection.state.shown < 3
 
         backend = app.backend
         assert isinstance(backend, ProcessBackend)
@@ -86,15 +87,15 @@ async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
         await pilot.press("ctrl+k")
         assert "live" not in backend.pids()
         assert "worker killed in env.step of step 4" in note_of(tab)
-        seen = tab.session.state.shown
+        seen = tab.connection.state.shown
         await pilot.press("end")
         assert tab.panes.values.view.index > seen
         await pilot.press("s")
-        await until(lambda: tab.session.state is not None and tab.session.state.steps == 1)
+        await until(lambda: tab.connection.state is not None and tab.connection.state.steps == 1)
         assert backend.pids()["live"] != hung
 
         os.kill(backend.pids()["live"], signal.SIGKILL)
-        await until(lambda: not tab.session.connection.is_open)
+        await until(lambda: not tab.connection.is_open)
         assert "ended" in note_of(tab)
         await pilot.press("r")
-        await until(lambda: tab.session.state is not None and tab.session.state.last == 0)
+        await until(lambda: tab.connection.state is not None and tab.connection.state.last == 0)

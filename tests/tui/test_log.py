@@ -22,9 +22,8 @@ from tdx.tui.log.journal import (
     clean_lines,
 )
 from tdx.tui.log.journal import MAX_LINE_LENGTH as MOST_LENGTH
-from tests.tui.asked import Fail
+from tests.tui.asked import Fail, Print
 from tests.tui.driving import Driver, driven
-from tests.tui.printing import Print
 from tests.tui.snapshots import check_snapshots
 
 NASTY = "\x1b[31mred\x1b[0m [bold]b[/bold] \x07\x9b2J\u202egnp.\x1b]0;title\x07\x00 end\r"

@@ -32,8 +32,7 @@ from tdx.tui.live.messages import (
     SetRate,
     ShowTrace,
 )
-from tdx.tui.live.rollouts import run_session
-from tdx.tui.live.worker import LivePlayer
+from tdx.tui.live.worker import LivePlayer, run_session
 from tests.inspection.live.stages import At, pendulum, raises
 
 PENDULUM = RunSession(Pipeline.of("Pendulum-v1"), rate=None)

@@ -11,8 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
-from textual.app import App
+from textual._compositor import ChopsUpdate, Compositor
 from textual.screen import Screen
 
 from tdx.tui.compositor import PartialCompositor, use_partial_compositor
@@ -28,15 +27,11 @@ def test_compositor_of_textual_is_as_expected() -> None:
     message = "textual._compositor " + _ADAPT.format("tdx/tui/compositor.py")
     names = (
         *("cuts", "visible_widgets", "_regions_to_spans"),
-        *("render_update", "render_partial_update", "reflow"),
+        *("render_partial_update", "reflow"),
     )
     for name in names:
         assert hasattr(Compositor, name), message
     assert {"_dirty_regions", "_full_map"} <= vars(Compositor()).keys(), message
-    arguments = ["self", "full", "screen_stack", "simplify"]
-    assert parameters(Compositor.render_update) == arguments, message
-    assert callable(CompositorUpdate.render_segments), message
-    assert App()._driver is None, message
     assert parameters(Compositor.reflow) == ["self", "parent", "size"], message
     assert parameters(ChopsUpdate.__init__) == ["self", "chops", "spans", "chop_ends"], message
     screen: Screen[None] = Screen()

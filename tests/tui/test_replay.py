@@ -10,8 +10,7 @@ import torch
 
 from tdx.pipeline import Pipeline, parse_stage
 from tdx.tui.live.messages import RunSession
-from tdx.tui.live.rollouts import Rollouts
-from tdx.tui.live.worker import LivePlayer
+from tdx.tui.live.worker import LivePlayer, Rollouts
 from tests.tui.playing import Live, playing
 
 
@@ -46,7 +45,7 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
             app.note
             == "■ repeated 10 steps; differs: reward from step 1, episode_reward from step 1"
         )
-        state = app.tab.session.state
+        state = app.tab.connection.state
         assert state is not None
         assert dict(state.differences or ()) == {"reward": 1, "episode_reward": 1}
         assert "≠1" in app.text("#live-values")
@@ -124,7 +123,7 @@ async def test_branch_replays_up_to_the_shown_step() -> None:
             assert torch.equal(trace.env_tensordict["observation"], other)
         assert app.note.startswith("■ branch at step")
         await app.press("i", "text:zero", "enter", "s", "s")
-        state = app.tab.session.state
+        state = app.tab.connection.state
         assert state is not None
         assert min(dict(state.differences or ()).values()) > at
         assert branch.tracer.last is not None
@@ -164,7 +163,7 @@ async def test_a_chain_that_fails_keeps_the_rollout_for_the_next_edit() -> None:
         before = rewards(app)
         workspace = app.app.workspace
         workspace.edit("edit", workspace.draft.replace(0, parse_stage("RewardScaling")))
-        while app.tab.session.connection.is_open or "✕" not in app.note:
+        while app.tab.connection.is_open or "✕" not in app.note:
             await app.pilot.pause(0.02)
         await edit(app, 0, "RewardScaling(0.0, 3.0)")
         assert rewards(app) == pytest.approx([3 * each for each in before])

@@ -11,8 +11,8 @@ import pytest
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.pipeline import EnvConfig, Pipeline
-from tdx.pipeline.editing import Draft
-from tdx.pipeline.editing.stack_draft import FIRST_NUMBER, StackDraft, StackFacts, Wrapper
+from tdx.pipeline.draft import FIRST_WRAPPER_NUMBER, Draft
+from tdx.pipeline.stack_facts import StackFacts, Wrapper
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
 from tdx.tui.live.messages import (
@@ -177,11 +177,15 @@ def test_the_env_is_created_once_while_its_chain_is_inspected() -> None:
     cache.close()
 
 
-def test_a_stack_draft_keeps_disabled_stages_of_the_pipeline() -> None:
+def test_a_draft_with_wrappers_keeps_disabled_stages_of_the_pipeline() -> None:
     draft = Draft.of(Pipeline.of(MAKE, "RewardSum")).toggle(0)
     facts = StackFacts(MAKE, "gymnasium", (Wrapper("TimeLimit"), Wrapper("ClipAction")))
-    shown = StackDraft.around(draft, facts)
-    assert [stage.number for stage in shown.stages] == [FIRST_NUMBER, FIRST_NUMBER + 1, 0]
+    shown = draft.around(facts)
+    assert [stage.number for stage in shown.stages] == [
+        FIRST_WRAPPER_NUMBER,
+        FIRST_WRAPPER_NUMBER + 1,
+        0,
+    ]
     assert shown.pipeline() == draft.pipeline()
     assert shown.toggle(2).edited() == draft.toggle(0)
     assert shown.move(0, 1).edited() is None

@@ -6,6 +6,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,7 @@ from tdx.foundation.errors import ArgumentError, PipelineError
 if TYPE_CHECKING:
     from tdx.cli.views.check import FixEntries
     from tdx.inspection.check_report import CheckReport
+    from tdx.inspection.dataset_check import DatasetFacts
     from tdx.inspection.fixes import FixedPipeline
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
@@ -118,6 +120,16 @@ Against = Annotated[
     ),
 ]
 
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATASET",
+        help="Compare the statistics of a policy checkpoint with a LeRobot dataset.",
+        rich_help_panel=_RULES,
+    ),
+]
+
 Evaluation = Annotated[
     bool,
     typer.Option(
@@ -141,6 +153,7 @@ def check(
     unsafe_fixes: UnsafeFixes = False,
     evaluation: Evaluation = False,
     against: Against = None,
+    data: Data = None,
     verbose: Verbose = False,
 ) -> int:
     """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
@@ -152,9 +165,10 @@ def check(
 
     tdx check pendulum.yaml --diff --unsafe-fixes
     """
-    from tdx.cli.pipelines import read_source, with_target
+    from tdx.cli.pipelines import find_checkpoint, read_source, with_target
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
+    from tdx.stacks.checkpoints import is_dataset
 
     if against is not None:
         from tdx.cli.commands.contracts import check_against
@@ -166,6 +180,30 @@ def check(
                 f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
             )
         return check_against(pipeline, against, output.output, evaluation=evaluation)
+    if pipeline.target is not None and is_dataset(pipeline.target):
+        from tdx.inspection.dataset_check import check_dataset
+
+        chosen = split_list(select), split_list(ignore)
+        checked = check_dataset(_facts(pipeline.target), *chosen)
+        _write_report(checked, (), output, None, None, verbose=verbose)
+        return checked.exit_code(strict=strict)
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection.checkpoint_check import check_checkpoint
+
+        given = {"--policy": policy, "--diff": diff, "--fix": fix, "--eval": evaluation}
+        for option in (name for name, value in given.items() if value):
+            raise ArgumentError(f"{option} does not apply to a policy checkpoint")
+        chosen = split_list(select), split_list(ignore)
+        if data is None:
+            checked = check_checkpoint(checkpoint, *chosen)
+        else:
+            from tdx.inspection.dataset_check import check_against_data
+
+            checked = check_against_data(checkpoint, _facts(data), *chosen)
+        _write_report(checked, (), output, None, None, verbose=verbose)
+        return checked.exit_code(strict=strict)
+    if data is not None:
+        raise ArgumentError("--data needs a policy checkpoint", hint="tdx check FOLDER --data DATA")
     options = with_target(pipeline)
     config, source = read_source(options)
     rules = _rules(config, select, ignore)
@@ -196,6 +234,19 @@ def check(
     changes = None if fixes is None else fixes.output(fix=fix)
     _write_report(report, rules, output, changes, text, verbose=verbose)
     return report.exit_code(strict=strict)
+
+
+def _facts(path: str) -> DatasetFacts:
+    """Read a dataset, and compute the statistics of its data."""
+    from tdx.cli.progress import activity_on
+    from tdx.inspection.dataset_check import DatasetFacts
+    from tdx.stacks.checkpoints import read_dataset
+    from tdx.stacks.checkpoints.dataset import compute_statistics
+
+    dataset = read_dataset(path)
+    with activity_on(sys.stderr) as show:
+        progress = None if show is None else partial(show, "reading steps")
+        return DatasetFacts(dataset, compute_statistics(dataset, on_progress=progress))
 
 
 def _rules(
@@ -344,7 +395,7 @@ class Fixes:
         original_text = "" if file is None else file.text
         if file is not None:
             for _, fix in result.fixes:
-                fix.apply(file)
+                file.write(fix.apply(file.draft))
         return cls(result, file, original_text)
 
     def write(self) -> Pipeline:

@@ -22,7 +22,7 @@ from tdx.cli.options import (
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
-    from tdx.contracts import Contract, ContractReport
+    from tdx.contracts import ContractReport
     from tdx.stacks import Stack
 
 Out = Annotated[str, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write.")]
@@ -57,9 +57,9 @@ def freeze(
     """
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views import count_text
+    from tdx.compare.model import DEFAULT_PARTS
     from tdx.contracts import freeze as freeze_stack
     from tdx.contracts import save_contract
-    from tdx.contracts.model import DEFAULT_PARTS
     from tdx.contracts.storage import check_target
 
     check_target(Path(out), force=force)
@@ -142,25 +142,22 @@ def diff_stacks(
     Returns:
         The exit code.
     """
-    from tdx.cli.html.report import contract_page
+    from tdx.cli.html import html_page
     from tdx.cli.output import check_target, write_file, write_view
-    from tdx.cli.views.comparisons import contract_view
+    from tdx.cli.views.comparisons import contract_view, side_by_side_blocks
 
     if html is not None:
         check_target(html, force=force)
-    contract, target, report = _compare_sides(a, b, seed, allow_code=allow_code)
+    report = _compare_sides(a, b, seed, allow_code=allow_code)
     if html is not None:
-        write_file(html, contract_page(contract, target, report), force=force)
+        write_file(html, html_page(side_by_side_blocks(report)), force=force)
         print(f"wrote {html}", file=sys.stderr)
     write_view(contract_view(report), output)
     return report.exit_code
 
 
-def _compare_sides(
-    a: str, b: str, seed: int | None, *, allow_code: bool
-) -> tuple[Contract, Contract | None, ContractReport]:
-    from tdx.contracts import freeze, load_contract
-    from tdx.contracts.check import compare_target
+def _compare_sides(a: str, b: str, seed: int | None, *, allow_code: bool) -> ContractReport:
+    from tdx.contracts import check_contract, freeze, load_contract
     from tdx.contracts.storage import is_contract
 
     with ExitStack() as opened:
@@ -175,8 +172,7 @@ def _compare_sides(
                 )
             raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
         stack = opened.enter_context(_open(b, allow_code))
-        report, target = compare_target(stack, contract, b, reference=a)
-    return contract, target, report
+        return check_contract(stack, contract, b, reference=a)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.inspection.diff import DiffSide
+    from tdx.stacks.checkpoints import Checkpoint
 
 
 class ImageFormat(StrEnum):
@@ -70,6 +71,15 @@ Words = Annotated[
     ),
 ]
 Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
+Samples = Annotated[
+    str | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="Samples for the processors of a robot policy: arrays [N, ...] by key in .npz or "
+        ".safetensors; drawn by default.",
+    ),
+]
 StateSteps = Annotated[
     int, integer_option("--steps", 0, "Number of random steps before the state is read.")
 ]
@@ -109,16 +119,22 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
     if stages and changes:
         raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection.checkpoint_report import checkpoint_calls, inspect_checkpoint
+
+        report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)
+        write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
+        return
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
-        calls = stack.calls
+        calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
@@ -182,6 +198,7 @@ def inspect_values(
     steps: Steps = 1,
     policy: PolicyName = None,
     each: Each = False,
+    samples: Samples = None,
 ) -> None:
     """Reset and step an env, and show the values that each stage writes.
 
@@ -193,11 +210,30 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
+    from tdx.cli.pipelines import (
+        find_checkpoint,
+        load_stack_policy,
+        open_stack,
+        read_pipeline,
+    )
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
 
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection import checkpoint_values
+        from tdx.inspection.checkpoint_report import checkpoint_calls
+
+        seed = pipeline.seed or 0
+        drawn = checkpoint_values.draw_samples(checkpoint, steps, seed)
+        given = drawn if samples is None else checkpoint_values.read_samples(samples)[:steps]
+        report = checkpoint_values.checkpoint_values(checkpoint, given)
+        write_view(values_view(report, checkpoint_calls(checkpoint)), output)
+        if report.error is not None:
+            raise report.error
+        return
+    if samples is not None:
+        raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         actor = load_stack_policy(policy, config, stack, steps, allow_code=pipeline.allow_code)
@@ -230,11 +266,20 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
 
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection.checkpoint_report import checkpoint_calls
+        from tdx.inspection.checkpoint_values import checkpoint_state
+
+        if load is not None or export is not None or steps:
+            raise ArgumentError("--steps, --load and --export do not apply to a policy checkpoint")
+        view = state_view(checkpoint_state(checkpoint), checkpoint_calls(checkpoint))
+        write_view(view, output)
+        return
     if export is not None:
         check_replaceable(export, force=force)
     config = read_pipeline(pipeline)
@@ -341,6 +386,17 @@ def diff(
     from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
 
+    if (checkpoints := _checkpoints(a, b)) is not None:
+        from tdx.inspection.checkpoint_diff import compare_checkpoints
+
+        if steps is not None or seed is not None or html is not None:
+            raise ArgumentError(
+                "--steps, --seed and --html do not apply to policy checkpoints",
+                hint="leave them out: both run on one drawn sample",
+            )
+        report = compare_checkpoints(*checkpoints)
+        write_view(diff_view(report), output)
+        return ExitCode.OK if report.same else ExitCode.FINDINGS
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
     if html is not None or any(is_code(each) or is_contract(each) for each in (a, b)):
@@ -368,6 +424,21 @@ def diff(
         report = compare_pipelines(*sides, steps=steps, seed=seed or 0)
     write_view(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
+
+
+def _checkpoints(a: str, b: str) -> tuple[Checkpoint, Checkpoint] | None:
+    """Read two policy checkpoints; ``None`` if neither side is one."""
+    from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
+
+    kinds = [is_checkpoint(side) for side in (a, b)]
+    if not any(kinds):
+        return None
+    if not all(kinds):
+        raise ArgumentError(
+            f"{b if kinds[0] else a} is not a policy checkpoint, and {a if kinds[0] else b} is one",
+            hint="compare two checkpoints",
+        )
+    return read_checkpoint(a), read_checkpoint(b)
 
 
 def _pipeline_side(path: str, allow_code: bool) -> DiffSide:

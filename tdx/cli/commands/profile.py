@@ -28,7 +28,7 @@ from tdx.cli.profile_runs import (
     subject_of,
     try_advice,
 )
-from tdx.cli.sweep_runs import On, Sweeps, Workers, check_engine, show_sweep
+from tdx.cli.sweep_runs import On, Sweeps, show_sweep
 from tdx.foundation.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -242,7 +242,6 @@ def profile(
     advice: Advices = False,
     sweep: Sweeps = None,
     on: On = None,
-    workers: Workers = None,
     sync: Sync = False,
     all_wrappers: AllWrappers = False,
     dry_run: DryRun = False,
@@ -288,10 +287,11 @@ def profile(
         request = replace(request, as_stack=True)
     others: dict[str, Any] = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
     others |= {"--dry-run": dry_run, "--fail-if": fail_if}
-    check_engine(sweep, on, workers)
+    if on is not None and not sweep:
+        raise ArgumentError("--on needs --sweep", hint="add --sweep num_envs=1,8")
     if sweep:
         _refuse("--sweep", files, others | {"--calibrate": calibrate}, kept="--html")
-        return show_sweep(request, sweep, on, workers, files, output)
+        return show_sweep(request, sweep, on, files, output)
     if calibrate:
         _refuse("--calibrate", files, others)
         return _calibrate(request, output)
@@ -348,7 +348,7 @@ def _measure(
     files.write(result, extras)
     if not files.use_stdout:
         write_view(profile_view(result, layout, extras), output)
-    raise_error(INTERRUPTED if any(each.interrupted for _, each in advised) else error)
+    raise_error(INTERRUPTED if any(each.interrupted for each in advised) else error)
     return ExitCode.FINDINGS if extras.failed else ExitCode.OK
 
 
@@ -412,7 +412,7 @@ def profile_compare(
 
     limits = parse_limits(fail_if or ())
     result = compare_profiles(read_profile(before), read_profile(after), limits, force=force)
-    write_view(comparison_view(result, limits, before, after), output)
+    write_view(comparison_view(result, before, after), output)
     return ExitCode.FINDINGS if result.failures else ExitCode.OK
 
 

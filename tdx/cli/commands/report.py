@@ -122,7 +122,7 @@ def _report_text(
     on_progress: OnProgress | None,
 ) -> str:
     """Measure the cost, and return the report as HTML or Markdown."""
-    from tdx.cli.html.report import report_page
+    from tdx.cli.html import html_page
     from tdx.cli.output import markdown
     from tdx.cli.views.report import report_blocks
     from tdx.profiling.context import profile_stack
@@ -135,9 +135,8 @@ def _report_text(
     profile = profile_stack(stack, plan) if env is None else profile_env(env, plan=plan)
     if profile.modes[-1].error == "interrupted":
         raise KeyboardInterrupt
-    if kind is ReportFormat.MD:
-        return markdown(report_blocks(report, profile, command))
-    return report_page(report, profile, command)
+    blocks = list(report_blocks(report, profile, command))
+    return markdown(blocks) if kind is ReportFormat.MD else html_page(blocks)
 
 
 COMMANDS: Functions = {

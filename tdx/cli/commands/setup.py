@@ -42,7 +42,7 @@ _LIST = "list"
 def _complete_kind(incomplete: str) -> list[tuple[str, str]]:
     from tdx.cli.documents import DOCUMENTS
 
-    kinds = {_LIST: "all kinds"} | {name: command for name, (command, _) in DOCUMENTS.items()}
+    kinds = {_LIST: "all kinds", **DOCUMENTS}
     return [(name, text) for name, text in kinds.items() if name.startswith(incomplete)]
 
 
@@ -331,7 +331,7 @@ def schema(output: OutputOptions, kind: OutputKind = None) -> None:
         from tdx.cli.output import write_view
         from tdx.cli.views.setup import kinds_view
 
-        write_view(kinds_view({name: command for name, (command, _) in DOCUMENTS.items()}), output)
+        write_view(kinds_view(DOCUMENTS), output)
     else:
         sys.stdout.write(json_text(document_schema(kind), sys.stdout, indent=2))
 

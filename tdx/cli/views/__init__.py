@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
-from tdx.foundation.text import escape_control_characters
+from tdx.foundation.serialization import Result
+from tdx.foundation.text import display_width, escape_control_characters
+
+UNLIMITED = 10_000
+"""Columns of a pipe and of a page, where nothing is cut or wrapped."""
+GAP = 2
+"""Columns between two columns of a table."""
 
 Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "title", "heading"]
 
@@ -31,10 +38,15 @@ class Column:
     Args:
         title: Heading.
         fixed: If True, its cells are not wrapped in a narrow terminal.
+        is_number: If True, its cells are right-aligned.
+        importance: A narrow terminal lacks the least important columns. Infinite: it never lacks
+            this one.
     """
 
     title: str = ""
     fixed: bool = False
+    is_number: bool = False
+    importance: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,34 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
 
+    @property
+    def widths(self) -> list[int]:
+        """Columns of the terminal that each column takes if no cell is wrapped."""
+        texts = zip(
+            [column.title for column in self.columns],
+            *([cell.text for cell in row] for row in self.rows),
+            strict=True,
+        )
+        return [max(map(display_width, column)) for column in texts]
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal that the table takes if no cell is wrapped."""
+        widths = self.widths
+        return sum(widths) + GAP * (len(widths) - 1)
+
+    def narrowed(self, width: int) -> Table:
+        """Return the table without the columns that a terminal has no place for."""
+        table = self
+        while table.width > width:
+            least = min(column.importance for column in table.columns)
+            if math.isinf(least):
+                break
+            kept = [index for index, c in enumerate(table.columns) if c.importance > least]
+            rows = [[row[index] for index in kept] for row in table.rows]
+            table = Table([table.columns[index] for index in kept], rows)
+        return table
+
 
 @dataclass(frozen=True, slots=True)
 class Heading:
@@ -52,12 +92,12 @@ class Heading:
     Args:
         text: Heading.
         aside: Dimmed text after it.
-        level: 1 for the title of the page, 2 for a section.
+        level: 1 for the title of the page, 2 for a section, 3 for a part of a section.
     """
 
     text: str
     aside: str = ""
-    level: Literal[1, 2] = 2
+    level: Literal[1, 2, 3] = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,57 +128,167 @@ class Code:
     excerpt: bool = False
 
 
-Block = Table | Heading | Paragraph | Code
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that HTML shows on demand; the other formats show them below their summary.
+
+    Args:
+        summary: Title of the blocks.
+        blocks: Tables, texts and code.
+    """
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture of a :class:`Gallery`.
+
+    Args:
+        source: Content of a PNG file, or a function that draws an SVG image; it returns an empty
+            string if there is nothing to draw.
+        caption: Text below the picture.
+    """
+
+    source: bytes | Callable[[], str]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """Pictures, which only HTML shows.
+
+    Args:
+        pictures: Pictures, side by side if there is space. Without any, the gallery is not shown.
+        heading: Heading above them.
+        text: Text above them.
+    """
+
+    pictures: Sequence[Picture]
+    heading: Heading | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fluid:
+    """Blocks that depend on the width of the terminal.
+
+    Args:
+        layout: Returns the blocks for a number of columns, :data:`UNLIMITED` outside of terminals.
+    """
+
+    layout: Callable[[int], Iterable[Block]]
+
+
+Block = Table | Heading | Paragraph | Code | Fold | Gallery | Fluid
+TextBlock = Table | Heading | Paragraph | Code
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """A result for all output formats.
 
-    ``records`` contains the items of the lists in ``data`` with the same values, flat instead of
-    nested. The rest of ``data`` describes the whole result. An output format creates only what it
-    shows.
+    The records contain the items of the lists in the result with the same values, flat instead of
+    nested. The rest of the result describes the whole. An output format creates only what it shows.
 
     Args:
         kind: Kind of the result in JSON.
-        data: Returns the complete result as plain data, for json.
-        records: Returns rows as plain data, for jsonl and csv.
-        blocks: Layout for a width in columns, for table and md.
+        result: The result, or a function that returns it as plain data, for json.
+        blocks: Returns the layout, for table, md and HTML.
+        records: Returns the rows for jsonl and csv. ``None``: the result is the only one.
+        calls: Each stage of the chain in the ``--t`` grammar, for a result about a chain.
         names: Columns of csv if there are no records.
     """
 
     kind: str
-    data: Callable[[], Mapping[str, Any]]
-    records: Callable[[], Iterable[Mapping[str, Any]]]
-    blocks: Callable[[int], Sequence[Block]]
+    result: Result | Callable[[], Mapping[str, Any]]
+    blocks: Callable[[], Iterable[Block]]
+    records: Callable[[], Iterable[Result | Mapping[str, Any]]] | None = None
+    calls: Sequence[str] | None = None
     names: Sequence[str] = ()
 
+    def data(self) -> Mapping[str, Any]:
+        """Return the whole result as plain data."""
+        result = self.result
+        data = dict(result.to_dict() if isinstance(result, Result) else result())
+        if self.calls is None:
+            return data
+        stages: list[dict[str, Any]] = data.setdefault("stages", [{} for _ in self.calls])
+        for index, (stage, call) in enumerate(zip(stages, self.calls, strict=True)):
+            stage.update(StageCall(stage=index, transform=call.partition("(")[0], call=call))
+        return data
 
-def escape_blocks(blocks: Sequence[Block]) -> list[Block]:
-    """Return blocks with control and bidirectional characters escaped.
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """Yield each record as plain data."""
+        for record in [self.data()] if self.records is None else self.records():
+            yield record.to_dict() if isinstance(record, Result) else record
+
+
+class StageCall(TypedDict):
+    """JSON entries of each stage of a chain."""
+
+    stage: int
+    transform: str
+    call: str
+
+
+def first_that_fits(*layouts: Callable[[], Iterable[Block]]) -> Fluid:
+    """Return the first of several layouts whose tables fit into the terminal, or the last one."""
+
+    def layout(width: int) -> Iterable[Block]:
+        *wide, narrow = layouts
+        for create in wide:
+            blocks = list(create())
+            if all(block.width <= width for block in blocks if isinstance(block, Table)):
+                return blocks
+        return narrow()
+
+    return Fluid(layout)
+
+
+def resolve(blocks: Iterable[Block], width: int) -> Iterator[Block]:
+    """Yield blocks for a width, without those that depend on it."""
+    for block in blocks:
+        if isinstance(block, Fluid):
+            yield from resolve(block.layout(width), width)
+        else:
+            yield block
+
+
+def text_blocks(blocks: Iterable[Block], width: int) -> list[TextBlock]:
+    """Return what a terminal and Markdown show of blocks.
+
+    Control and bidirectional characters are escaped.
 
     Args:
         blocks: Blocks with untrusted text: env ids, keys, messages of libraries.
+        width: Columns of the terminal.
     """
-    return [_escape_block(block) for block in blocks]
-
-
-def _escape_block(block: Block) -> Block:
-    match block:
-        case Heading():
-            aside = escape_control_characters(block.aside)
-            return replace(block, text=escape_control_characters(block.text), aside=aside)
-        case Paragraph():
-            return replace(block, cells=_escape_cells(block.cells))
-        case Code():
-            return replace(block, text=escape_control_characters(block.text, keep="\n\t"))
-        case Table():
-            titles = [escape_control_characters(column.title) for column in block.columns]
-            columns = [
-                replace(column, title=title)
-                for column, title in zip(block.columns, titles, strict=True)
-            ]
-            return Table(columns, [_escape_cells(row) for row in block.rows])
+    shown: list[TextBlock] = []
+    for block in resolve(blocks, width):
+        match block:
+            case Heading():
+                text, aside = map(escape_control_characters, (block.text, block.aside))
+                shown.append(replace(block, text=text, aside=aside))
+            case Paragraph():
+                shown.append(replace(block, cells=_escape_cells(block.cells)))
+            case Code():
+                text = escape_control_characters(block.text, keep="\n\t")
+                shown.append(replace(block, text=text))
+            case Table():
+                columns = [
+                    replace(column, title=escape_control_characters(column.title))
+                    for column in block.columns
+                ]
+                shown.append(Table(columns, [_escape_cells(row) for row in block.rows]))
+            case Fold():
+                if inner := text_blocks(block.blocks, width):
+                    summary = escape_control_characters(block.summary)
+                    shown += [Paragraph([Cell(f"{summary}:", "dim")]), *inner]
+            case Gallery() | Fluid():
+                pass
+    return shown
 
 
 def _escape_cells(cells: Sequence[Cell]) -> list[Cell]:
@@ -189,27 +339,6 @@ def change_text(before: str, after: str) -> str:
 def fact(title: str, text: str, style: Style = "") -> Paragraph:
     """Return an indented line of a title and a text."""
     return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
-
-
-class StageCall(TypedDict):
-    """JSON entries of each stage of a chain."""
-
-    stage: int
-    transform: str
-    call: str
-
-
-def add_calls(data: dict[str, Any], calls: Sequence[str]) -> dict[str, Any]:
-    """Add the stages of a chain to a document about it, or their calls to its stages.
-
-    Args:
-        data: The document, which is changed.
-        calls: Each stage in the ``--t`` grammar.
-    """
-    stages: list[dict[str, Any]] = data.setdefault("stages", [{} for _ in calls])
-    for index, (stage, call) in enumerate(zip(stages, calls, strict=True)):
-        stage.update(StageCall(stage=index, transform=call.partition("(")[0], call=call))
-    return data
 
 
 def stage_list(calls: Sequence[str]) -> list[Paragraph]:

@@ -4,45 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     Block,
     Cell,
     Code,
     Column,
+    Fluid,
     Heading,
     Paragraph,
     Table,
     View,
     count_text,
+    first_that_fits,
 )
 from tdx.cli.views.specs import spec_table
-from tdx.pipeline.transform_info import strip_markup
+from tdx.foundation.serialization import Entries, Entry, Result, to_plain
+from tdx.pipeline.transform_info import Parameter, TransformInfo, Type, strip_markup
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.inspection.envs import EnvDetails
     from tdx.inspection.transform_example import TransformExample
-    from tdx.pipeline.transform_info import Parameter, TransformInfo
-
-
-class EnvEntries(TypedDict):
-    """JSON entries of an env in a list."""
-
-    id: str
-    package: str
-    installed: bool
-    hint: str | None
-    replaced_by: str | None
-
-
-class EnvsEntries(TypedDict):
-    """JSON entries of a list of envs."""
-
-    search: str
-    envs: list[EnvEntries]
 
 
 def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
@@ -52,18 +38,8 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         envs: Envs to show.
         search: Words of the search.
     """
-    records: list[EnvEntries] = [
-        {
-            "id": env.id,
-            "package": env.package,
-            "installed": env.installed,
-            "hint": env.hint,
-            "replaced_by": env.replaced_by,
-        }
-        for env in envs
-    ]
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         if not envs:
             return [_no_match("env", search), *_missing_packages()]
         has_notes = any(env.hint or env.replaced_by for env in envs)
@@ -79,7 +55,11 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         return [Table([Column(title) for title in titles], rows)]
 
     names = ("id", "package", "installed", "hint", "replaced_by")
-    return View("envs", lambda: {"search": search, "envs": records}, lambda: records, blocks, names)
+
+    def data() -> dict[str, Any]:
+        return {"search": search, "envs": to_plain(envs)}
+
+    return View("envs", data, blocks, lambda: envs, names=names)
 
 
 def _env_note(env: RegisteredEnv) -> str:
@@ -91,14 +71,14 @@ def _env_note(env: RegisteredEnv) -> str:
 def env_view(details: EnvDetails) -> View:
     """Lay out the description of an env."""
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         aside = f"{details.package}  {details.entry_point}"
         facts = [[Cell(name, "dim"), Cell(text)] for name, text in _env_facts(details)]
         shown: list[Block] = [
             Heading(details.id, aside, level=1),
             Table([Column(fixed=True), Column()], facts),
             Heading("specs"),
-            spec_table(details.specs, width),
+            spec_table(details.specs),
         ]
         if details.arguments:
             rows = [
@@ -109,7 +89,7 @@ def env_view(details: EnvDetails) -> View:
             shown += [Heading("arguments", "for --env-kwargs"), Table(columns, rows)]
         return shown
 
-    return View("env", details.to_dict, lambda: [details.to_dict()], blocks)
+    return View("env", details, blocks)
 
 
 def _env_facts(details: EnvDetails) -> Iterator[tuple[str, str]]:
@@ -131,21 +111,20 @@ def _env_facts(details: EnvDetails) -> Iterator[tuple[str, str]]:
     yield "render modes", f"{modes}{rate}" if modes else "none"
 
 
-class TransformRow(TypedDict):
-    """JSON entries of a transform in a list."""
+@dataclass(frozen=True, slots=True)
+class TransformRow(Result):
+    """A transform in a list.
 
-    name: str
-    category: str
-    time_behavior: str
-    summary: str
-    signature: str
+    Args:
+        info: Catalog entry.
+    """
 
+    json_entries: ClassVar[Entries] = tuple(
+        Entry(name, f"info.{name}")
+        for name in ("name", "category", "time_behavior", "summary", "signature")
+    )
 
-class TransformsEntries(TypedDict):
-    """JSON entries of a list of transforms."""
-
-    search: str
-    transforms: list[TransformRow]
+    info: TransformInfo
 
 
 def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
@@ -155,40 +134,34 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
         infos: Transforms, grouped by category.
         search: Words of the search.
     """
-    records: list[TransformRow] = [
-        {
-            "name": info.name,
-            "category": info.category,
-            "time_behavior": info.time_behavior,
-            "summary": info.summary,
-            "signature": info.signature,
-        }
-        for info in infos
-    ]
+    transforms = [TransformRow(info) for info in infos]
 
-    def blocks(width: int) -> list[Block]:
-        return [_transforms_table(infos, width)] if infos else [_no_match("transform", search)]
+    def blocks() -> list[Block]:
+        return [Fluid(partial(_transforms, infos))] if infos else [_no_match("transform", search)]
 
     names = ("name", "category", "time_behavior", "summary", "signature")
-    data = {"search": search, "transforms": records}
-    return View("transforms", lambda: data, lambda: records, blocks, names)
+
+    def data() -> dict[str, Any]:
+        return {"search": search, "transforms": to_plain(transforms)}
+
+    return View("transforms", data, blocks, lambda: transforms, names=names)
 
 
-def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
+def _transforms(infos: Sequence[TransformInfo], width: int) -> list[Block]:
     rows = [
         [Cell(category, "dim"), Cell(info.name, "name"), Cell(strip_markup(info.summary))]
         for category, info in zip(_category_titles(infos), infos, strict=True)
     ]
     columns = [Column("category", fixed=True), Column("name", fixed=True), Column("summary")]
     wide = Table(columns, rows)
-    if table_width(wide) <= width or width >= 90:
-        return wide
+    if wide.width <= width or width >= 90:
+        return [wide]
     rows = []
     for category, info in zip(_category_titles(infos), infos, strict=True):
         if category:
             rows.append([Cell(category, "dim"), Cell("")])
         rows.append([Cell(f"  {info.name}", "name"), Cell(strip_markup(info.summary))])
-    return Table([Column(fixed=True), Column()], rows)
+    return [Table([Column(fixed=True), Column()], rows)]
 
 
 def _category_titles(infos: Sequence[TransformInfo]) -> Iterator[str]:
@@ -218,24 +191,47 @@ def _no_match(noun: str, search: str) -> Paragraph:
     return Paragraph([Cell(f"no {noun} matches {search!r}" if search else f"no {noun}s", "dim")])
 
 
-class ArgumentEntries(TypedDict):
-    """JSON entries of an argument; type and default are Python source."""
-
-    name: str
-    type: str
-    words: str
-    default: str | None
-    required: bool
-    parameter_kind: str
-    help: str
+def _words(kind: Type) -> str:
+    return kind.words()
 
 
-class TransformEntries(TransformRow):
-    """JSON entries of the documentation of a transform."""
+@dataclass(frozen=True, slots=True)
+class ArgumentRow(Result):
+    """An argument of a transform; type and default are Python source.
 
-    module: str
-    doc: str
-    arguments: list[ArgumentEntries]
+    Args:
+        parameter: The argument.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("name", "parameter.name"), Entry("type", "parameter.annotation")),
+        Entry("words", "parameter.type", _words),
+        *(Entry("default", "parameter.default"), Entry("required", "parameter.required")),
+        *(Entry("parameter_kind", "parameter.kind"), Entry("help", "parameter.help")),
+    )
+
+    parameter: Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class TransformDocument(Result):
+    """The documentation of a transform.
+
+    Args:
+        info: Catalog entry.
+        arguments: Its arguments.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(
+            Entry(name, f"info.{name}")
+            for name in ("name", "category", "time_behavior", "module", "signature", "summary")
+        ),
+        *(Entry("doc", "info.doc"), "arguments"),
+    )
+
+    info: TransformInfo
+    arguments: tuple[ArgumentRow, ...]
 
 
 def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
@@ -245,44 +241,24 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
         info: Catalog entry.
         example: Specs before and after the transform on an example env.
     """
-    arguments = [_argument(parameter) for parameter in info.parameters]
-    data = {
-        "name": info.name,
-        "category": info.category,
-        "time_behavior": info.time_behavior,
-        "module": info.module,
-        "signature": info.signature,
-        "summary": info.summary,
-        "doc": info.doc,
-        "arguments": arguments,
-        "example": example.to_dict() if example else None,
-    }
+    arguments = tuple(ArgumentRow(parameter) for parameter in info.parameters)
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading(info.name, f"{info.category}, {info.time_behavior}", level=1)
         return [
             head,
             *(Paragraph([Cell(text)]) for text in paragraphs(info.doc)),
-            *_arguments(info, width),
-            *_example(example, width),
+            *_arguments(info),
+            *_example(example),
         ]
 
-    return View("transform", lambda: data, lambda: arguments, blocks)
+    def data() -> dict[str, Any]:
+        return {**TransformDocument(info, arguments).to_dict(), "example": to_plain(example)}
+
+    return View("transform", data, blocks, lambda: arguments)
 
 
-def _argument(parameter: Parameter) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "type": parameter.annotation,
-        "words": parameter.type.words(),
-        "default": parameter.default,
-        "required": parameter.required,
-        "parameter_kind": parameter.kind,
-        "help": parameter.help,
-    }
-
-
-def _arguments(info: TransformInfo, width: int) -> list[Block]:
+def _arguments(info: TransformInfo) -> list[Block]:
     if not info.parameters:
         return [Paragraph([Cell("no arguments", "dim")])]
     rows = [
@@ -296,10 +272,8 @@ def _arguments(info: TransformInfo, width: int) -> list[Block]:
     ]
     titles = ("argument", "type", "default", "meaning")
     table = Table([Column(title) for title in titles], rows)
-    if table_width(table) <= width:
-        return [Heading("arguments"), table]
-    blocks = [block for parameter in info.parameters for block in _narrow_argument(parameter)]
-    return [Heading("arguments"), *blocks]
+    narrow = [block for parameter in info.parameters for block in _narrow_argument(parameter)]
+    return [Heading("arguments"), first_that_fits(lambda: [table], lambda: narrow)]
 
 
 def _narrow_argument(parameter: Parameter) -> Iterator[Paragraph]:
@@ -314,7 +288,7 @@ def _type(parameter: Parameter) -> str:
     return (parameter.annotation or "any").replace("NestedKey", "key")
 
 
-def _example(example: TransformExample | None, width: int) -> list[Block]:
+def _example(example: TransformExample | None) -> list[Block]:
     if example is None:
         return []
     from tdx.cli.views.specs import comparison_table
@@ -323,7 +297,7 @@ def _example(example: TransformExample | None, width: int) -> list[Block]:
     return [
         Heading("example", example.command or ""),
         *code,
-        comparison_table(example.changes, width, sides=("before", "after")),
+        comparison_table(example.changes, sides=("before", "after")),
     ]
 
 

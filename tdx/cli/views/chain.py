@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.output import mermaid_label
 from tdx.cli.views import (
     NONE,
     Block,
     Cell,
     Column,
+    Fluid,
     Heading,
     Paragraph,
     Style,
     Table,
     View,
-    add_calls,
     change_text,
     count_text,
+    first_that_fits,
     stage_list,
 )
 from tdx.cli.views.graph import graph_blocks
@@ -26,8 +27,8 @@ from tdx.cli.views.specs import spec_columns
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.chain import KeyFlow, StageFlow
 from tdx.inspection.chain_report import ChainReport
-from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
+from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 
 _LANES = ("forward", "inverse")
 _STAGE_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")
@@ -42,21 +43,25 @@ def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False
         graph: Draw the chain as a diagram instead of a table.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         if not report.stages:
             return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
         if graph:
-            return [_head(report), *graph_blocks(report, calls, width)]
-        for whole in (True, False):
-            table = _stage_table(report, _texts(report, whole=whole))
-            if table_width(table) <= width:
-                return [_head(report), *stage_list(calls), table]
-        return [_head(report), *_narrow_stages(report, calls)]
+            return [_head(report), Fluid(lambda width: graph_blocks(report, calls, width))]
 
-    return View("chain", data, lambda: _stage_records(report, calls), blocks)
+        def wide(*, whole: bool) -> list[Block]:
+            return [*stage_list(calls), _stage_table(report, _texts(report, whole=whole))]
+
+        return [
+            _head(report),
+            first_that_fits(
+                lambda: wide(whole=True),
+                lambda: wide(whole=False),
+                lambda: _narrow_stages(report, calls),
+            ),
+        ]
+
+    return View("chain", report, blocks, lambda: _stage_records(report, calls), calls)
 
 
 def _head(report: ChainReport) -> Heading:
@@ -211,18 +216,16 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(lineage.to_dict(), calls)
-
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading(lineage.env, _version_count(lineage), level=1)
-        for whole in (True, False):
-            table = _version_table(lineage.versions, whole=whole)
-            if table_width(table) <= width:
-                return [head, *stage_list(calls), table]
-        return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
+        versions = first_that_fits(
+            lambda: [_version_table(lineage.versions, whole=True)],
+            lambda: [_version_table(lineage.versions, whole=False)],
+            lambda: _narrow_versions(lineage.versions),
+        )
+        return [head, *stage_list(calls), versions]
 
-    return View("keys", data, lambda: _version_records(lineage.versions), blocks)
+    return View("keys", lineage, blocks, lambda: _version_records(lineage.versions), calls)
 
 
 def _version_count(lineage: Lineage) -> str:

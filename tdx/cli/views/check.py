@@ -6,18 +6,19 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
 from urllib.parse import quote
 
 from tdx import __version__
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     SEVERITY_STYLES,
     Block,
     Cell,
     Code,
     Column,
+    Fluid,
     Heading,
     Paragraph,
     Style,
@@ -27,6 +28,7 @@ from tdx.cli.views import (
 )
 from tdx.foundation.errors import Where
 from tdx.foundation.keys import format_key
+from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.explanations import Explanation, explain_code
 from tdx.inspection.lint.rule import Severity
@@ -82,11 +84,11 @@ def check_view(
     """
     lines = [] if text is None else text.splitlines()
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         found: list[Block] = list(_outcomes(report)) if verbose else []
         explained: set[str] = set()
         for finding in report.findings:
-            found += _finding(finding, report, lines, width)
+            found += _finding(finding, report, lines)
             if verbose and finding.why and finding.code not in explained:
                 found.append(_note("why", finding.why.replace("`", "")))
             explained.add(finding.code)
@@ -94,12 +96,9 @@ def check_view(
         return [*found, *_summary(report), *notes]
 
     def data() -> dict[str, Any]:
-        return report.to_dict() if fixes is None else {**report.to_dict(), "fixed": fixes}
+        return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (finding.to_dict() for finding in report.findings)
-
-    return View("check", data, records, blocks, _COLUMNS)
+    return View("check", data, blocks, lambda: report.findings, names=_COLUMNS)
 
 
 def _outcomes(report: CheckReport) -> Iterator[Block]:
@@ -130,9 +129,7 @@ def _skip_reason(report: CheckReport) -> str:
     return "" if failed is None else f"skipped because of the errors in {failed}"
 
 
-def _finding(
-    finding: Finding, report: CheckReport, lines: Sequence[str], width: int
-) -> Iterator[Block]:
+def _finding(finding: Finding, report: CheckReport, lines: Sequence[str]) -> Iterator[Block]:
     """Yield a finding: its place and message, the line of the file, and what to do."""
     where = finding.where
     stage = "" if where.stage is None else f"stage {where.stage} ({where.transform}): "
@@ -143,7 +140,8 @@ def _finding(
     message = [Cell(stage, "name"), Cell(finding.message)]
     yield Paragraph([Cell(f"{_place(finding, report)}: "), code, *mark, *message])
     if where.line is not None and where.line <= len(lines):
-        yield _excerpt(lines[where.line - 1].rstrip(), finding, width)
+        line = lines[where.line - 1].rstrip()
+        yield Fluid(lambda width: [_excerpt(line, finding, width)])
     if finding.hint:
         yield _note("help", finding.hint)
     if finding.fix is not None:
@@ -220,28 +218,28 @@ def explain_view(explained: Explanation) -> View:
         explained: Explanation to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading(f"{explained.code}  {explained.title}", _aside(explained), level=1)
         prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
         return [head, *prose, *_examples(explained)]
 
-    return View("explanation", explained.to_dict, lambda: [explained.to_dict()], blocks)
+    return View("explanation", explained, blocks)
 
 
-class CodeEntries(TypedDict):
-    """JSON entries of a code in the list of codes."""
+@dataclass(frozen=True, slots=True)
+class CodeRow(Result):
+    """A code in the list of codes.
 
-    code: str
-    family: str
-    name: str
-    severity: Severity
-    title: str
+    Args:
+        explained: Explanation of the code.
+    """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry("code", "explained.code"), Entry("family", "explained.kind")),
+        *(Entry(name, f"explained.{name}") for name in ("name", "severity", "title")),
+    )
 
-class CodesEntries(TypedDict):
-    """JSON entries of the list of codes."""
-
-    codes: list[CodeEntries]
+    explained: Explanation
 
 
 def codes_view(explained: Sequence[Explanation]) -> View:
@@ -250,12 +248,9 @@ def codes_view(explained: Sequence[Explanation]) -> View:
     Args:
         explained: Explanations to show.
     """
-    names = ("code", "family", "name", "severity", "title")
+    codes = [CodeRow(each) for each in explained]
 
-    def records() -> list[dict[str, Any]]:
-        return [{name: each.to_dict()[name] for name in names} for each in explained]
-
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         rows = [
             [
                 Cell(each.code, "name"),
@@ -265,14 +260,15 @@ def codes_view(explained: Sequence[Explanation]) -> View:
             ]
             for each in explained
         ]
-        titles = ("code", "severity", "name", "problem")
-        columns = [Column(title, fixed=title != "problem") for title in titles]
-        table = Table(columns, rows)
-        if table_width(table) <= width:
-            return [table]
-        return [Table([columns[0], columns[3]], [[row[0], row[3]] for row in rows])]
+        columns = [
+            Column("code", fixed=True),
+            Column("severity", fixed=True, importance=1),
+            Column("name", fixed=True, importance=0),
+            Column("problem"),
+        ]
+        return [Table(columns, rows)]
 
-    return View("codes", lambda: {"codes": records()}, records, blocks)
+    return View("codes", lambda: {"codes": to_plain(codes)}, blocks, lambda: codes)
 
 
 def _aside(explained: Explanation) -> str:
@@ -355,7 +351,7 @@ def _sarif_fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
     from tdx.pipeline import PipelineFile
 
     file = PipelineFile(text, name)
-    fix.apply(file)
+    file.write(fix.apply(file.draft))
     replacements = list(_replacements(text, file.text.replace("\n", file.newline)))
     change = {"artifactLocation": {"uri": _uri(name)}, "replacements": replacements}
     return {"description": {"text": fix.title}, "artifactChanges": [change]}

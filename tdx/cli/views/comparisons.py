@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.views import (
@@ -10,6 +10,7 @@ from tdx.cli.views import (
     Block,
     Cell,
     Column,
+    Fold,
     Heading,
     Paragraph,
     Style,
@@ -20,6 +21,7 @@ from tdx.cli.views import (
 from tdx.cli.views.specs import comparison_table
 
 if TYPE_CHECKING:
+    from tdx.compare.model import StageRecord
     from tdx.contracts import ContractReport, Difference
     from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
     from tdx.inspection.spec_report import KeyChange
@@ -52,25 +54,20 @@ def diff_view(report: DiffReport) -> View:
         report: Report to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         verdict = "same" if report.same else "different"
         head = Heading(f"{report.a} → {report.b}", verdict, level=1)
         return [
             head,
             *_settings(report.env),
             *_stages(report.stages),
-            *_specs("specs of the env", report.env_specs, width),
-            *_specs("specs after the chain", report.chain_specs, width),
+            *_specs("specs of the env", report.env_specs),
+            *_specs("specs after the chain", report.chain_specs),
             *_values(report),
         ]
 
-    return View(
-        "diff",
-        report.to_dict,
-        lambda: _diff_records(report),
-        blocks,
-        list(_diff_record("", "", "")),
-    )
+    names = list(_diff_record("", "", ""))
+    return View("diff", report, blocks, lambda: _diff_records(report), names=names)
 
 
 def _settings(changes: Sequence[SettingChange]) -> Iterator[Block]:
@@ -109,11 +106,11 @@ def _call(stage: StageChange) -> str:
     return f"{call}  {', '.join(changes)}" if changes else call
 
 
-def _specs(title: str, changes: Sequence[KeyChange], width: int) -> Iterator[Block]:
+def _specs(title: str, changes: Sequence[KeyChange]) -> Iterator[Block]:
     differing = [change for change in changes if change.change != "same"]
     if differing:
         yield Heading(title)
-        yield comparison_table(differing, width, sides=("first", "second"))
+        yield comparison_table(differing, sides=("first", "second"))
 
 
 def _values(report: DiffReport) -> Iterator[Block]:
@@ -189,7 +186,7 @@ def contract_view(report: ContractReport) -> View:
         report: Report to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         steps = count_text(report.steps, "reference step")
         aside = f"{count_text(report.stages, 'stage')}, {steps}"
         found: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
@@ -217,7 +214,47 @@ def contract_view(report: ContractReport) -> View:
         for is_root, part in ((True, causes), (False, report.follows)):
             yield from ({"root": is_root, **each.to_dict()} for each in part)
 
-    return View("contract", report.to_dict, records, blocks, _COLUMNS)
+    return View("contract", report, blocks, records, names=_COLUMNS)
+
+
+_STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}
+
+
+def side_by_side_blocks(report: ContractReport) -> list[Block]:
+    """Return what differs, then the stages of both sides next to each other.
+
+    Args:
+        report: Report to show.
+    """
+    rows = [
+        [
+            Cell(row.status, _STATUS_STYLES.get(row.status, "dim")),
+            Cell(_stage_text(row.a)),
+            Cell(_stage_text(row.b)),
+            Cell("\n".join(f"{each.kind} {each.key or ''}".rstrip() for each in row.differences)),
+        ]
+        for row in report.rows
+    ]
+    titles = ("", report.reference, report.target, "difference")
+    blocks = list(contract_view(report).blocks())
+    if report.follows:
+        follows = [Paragraph([Cell(f"{each.kind}: {each.sentence}")]) for each in report.follows]
+        blocks.append(Fold(f"{count_text(len(follows), 'difference')} that follow", follows))
+    return [*blocks, Heading("stages"), Table([Column(title) for title in titles], rows)]
+
+
+def _stage_text(stage: StageRecord | None) -> str:
+    """Return the name, arguments and specs of a stage, one per line."""
+    if stage is None:
+        return NONE
+    arguments = [f"{name}={value!r:.40}" for name, value in stage.arguments.items()]
+    specs = [
+        f"{spec.key} {list(spec.shape)} {spec.dtype} {spec.domain}"
+        for spec in stage.specs
+        if spec.part in ("observation", "action")
+    ]
+    title = f"{stage.index} {stage.name}" if stage.index >= 0 else stage.name
+    return "\n".join([title, *([", ".join(arguments)] if arguments else []), *specs])
 
 
 def _difference(each: Difference) -> Iterator[Block]:

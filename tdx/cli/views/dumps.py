@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from tdx.cli.output import UNLIMITED, table_width
 from tdx.cli.views import (
+    UNLIMITED,
     Block,
     Cell,
     Column,
+    Fluid,
     Heading,
     Paragraph,
     Table,
     View,
-    add_calls,
     count_text,
     duration_text,
     stage_list,
 )
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import shape_text
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
-from tdx.rollouts.formats.interface import Exported, ExportedEntry
+from tdx.rollouts.formats.interface import Exported
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
+from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
     from tdx.rollouts.formats.conversion import Imported
@@ -44,10 +46,10 @@ def summary_view(path: str, manifest: Manifest) -> View:
     """
     data = summarize(path, manifest)
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         return [dump_head(data), dump_facts(data)]
 
-    return View("rollout", lambda: data, lambda: [flat_summary(data)], blocks)
+    return View("rollout", lambda: data, blocks, lambda: [flat_summary(data)])
 
 
 def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
@@ -59,7 +61,7 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
     """
     data = summarize(result.path, manifest)
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         shown: list[Block] = [dump_head(data), dump_facts(data)]
         if result.failures:
             rows = [[Cell(f"{each.shard}"), Cell(each.message, "bad")] for each in result.failures]
@@ -70,11 +72,9 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
             ]
         return shown
 
-    def records() -> list[dict[str, Any]]:
-        return [each.to_dict() for each in result.failures]
-
     whole = {**data, **result.to_dict(), "shards": data["shards"]}
-    return View("sharded_rollout", lambda: whole, records, blocks, ("shard", "attempts", "message"))
+    names = ("shard", "attempts", "message")
+    return View("sharded_rollout", lambda: whole, blocks, lambda: result.failures, names=names)
 
 
 def dump_head(data: Mapping[str, Any], name: str | None = None) -> Heading:
@@ -151,7 +151,7 @@ def estimate_view(estimate: Estimate) -> View:
         for file, size in estimate.entries.items()
     ]
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         total = "" if estimate.size is None else f", {size_text(estimate.size)} in total"
         sizes = f"{estimate.step_bytes:,} bytes per step{total}"
         facts = "  ".join([str(estimate.goal), sizes, *_speed(estimate), "nothing is written"])
@@ -162,7 +162,7 @@ def estimate_view(estimate: Estimate) -> View:
         columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
         return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
 
-    return View("rollout_estimate", estimate.to_dict, lambda: records, blocks)
+    return View("rollout_estimate", estimate, blocks, lambda: records)
 
 
 def _speed(estimate: Estimate) -> Iterator[str]:
@@ -184,11 +184,9 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
         overview: Overview of the dump.
         name: Name of the dump. ``None``: its path.
     """
-    data = add_calls(overview.to_dict(), overview.calls)
-    if name is not None:
-        data["path"] = name
+    data = overview.to_dict() | ({} if name is None else {"path": name})
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         result: list[Block] = [
             dump_head(data, name),
             *stage_list(overview.calls),
@@ -196,13 +194,10 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
         ]
         if overview.returns is not None or overview.lengths is not None:
             result += [Heading("episodes"), _histograms(overview)]
-        result += [Heading("entries"), *_entries(overview.entries, width)]
-        return [*result, *_episodes(overview, width)]
+        result += [Heading("entries"), _entries(overview.entries)]
+        return [*result, Fluid(partial(_episodes, overview))]
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in overview.episodes)
-
-    return View("dump", lambda: data, records, blocks)
+    return View("dump", lambda: data, blocks, lambda: overview.episodes, calls=overview.calls)
 
 
 def _histograms(overview: Overview) -> Table:
@@ -224,16 +219,20 @@ def bars(histogram: Histogram | None) -> str:
     )
 
 
-def _entries(entries: Sequence[EntryStatistics], width: int) -> Iterator[Block]:
-    titles = ("key", "shape", "dtype", "min", "mean", "max", "nan", "histogram")
-    nans = any(each.nans for each in entries)
-    for dropped in ((), ("dtype",), ("dtype", "shape"), ("dtype", "shape", "histogram")):
-        kept = [t for t in titles if t not in dropped and (nans or t != "nan")]
-        rows = [[_entry(each)[title] for title in kept] for each in entries]
-        table = Table([Column(title, fixed=True) for title in kept], rows)
-        if table_width(table) <= width:
-            break
-    yield table
+def _entries(entries: Sequence[EntryStatistics]) -> Table:
+    titles = ["key", "shape", "dtype", "min", "mean", "max", "nan", "histogram"]
+    if not any(entry.nans for entry in entries):
+        titles.remove("nan")
+    rows = [[_entry(entry)[title] for title in titles] for entry in entries]
+    return Table(_columns(titles, ("dtype", "shape", "histogram")), rows)
+
+
+def _columns(titles: Sequence[str], optional: Sequence[str]) -> list[Column]:
+    """Return fixed columns, of which a narrow terminal may lack some, the first one first."""
+    importance = {title: float(place) for place, title in enumerate(optional)}
+    return [
+        Column(title, fixed=True, importance=importance.get(title, math.inf)) for title in titles
+    ]
 
 
 def _entry(each: EntryStatistics) -> dict[str, Cell]:
@@ -267,13 +266,6 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
         yield Paragraph([Cell(more, "dim")])
 
 
-class DumpsEntries(TypedDict):
-    """JSON entries of a list of dumps."""
-
-    folder: str
-    dumps: list[Listed]
-
-
 def list_view(dumps: Sequence[Listed], root: str) -> View:
     """Lay out a list of dumps.
 
@@ -289,26 +281,20 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
         for each in data()["dumps"]:
             yield {**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         if not dumps:
             return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
         problems = [each.problem for each in dumps if each.problem]
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
-        return [_dumps(dumps, width), *lines]
+        return [_dumps(dumps), *lines]
 
-    return View("dumps", data, records, blocks)
+    return View("dumps", data, blocks, records)
 
 
-def _dumps(dumps: Sequence[Listed], width: int) -> Table:
+def _dumps(dumps: Sequence[Listed]) -> Table:
     titles = ("dump", "env", "steps", "episodes", "return", "size", "")
-    rows = [_list_entry(each) for each in dumps]
-    for dropped in ((), ("size",), ("size", "return", "episodes")):
-        kept = [index for index, title in enumerate(titles) if title not in dropped]
-        columns = [Column(titles[index], fixed=True) for index in kept]
-        table = Table(columns, [[row[index] for index in kept] for row in rows])
-        if table_width(table) <= width:
-            break
-    return table
+    columns = _columns(titles, ("size", "return", "episodes"))
+    return Table(columns, [_list_entry(each) for each in dumps])
 
 
 def _list_entry(each: Listed) -> list[Cell]:
@@ -343,7 +329,7 @@ def export_view(result: Exported) -> View:
         result: Result of the export.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         facts = f"{result.format} of {result.source}"
         aside = facts if result.written else f"{facts}  nothing is written"
         head = Heading(result.path, aside, level=1)
@@ -352,13 +338,13 @@ def export_view(result: Exported) -> View:
             _export_facts(result),
             *_notes(result.notes),
             Heading("entries"),
-            _export_entries(result, width),
+            _export_entries(result),
         ]
 
     def records() -> Iterator[dict[str, Any]]:
         return ({"path": result.path, **each.to_dict()} for each in result.entries)
 
-    return View("export", result.to_dict, records, blocks)
+    return View("export", result, blocks, records)
 
 
 def _export_facts(result: Exported) -> Table:
@@ -373,24 +359,18 @@ def _export_facts(result: Exported) -> Table:
     )
 
 
-def _export_entries(result: Exported, width: int) -> Table:
-    titles = ("key", "exported as", "shape", "dtype")
-    for dropped in ((), ("dtype",), ("dtype", "shape")):
-        kept = [title for title in titles if title not in dropped]
-        rows = [[_export_entry(each)[title] for title in kept] for each in result.entries]
-        table = Table([Column(title, fixed=True) for title in kept], rows)
-        if table_width(table) <= width:
-            break
-    return table
-
-
-def _export_entry(each: ExportedEntry) -> dict[str, Cell]:
-    return {
-        "key": Cell(each.key, "name"),
-        "exported as": Cell(each.place),
-        "shape": Cell(shape_text(each.shape)),
-        "dtype": Cell(each.dtype),
-    }
+def _export_entries(result: Exported) -> Table:
+    columns = _columns(("key", "exported as", "shape", "dtype"), ("dtype", "shape"))
+    rows = [
+        [
+            Cell(entry.key, "name"),
+            Cell(entry.place),
+            Cell(shape_text(entry.shape)),
+            Cell(entry.dtype),
+        ]
+        for entry in result.entries
+    ]
+    return Table(columns, rows)
 
 
 def _notes(notes: Sequence[str]) -> list[Block]:
@@ -405,10 +385,10 @@ def import_view(result: Imported) -> View:
     """
     data = result.summary
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         return [dump_head(data), dump_facts(data), *_notes(result.notes)]
 
     def records() -> list[dict[str, Any]]:
         return [{**flat_summary(data), "imported": result.source, "format": result.format}]
 
-    return View("import", result.to_dict, records, blocks)
+    return View("import", result, blocks, records)

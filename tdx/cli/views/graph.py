@@ -1,4 +1,4 @@
-"""A chain as a diagram: in the terminal, as Mermaid, as SVG, and as data for an HTML page.
+"""A chain as a diagram: in the terminal, as Mermaid, and as SVG.
 
 Outputs of the env flow down on the left, actions flow up on the right. An edge lists what the stage
 above it changes; the first one lists every output of the env.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tdx.cli.html import arrow, box, label, svg_image, text_width
+from tdx.cli.charts import arrow, box, label, svg_image, text_width
 from tdx.cli.output import mermaid_label
 from tdx.cli.views import Block, Cell, Paragraph, Style, count_text
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.text import escape_control_characters
 from tdx.inspection.chain import StageFlow
 from tdx.inspection.chain_report import ChainReport
-from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
+from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 
 MAX_WIDTH = 100
 """Columns of a diagram in a wide terminal or a pipe."""
@@ -233,12 +233,14 @@ text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#24292f
 """
 
 
-def chain_svg(report: ChainReport, calls: Sequence[str]) -> str:
-    """Return a chain as an SVG image with the colors of a light and a dark theme.
+def chain_svg(report: ChainReport, calls: Sequence[str], *, as_file: bool = True) -> str:
+    """Return a chain as an SVG image.
 
     Args:
         report: Data flow of the chain.
         calls: Each stage in the ``--t`` grammar.
+        as_file: If True, add a background and the colors of a light and a dark theme; otherwise the
+            page around it has them.
     """
     nodes, edges = _nodes(report, calls), chain_edges(report)
     left = max((text_width(_aligned(line, e.down)) for e in edges for line in e.down), default=0.0)
@@ -262,13 +264,12 @@ def chain_svg(report: ChainReport, calls: Sequence[str]) -> str:
             parts += _labels(x_up + 14, top, edge.up)
             top += height
     full, height = width + 2 * _MARGIN, top + _MARGIN
+    title = f"chain of {report.env}, batch {shape_text(report.after.batch_size)}"
+    if not as_file:
+        return svg_image(full, height, parts, title)
     ground = f'<rect class="ground" width="{full:.0f}" height="{height:.0f}"/>'
-    image = svg_image(full, height, [f"<style>{_STYLE}</style>", ground, *parts], _title(report))
-    return escape_control_characters(f"{image}\n", keep="\n")
-
-
-def _title(report: ChainReport) -> str:
-    return f"chain of {report.env}, batch {shape_text(report.after.batch_size)}"
+    parts = [f"<style>{_STYLE}</style>", ground, *parts]
+    return f"{svg_image(full, height, parts, title, as_file=True)}\n"
 
 
 def _aligned(line: KeyLine, lines: Sequence[KeyLine]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.output import mermaid_label
 from tdx.cli.views import (
     NONE,
     Block,
@@ -15,8 +15,8 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
-    add_calls,
     fact,
+    first_that_fits,
     stage_list,
 )
 from tdx.core.plan import PlanStage, Version
@@ -42,21 +42,20 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
-    def blocks(width: int) -> list[Block]:
-        stages = _stage_table(report)
-        versions = _version_table(report)
-        wide = table_width(stages) <= width
-        narrow = [*_narrow_stages(report.plan.stages, calls)]
-        stage_blocks = [*stage_list(calls), *([stages] if calls else [])] if wide else narrow
-        fits = table_width(versions) <= width
-        version_blocks = [versions] if fits else [*_narrow_versions(report)]
+    def blocks() -> list[Block]:
         head = Heading(report.env, report.plan.executor, level=1)
-        return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
+        table = [_stage_table(report)] if calls else []
+        stages = first_that_fits(
+            lambda: [*stage_list(calls), *table],
+            lambda: _narrow_stages(report.plan.stages, calls),
+        )
+        versions = first_that_fits(
+            lambda: [_version_table(report)], lambda: _narrow_versions(report)
+        )
+        return [head, *_facts(report), stages, Heading("versions"), versions]
 
-    return View("plan", data, lambda: _records(report, data()), blocks)
+    view = View("plan", report, blocks, lambda: _records(report, view.data()), calls)
+    return view
 
 
 def _facts(report: PlanReport) -> Iterator[Paragraph]:
@@ -140,7 +139,7 @@ def _narrow_versions(report: PlanReport) -> Iterator[Block]:
         yield Paragraph([Cell("read by ", "dim"), _readers(report, version)], indent=4)
 
 
-def _records(report: PlanReport, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _records(report: PlanReport, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a record for each stage, then one for each version."""
     for stage in data["stages"]:
         yield {"record": "stage", "executor": data["executor"], **stage}

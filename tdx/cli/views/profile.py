@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar
 
-from tdx.cli.output import UNLIMITED
+from tdx.cli.charts import flame_chart, times_plot
 from tdx.cli.views import (
     NONE,
+    UNLIMITED,
     Block,
     Cell,
     Column,
+    Fluid,
+    Gallery,
     Heading,
     Paragraph,
+    Picture,
     Style,
     Table,
     View,
@@ -22,11 +27,8 @@ from tdx.cli.views import (
 )
 from tdx.cli.views.profile_comparisons import (
     advice_blocks,
-    advice_data,
     comparison_blocks,
-    comparison_data,
     marginal_blocks,
-    marginal_data,
     verdict,
 )
 from tdx.cli.views.profile_table import (
@@ -42,13 +44,13 @@ from tdx.cli.views.profile_table import (
     whole_number,
 )
 from tdx.core.meter import Lane
-from tdx.profiling.compare import Limit, ProfileComparison
+from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
     DeviceUse,
     MemoryUse,
-    Mode,
     ModeProfile,
     OperatorUse,
     Profile,
@@ -56,6 +58,7 @@ from tdx.profiling.result import (
 )
 from tdx.profiling.saved import profile_to_json, row_to_json
 from tdx.profiling.suggestions import Suggestions
+from tdx.profiling.traces import build_mean_step
 
 Order = Literal["chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr"]
 
@@ -83,27 +86,28 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class Extras(Result):
     """Other measurements to show with a profile.
 
     Args:
         marginal: Cost of the chain without each of its stages, for each mode.
         comparison: Comparison with a baseline.
-        limits: Limits of the comparison.
-        baseline: Name of the baseline.
         advice: Changes that were tried, for each mode.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry(name, optional=True) for name in ("marginal", "advice")),
+        Entry("comparison", omit_none=True),
+    )
+
     marginal: tuple[MarginalCosts, ...] = ()
     comparison: ProfileComparison | None = None
-    limits: tuple[Limit, ...] = ()
-    baseline: str = ""
-    advice: tuple[tuple[Mode, Suggestions], ...] = ()
+    advice: tuple[Suggestions, ...] = ()
 
     @property
     def failed(self) -> bool:
         """True if a limit of the comparison is exceeded."""
-        return self.comparison is not None and bool(self.comparison.failures)
+        return self.comparison is not None and self.comparison.failed
 
 
 def profile_view(
@@ -118,41 +122,31 @@ def profile_view(
     """
     layout, extras = layout or Layout(), extras or Extras()
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         result: list[Block] = [*_head(profile)]
         if len(profile.modes) > 1:
-            result += side_by_side(profile, width)
+            result += side_by_side(profile)
         for mode in profile.modes:
-            result += _mode(mode, layout, width)
-        return [*result, *extra_blocks(extras, width)]
+            result += _mode(mode, layout)
+        return [*result, *extra_blocks(extras)]
 
     def data() -> dict[str, Any]:
-        return profile_to_json(profile) | _extra_data(extras)
+        others = {name: value for name, value in extras.to_dict().items() if value}
+        return profile_to_json(profile) | others
 
-    return View("profile", data, lambda: _records(profile, layout), blocks)
+    return View("profile", data, blocks, lambda: _records(profile, layout))
 
 
-def extra_blocks(extras: Extras, width: int) -> Iterator[Block]:
+def extra_blocks(extras: Extras) -> Iterator[Block]:
     """Yield the other measurements."""
     for cost in extras.marginal:
-        yield from marginal_blocks(cost, width)
-    for mode, advice in extras.advice:
-        yield from advice_blocks(mode, advice)
+        yield from marginal_blocks(cost)
+    for advice in extras.advice:
+        yield from advice_blocks(advice)
     if extras.comparison is not None:
-        result = verdict(extras.comparison, extras.limits)
-        yield Heading(f"comparison with {extras.baseline}", result)
-        yield from comparison_blocks(extras.comparison, extras.limits, width)
-
-
-def _extra_data(extras: Extras) -> dict[str, Any]:
-    data: dict[str, Any] = {}
-    if extras.marginal:
-        data["marginal"] = [marginal_data(cost) for cost in extras.marginal]
-    if extras.advice:
-        data["advice"] = [advice_data(mode, advice) for mode, advice in extras.advice]
-    if extras.comparison is not None:
-        data["comparison"] = {"baseline": extras.baseline, **comparison_data(extras.comparison)}
-    return data
+        comparison = extras.comparison
+        yield Heading(f"comparison with {comparison.baseline}", verdict(comparison))
+        yield from comparison_blocks(comparison)
 
 
 def _head(profile: Profile) -> Iterator[Block]:
@@ -169,36 +163,37 @@ def _head(profile: Profile) -> Iterator[Block]:
 
 def machine_text(machine: Machine) -> str:
     """Return the facts about a machine on one line."""
-    return "; ".join(value for _, value in machine_facts(machine))
-
-
-def machine_facts(machine: Machine) -> list[tuple[str, str]]:
-    """Return the facts about a machine with their titles."""
     threads, cores = count_text(machine.threads, "thread"), count_text(machine.cores, "core")
-    memory = f"{machine.memory_bytes / 2**30:,.0f} GiB" if machine.memory_bytes else ""
     facts = [
-        ("processor", machine.processor),
-        ("cores", f"{cores}, torch uses {threads}"),
-        ("memory", memory),
-        ("accelerators", ", ".join(machine.accelerators)),
-        ("system", machine.system),
-        ("Python", f"Python {machine.python}"),
-        ("packages", ", ".join(f"{name} {which}" for name, which in machine.packages.items())),
+        machine.processor,
+        f"{cores}, torch uses {threads}",
+        f"{machine.memory_bytes / 2**30:,.0f} GiB" if machine.memory_bytes else "",
+        ", ".join(machine.accelerators),
+        machine.system,
+        f"Python {machine.python}",
+        ", ".join(f"{name} {version}" for name, version in machine.packages.items()),
     ]
-    return [(name, value) for name, value in facts if value]
+    return "; ".join(filter(None, facts))
 
 
-def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
+def _mode(mode: ModeProfile, layout: Layout) -> Iterator[Block]:
     rate = f"{micros(mode.step_us)} µs per step, {whole_number(mode.frames_per_second)} frames/s"
     yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
     yield from mode_facts(mode)
     rows = ordered(mode, layout)
-    yield cost_table(_lines(mode, rows), width)
+    yield cost_table(_lines(mode, rows))
     for note in table_notes(mode, rows):
         yield Paragraph([Cell(note, "dim")], indent=2)
+    flames = Picture(lambda: flame_chart(build_mean_step(mode)))
+    yield Gallery([flames], Heading("mean step", level=3), _FLAMES_TEXT)
+    times = [
+        Picture(partial(times_plot, row), f"{row.part.label} {row.part.lane}, µs per call")
+        for row in rows
+    ]
+    yield Gallery(times, Heading("distribution of times", level=3), _TIMES_TEXT)
     if layout.histograms:
         yield from histograms(rows)
-    yield from details(mode, width, rows)
+    yield from details(mode, rows)
 
 
 def mode_facts(mode: ModeProfile) -> Iterator[Paragraph]:
@@ -233,11 +228,6 @@ def table_notes(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[str]:
             share = slowest.sum() / samples.sum()
             calls = f"{len(slowest):,} of {statistics.n:,} calls took {share:.0%} of its time"
             yield f"{row.part.label} {row.part.lane}: the mean is above p95, since {calls}"
-
-
-def mode_table(mode: ModeProfile) -> Table:
-    """Return a table of all rows and columns."""
-    return cost_table(_lines(mode, mode.rows), UNLIMITED)
 
 
 def ordered(mode: ModeProfile, layout: Layout) -> list[Row]:
@@ -282,6 +272,8 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
             yield record
 
 
+_FLAMES_TEXT = "Parts are drawn below the parts that call them. Hover for details."
+_TIMES_TEXT = "From the shortest time to p99; the last bar includes all longer times."
 Use = TypeVar("Use")
 Key = tuple[str, Lane]
 
@@ -296,7 +288,7 @@ _MAX_OPERATORS = 10
 """Operators to show on a terminal; a pipe gets all of them."""
 
 
-def side_by_side(profile: Profile, width: int) -> Iterator[Block]:
+def side_by_side(profile: Profile) -> Iterator[Block]:
     """Yield the time per step in each mode, in total and by part."""
     first = profile.modes[0]
     yield Heading("modes", f"µs per step; speedup over {first.mode} in parentheses")
@@ -313,7 +305,6 @@ def side_by_side(profile: Profile, width: int) -> Iterator[Block]:
     yield number_table(
         ("part", "lane", *(mode.mode for mode in profile.modes)),
         rows,
-        width,
         _TEXT_COLUMNS,
         _OPTIONAL_COLUMNS,
     )
@@ -356,34 +347,33 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
         yield Table([Column(fixed=True)] * 3, bars)
 
 
-def details(mode: ModeProfile, width: int, rows: Sequence[Row] | None = None) -> Iterator[Block]:
+def details(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[Block]:
     """Yield the results of the other passes: device, memory, operators.
 
     Args:
         mode: Mode of the profile.
-        width: Maximum columns.
-        rows: Rows to show. ``None``: all.
+        rows: Rows to show.
     """
-    keys = {row.key for row in rows} if rows is not None else None
+    keys = {row.key for row in rows}
 
     def select(uses: Mapping[Key, Use]) -> dict[Key, Use]:
-        return {key: use for key, use in uses.items() if keys is None or key in keys}
+        return {key: use for key, use in uses.items() if key in keys}
 
     device, memory = select(mode.on_device), select(mode.memory)
     operators = select(mode.operators)
     if device:
-        yield Heading("device", "per step")
-        yield _device(device, width)
+        yield Heading("device", "per step", level=3)
+        yield _device(device)
         yield from _syncs(device)
     if memory:
-        yield Heading("memory", "bytes per step; peak above the level before a call")
-        yield _memory(memory, width)
+        yield Heading("memory", "bytes per step; peak above the level before a call", level=3)
+        yield _memory(memory)
     if operators:
-        yield Heading("operators", "per step, measured in a separate, slower pass")
-        yield from _operators(operators, width)
+        yield Heading("operators", "per step, measured in a separate, slower pass", level=3)
+        yield Fluid(partial(_operators, operators))
 
 
-def _device(uses: Mapping[Key, DeviceUse], width: int) -> Table:
+def _device(uses: Mapping[Key, DeviceUse]) -> Table:
     rows = []
     for key, use in uses.items():
         copies = (use.to_device_bytes, use.to_host_bytes)
@@ -412,7 +402,7 @@ def _device(uses: Mapping[Key, DeviceUse], width: int) -> Table:
         "syncs",
         "bound",
     )
-    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
+    return number_table(("part", "lane", *titles), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
 def _syncs(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
@@ -424,7 +414,7 @@ def _syncs(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
             yield Paragraph([Cell(f"{label} {lane}", "name"), text], indent=2)
 
 
-def _memory(uses: Mapping[Key, MemoryUse], width: int) -> Table:
+def _memory(uses: Mapping[Key, MemoryUse]) -> Table:
     rows = [
         [
             *_name_cells(key),
@@ -437,7 +427,7 @@ def _memory(uses: Mapping[Key, MemoryUse], width: int) -> Table:
         for key, use in uses.items()
     ]
     titles = ("allocated", "peak", "kept", "objects' peak", "objects kept")
-    return number_table(("part", "lane", *titles), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
+    return number_table(("part", "lane", *titles), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
 def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
@@ -450,7 +440,7 @@ def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> 
         for key, use in all_uses[: len(all_uses) - left]
     ]
     yield number_table(
-        ("part", "lane", "µs", "calls", "operator"), rows, width, _TEXT_COLUMNS, _OPTIONAL_COLUMNS
+        ("part", "lane", "µs", "calls", "operator"), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS
     )
     if left:
         note = f"{left} cheaper operators are shown in a pipe, for example with `| less`"

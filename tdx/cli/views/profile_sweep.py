@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, View, duration_text
+from tdx.cli.charts import growth_plot
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Gallery,
+    Heading,
+    Paragraph,
+    Picture,
+    View,
+    duration_text,
+)
 from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
+from tdx.foundation.serialization import to_plain
+from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import Estimate, ProfilePlan
-from tdx.profiling.saved import profile_to_json
-from tdx.profiling.sweep import TOTAL_KEY, CostGrowth, SweepResult, fit_growth
+from tdx.profiling.sweep import CostGrowth, SweepResult, fit_growth
 from tdx.profiling.sweep import SweepCell as Setting
 from tdx.profiling.sweep_axes import format_setting
 
 _OPTIONAL_COLUMNS = ("noise", "µs/frame")
+_PLOT_TEXT = (
+    "Both axes are logarithmic: a slope of 0 is a constant cost, a slope of 1 a proportional one."
+)
 
 
 def sweep_view(subject: str, sweep: SweepResult) -> View:
@@ -25,64 +39,46 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
         subject: Pipeline.
         sweep: Sweep to show.
     """
-    growth = fit_growth(sweep)
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in sweep.axes)
-        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep, width)]
+        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep)]
 
     def data() -> dict[str, Any]:
         return {
             "subject": subject,
-            "axes": [
-                {"name": a.name, "values": [format_setting(v) for v in a.values]}
-                for a in sweep.axes
-            ],
+            "axes": to_plain(sweep.axes),
             "interrupted": sweep.interrupted,
-            "cells": [
-                {
-                    "point": _point(cell),
-                    "host": cell.host or None,
-                    "problem": cell.problem,
-                    "profile": None if cell.profile is None else profile_to_json(cell.profile),
-                }
-                for cell in sweep.cells
-            ],
-            "growth": [_growth_data(each) for each in growth],
+            "cells": to_plain(sweep.cells),
+            "growth": to_plain(fit_growth(sweep)),
         }
 
-    return View("profile_sweep", data, lambda: _records(sweep), blocks)
+    return View("profile_sweep", data, blocks, lambda: _records(sweep))
 
 
-def sweep_blocks(sweep: SweepResult, width: int) -> Iterator[Block]:
+def sweep_blocks(sweep: SweepResult) -> Iterator[Block]:
     """Yield the table of combinations, then the growth along each numeric axis."""
-    yield _cells(sweep, width)
+    yield _cells(sweep)
     for cell in sweep.cells:
         if cell.problem is not None:
             cells = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
             yield Paragraph(cells, indent=2)
-    differences = sweep.list_host_differences()
-    if differences:
-        text = "; ".join(["do not compare times of different machines", *differences])
-        yield Paragraph([Cell("warning: ", "bad"), Cell(text)], indent=2)
     if sweep.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
     for group in group_growths(fit_growth(sweep)):
-        yield from growth_blocks(group, width)
+        yield from growth_blocks(group)
 
 
-def _cells(sweep: SweepResult, width: int) -> Block:
+def _cells(sweep: SweepResult) -> Block:
     names = [axis.name for axis in sweep.axes]
-    hosts = ("machine",) if any(cell.host for cell in sweep.cells) else ()
-    titles = (*names, *hosts, "mode", "µs/step", "µs/frame", "frames/s", "noise")
-    rows = [line for cell in sweep.cells for line in _lines(cell, bool(hosts))]
-    text_columns = ("machine", "mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
-    return number_table(titles, rows, width, text_columns, _OPTIONAL_COLUMNS)
+    titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
+    rows = [line for cell in sweep.cells for line in _lines(cell)]
+    text_columns = ("mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
+    return number_table(titles, rows, text_columns, _OPTIONAL_COLUMNS)
 
 
-def _lines(cell: Setting, with_host: bool) -> Iterator[list[Cell]]:
+def _lines(cell: Setting) -> Iterator[list[Cell]]:
     point = [Cell(format_setting(value), "name") for value in cell.point.values()]
-    point += [Cell(cell.host or NONE, "dim")] if with_host else []
     modes = () if cell.profile is None else cell.profile.modes
     if not modes:
         yield [*point, *[Cell(NONE, "dim")] * 5]
@@ -120,12 +116,11 @@ def other_settings(growth: CostGrowth) -> str:
     return " ".join(f"{name}={format_setting(value)}" for name, value in growth.others.items())
 
 
-def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
+def growth_blocks(group: Sequence[CostGrowth]) -> Iterator[Block]:
     """Yield the time per step of each part at each value, and the fitted slope.
 
     Args:
         group: Growths along the same axis.
-        width: Maximum columns.
     """
     first = next((each for each in group if (each.label, each.lane) == TOTAL_KEY), group[0])
     settings = f", {other_settings(first)}" if first.others else ""
@@ -145,33 +140,23 @@ def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
         lines.append(cells)
     titles = ("part", "lane", *values, "slope", "growth")
     optional = ("growth", "lane", *values[1:-1])
-    yield number_table(titles, lines, width, ("part", "lane", "growth"), optional)
+    yield number_table(titles, lines, ("part", "lane", "growth"), optional)
+    yield Gallery([Picture(lambda: _plot(group))], text=_PLOT_TEXT)
 
 
-def _point(cell: Setting) -> dict[str, Any]:
-    plain = (bool, int, float, str)
-    return {n: v if isinstance(v, plain) else format_setting(v) for n, v in cell.point.items()}
-
-
-def _growth_data(growth: CostGrowth) -> dict[str, Any]:
-    return {
-        "axis": growth.axis,
-        "others": {name: format_setting(value) for name, value in growth.others.items()},
-        "mode": growth.mode,
-        "label": growth.label,
-        "lane": growth.lane,
-        "values": list(growth.values),
-        "step_us": list(growth.step_us),
-        "slope": growth.slope,
-    }
+def _plot(group: Sequence[CostGrowth]) -> str:
+    values = sorted({value for growth in group for value in growth.values})
+    costs = [dict(zip(growth.values, growth.step_us, strict=True)) for growth in group]
+    by_cost = sorted(zip(group, costs, strict=True), key=lambda pair: -max(pair[1].values()))
+    lines = [(part_name(growth), [cost.get(value) for value in values]) for growth, cost in by_cost]
+    return growth_plot(group[0].axis, values, lines)
 
 
 def _records(sweep: SweepResult) -> Iterator[dict[str, Any]]:
     """Yield a record for each part in each mode of each cell; one for a cell without modes."""
     for cell in sweep.cells:
         modes = () if cell.profile is None else cell.profile.modes
-        host = {"host": cell.host} if cell.host else {}
-        base = {**_point(cell), **host, "problem": cell.problem}
+        base = {**cell.plain_point, "problem": cell.problem}
         if not modes:
             yield {**base, "mode": None, "label": None, "lane": None, "step_us": None}
         for mode in modes:
@@ -202,10 +187,12 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         estimates: Estimate of each mode.
     """
     seconds = sum(each.seconds for each in estimates)
-    records = [asdict(each) for each in estimates]
-    data = {"subject": plan.subject, "seconds": seconds, "modes": records}
 
-    def blocks(width: int) -> list[Block]:
+    def data() -> dict[str, Any]:
+        modes = [each.to_dict() for each in estimates]
+        return {"subject": plan.subject, "seconds": seconds, "modes": modes}
+
+    def blocks() -> list[Block]:
         titles = ("mode", "steps", "µs/step", "about", "samples")
         rows = [
             [
@@ -218,7 +205,7 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
             for each in estimates
         ]
         about = f"about {duration_text(seconds)}; nothing is measured"
-        table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
+        table = number_table(titles, rows, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 
-    return View("profile_estimate", lambda: data, lambda: records, blocks)
+    return View("profile_estimate", data, blocks, lambda: estimates)

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdx.cli.output import table_width
 from tdx.cli.views import Cell, Column, Style, Table
 from tdx.profiling.result import ModeProfile, Numbers, Row, Statistics, compute_statistics
 
 _BAR_WIDTH, _BINS = 12, 12
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_REQUIRED = 99
-"""Weight of columns that are never dropped."""
+_TEXT_TITLES = ("part", "lane", "", "histogram")
 PER_CALL = "µs/call"
 
 
@@ -113,37 +111,37 @@ def _rate(mode: ModeProfile, step_us: float) -> float | None:
 CellOf = Callable[[Line], Cell]
 
 
-def cost_table(lines: Sequence[Line], width: int) -> Table:
-    """Return a table of lines with as many columns as fit.
+def cost_table(lines: Sequence[Line]) -> Table:
+    """Return a table of lines.
 
     Args:
         lines: Lines to show.
-        width: Maximum columns.
     """
     columns = list(_columns(lines))
-    while True:
-        table = _table(columns, lines)
-        lightest = min(columns, key=lambda column: column[1])
-        if table_width(table) <= width or lightest[1] == _REQUIRED:
-            return table
-        columns.remove(lightest)
+    return Table(
+        [
+            Column(title, fixed=True, is_number=title not in _TEXT_TITLES, importance=importance)
+            for title, importance, _ in columns
+        ],
+        [[show(line) for _, _, show in columns] for line in lines],
+    )
 
 
 def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
-    """Yield title, weight and content of each column; the lightest is dropped first."""
+    """Yield title, importance and content of each column."""
     largest = max((line.share or 0.0 for line in lines if line.name != "whole step"), default=0.0)
-    yield "part", _REQUIRED, lambda line: Cell(line.name, line.style)
+    yield "part", math.inf, lambda line: Cell(line.name, line.style)
     yield "lane", 12, lambda line: Cell(line.lane, "dim")
     yield "n", 4, _statistic("n")
     yield "steps/call", 5.5, lambda line: Cell(steps_per_call(line.steps_per_call), "dim")
     yield PER_CALL, 10, _statistic("mean")
-    for name, weight in (("p50", 6), ("p90", 2), ("p95", 9), ("p99", 3), ("max", 5)):
-        yield name, weight, _statistic(name)
+    for name, importance in (("p50", 6), ("p90", 2), ("p95", 9), ("p99", 3), ("max", 5)):
+        yield name, importance, _statistic(name)
     yield "IQR", 1, _statistic("iqr")
     yield "µs/step", 11, lambda line: Cell(micros(line.step_us))
     if any(line.device_us is not None for line in lines):
         yield "device", 11.5, lambda line: Cell(micros(line.device_us))
-    yield "share", _REQUIRED, lambda line: Cell("" if line.share is None else f"{line.share:.1%}")
+    yield "share", math.inf, lambda line: Cell("" if line.share is None else f"{line.share:.1%}")
     yield "", 8, lambda line: Cell(_bar(line, largest), "added")
     yield "frames/s", 1.5, lambda line: Cell(whole_number(line.frames_per_second))
     yield "histogram", 0, lambda line: Cell(_times(line.samples))
@@ -159,55 +157,31 @@ def _statistic(name: str) -> CellOf:
     return cell_of
 
 
-_LEFT_ALIGNED = ("part", "lane", "", "histogram")
-
-
-def _table(columns: Sequence[tuple[str, float, CellOf]], lines: Sequence[Line]) -> Table:
-    cells = {title: [show(line) for line in lines] for title, _, show in columns}
-    titles = {title: title for title in cells}
-    for title, column in cells.items():
-        if title not in _LEFT_ALIGNED:
-            titles[title], cells[title] = right_aligned(title, column)
-    return Table(
-        [Column(titles[title], fixed=True) for title in cells],
-        [list(row) for row in zip(*cells.values(), strict=True)],
-    )
-
-
-def right_aligned(title: str, cells: Sequence[Cell]) -> tuple[str, list[Cell]]:
-    """Return the title and the cells of a column, right-aligned."""
-    width = max(len(title), *(len(cell.text) for cell in cells)) if cells else len(title)
-    return title.rjust(width), [Cell(cell.text.rjust(width), cell.style) for cell in cells]
-
-
 def number_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[Cell]],
-    width: int,
     text_columns: Sequence[str],
     optional_columns: Sequence[str],
 ) -> Table:
-    """Return a table of names and numbers, without columns that do not fit.
+    """Return a table of names and numbers.
 
     Args:
         titles: Titles of the columns.
         rows: One cell per column.
-        width: Maximum columns of the terminal.
         text_columns: Titles of columns without numbers.
-        optional_columns: Titles of columns that may be dropped, the first one first.
+        optional_columns: Titles of columns that a narrow terminal may lack, the first one first.
     """
-    columns = {}
-    for place, title in enumerate(titles):
-        cells = [row[place] for row in rows]
-        columns[title] = (title, cells) if title in text_columns else right_aligned(title, cells)
-    for dropped in (None, *optional_columns):
-        columns.pop(dropped or "no column", None)
-        lines = zip(*(cells for _, cells in columns.values()), strict=True)
-        heads = [Column(title, fixed=True) for title, _ in columns.values()]
-        table = Table(heads, [list(line) for line in lines])
-        if table_width(table) <= width:
-            break
-    return table
+    importance = {title: float(place) for place, title in enumerate(optional_columns)}
+    columns = [
+        Column(
+            title,
+            fixed=True,
+            is_number=title not in text_columns,
+            importance=importance.get(title, math.inf),
+        )
+        for title in titles
+    ]
+    return Table(columns, rows)
 
 
 def micros(value: float | None) -> str:

@@ -1,33 +1,40 @@
-"""Sections of the report on a pipeline, which its HTML page and its Markdown show."""
+"""The report on a pipeline, as an HTML page and as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from statistics import fmean
 
-from tdx.cli.output import UNLIMITED
+from tdx.cli.charts import episode_plot, reward_plot
 from tdx.cli.views import (
     NONE,
     SEVERITY_STYLES,
+    UNLIMITED,
     Block,
     Cell,
     Code,
     Column,
+    Fold,
+    Gallery,
     Heading,
     Paragraph,
+    Picture,
     Table,
     View,
     count_text,
+    resolve,
 )
 from tdx.cli.views.chain import chain_view, lineage_view
+from tdx.cli.views.graph import chain_svg
 from tdx.cli.views.plan import WHEN
 from tdx.cli.views.profile_table import micros, whole_number
 from tdx.cli.views.specs import comparison_table, spec_table
-from tdx.inspection.leaf import shape_text
 from tdx.inspection.pipeline_report import PipelineReport
 from tdx.inspection.rollout_summary import MAX_EXTRA_STEPS, EpisodeSummary
 from tdx.profiling.result import ModeProfile, Profile
+from tdx.specs.leaf import shape_text
 
 END_TEXTS: Mapping[str, str] = {
     "terminated": "terminated",
@@ -44,91 +51,49 @@ _WORK_TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One section of the report.
-
-    Args:
-        name: Anchor, unique in the report.
-        title: Heading.
-        blocks: Texts and tables.
-        summary: Title of the folded part.
-        folded: Texts and tables that the page shows on demand.
-    """
-
-    name: str
-    title: str
-    blocks: Sequence[Block]
-    summary: str = ""
-    folded: Sequence[Block] = ()
-
-
-def report_sections(report: PipelineReport, profile: Profile) -> list[Section]:
-    """Return the sections that consist of text and tables, in the order of the report.
-
-    Args:
-        report: Data of the report.
-        profile: Measured cost of the pipeline.
-    """
-    stages = _tables(chain_view(report.chain, report.calls))
-    versions = count_text(len(report.lineage.versions), "version")
-    return [
-        Section("findings", "Findings", list(_findings(report))),
-        Section("cost", "Plan and cost", list(_plan_and_cost(report, profile))),
-        _specs(report),
-        Section("stages", "Stages", stages or [_text("The chain has no stages.")]),
-        Section(
-            "lineage",
-            "Lineage",
-            [
-                _text(
-                    "Each write of a key creates its next version; key@0 is the input of the chain."
-                )
-            ],
-            f"All {versions}",
-            _tables(lineage_view(report.lineage, report.calls)),
-        ),
-        _episodes(report),
-    ]
-
-
-def report_blocks(report: PipelineReport, profile: Profile, command: str) -> list[Block]:
-    """Return the report as blocks, for Markdown.
+def report_blocks(report: PipelineReport, profile: Profile, command: str) -> Iterator[Block]:
+    """Yield the report: the chain, findings, plan and cost, specs, lineage and a rollout.
 
     Args:
         report: Data of the report.
         profile: Measured cost of the pipeline.
         command: Command that creates the report.
     """
-    blocks: list[Block] = [Heading(report.title, level=1), _text(_subtitle(report))]
-    blocks += [Code(command, "sh")]
-    for section in report_sections(report, profile):
-        blocks += [Heading(section.title), *section.blocks]
-        if section.folded:
-            blocks += [_text(f"{section.summary}:"), *section.folded]
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions)
-    return [*blocks, Heading("Pipeline"), Code(report.text.rstrip("\n"), "yaml"), _text(versions)]
-
-
-def report_facts(report: PipelineReport, profile: Profile) -> list[tuple[str, str]]:
-    """Return the figures at the top of the report: name and value."""
-    mode = profile.modes[-1]
-    batch = report.chain.after.batch_size
-    return [
-        ("stages", f"{len(report.calls):,}"),
-        ("batch", shape_text(batch) if batch else "one env"),
-        ("device", report.chain.after.device),
-        ("findings", f"{len(report.lints):,}" if report.lints else "none"),
-        ("cost of a step", f"{micros(mode.step_us)} µs"),
-        ("speed", f"{whole_number(mode.frames_per_second)} frames/s"),
-        ("episodes", f"{len(report.rollout.episodes):,}"),
-    ]
-
-
-def _subtitle(report: PipelineReport) -> str:
+    mode, batch = profile.modes[-1], report.chain.after.batch_size
     facts = [report.name] if report.name != report.env else []
-    facts += [count_text(len(report.calls), "stage"), report.chain.after.device]
-    return ", ".join(facts)
+    facts += [
+        count_text(len(report.calls), "stage"),
+        f"batch {shape_text(batch)}" if batch else "one env",
+        report.chain.after.device,
+        count_text(len(report.lints), "finding") if report.lints else "no findings",
+        f"{micros(mode.step_us)} µs per step",
+        f"{whole_number(mode.frames_per_second)} frames/s",
+    ]
+    yield Heading(report.title, level=1)
+    yield _text(", ".join(facts))
+    yield Code(command, "sh")
+    chain = Picture(lambda: chain_svg(report.chain, report.calls, as_file=False))
+    yield Gallery([chain], text="Outputs of the env flow down, actions flow up.")
+    yield Heading("Findings")
+    yield from _findings(report)
+    yield Heading("Plan and cost")
+    yield from _plan_and_cost(report, profile)
+    yield Heading("Specs")
+    yield from _specs(report)
+    yield Heading("Stages")
+    yield from _tables(chain_view(report.chain, report.calls)) or [
+        _text("The chain has no stages.")
+    ]
+    yield Heading("Lineage")
+    yield _text("Each write of a key creates its next version; key@0 is the input of the chain.")
+    versions = count_text(len(report.lineage.versions), "version")
+    yield Fold(f"All {versions}", _tables(lineage_view(report.lineage, report.calls)))
+    yield from _frames(report)
+    yield Heading("Rewards and episodes")
+    yield from _episodes(report)
+    yield Heading("Pipeline")
+    yield Code(report.text.rstrip("\n"), "yaml")
+    yield _text(", ".join(f"{name} {version}" for name, version in report.versions))
 
 
 def _text(text: str) -> Paragraph:
@@ -137,7 +102,7 @@ def _text(text: str) -> Paragraph:
 
 def _tables(view: View) -> list[Block]:
     """Return the tables of a view without its headings."""
-    return [block for block in view.blocks(UNLIMITED) if isinstance(block, Table)]
+    return [block for block in resolve(view.blocks(), UNLIMITED) if isinstance(block, Table)]
 
 
 def _findings(report: PipelineReport) -> Iterator[Block]:
@@ -155,24 +120,26 @@ def _findings(report: PipelineReport) -> Iterator[Block]:
         yield _text("No findings.")
 
 
-def _specs(report: PipelineReport) -> Section:
-    """Return the specs that the chain changes, and the others folded."""
+def _specs(report: PipelineReport) -> Iterator[Block]:
+    """Yield the specs that the chain changes, and the others folded."""
     changes = report.specs.changes
-    kept = [each for each in changes if each.change == "same" and not each.stages]
-    changed = [each for each in changes if each not in kept]
-    same = [] if not kept else [spec_table([each.after for each in kept if each.after], UNLIMITED)]
-    if not report.calls:
-        return Section("specs", "Specs", same)
-    blocks: list[Block] = [_text("The chain changes no key.")]
+    kept = [change for change in changes if change.change == "same" and not change.stages]
+    changed = [change for change in changes if change not in kept]
+    same = [spec_table([change.after for change in kept if change.after])]
     if changed:
-        blocks = [comparison_table(changed, UNLIMITED, report.stages)]
-    return Section("specs", "Specs", blocks, count_text(len(kept), "unchanged key"), same)
+        yield comparison_table(changed, report.stages)
+    elif report.calls:
+        yield _text("The chain changes no key.")
+    if kept and not report.calls:
+        yield from same
+    elif kept:
+        yield Fold(count_text(len(kept), "unchanged key"), same)
 
 
 def _plan_and_cost(report: PipelineReport, profile: Profile) -> Iterator[Block]:
     yield _text(_how_it_runs(report))
     mode = profile.modes[-1]
-    yield cost_of_stages(report, mode)
+    yield _cost_of_stages(report, mode)
     settings = profile.settings
     measured = (
         f"Mean of {settings.repeats} × {count_text(settings.steps, 'step')} with random actions "
@@ -196,7 +163,7 @@ def _how_it_runs(report: PipelineReport) -> str:
     )
 
 
-def cost_of_stages(report: PipelineReport, mode: ModeProfile) -> Table:
+def _cost_of_stages(report: PipelineReport, mode: ModeProfile) -> Table:
     """Return when each stage runs, its cost in the mean step, and why it runs then.
 
     Args:
@@ -247,25 +214,43 @@ def _cost(cost_us: float | None, mode: ModeProfile) -> list[Cell]:
     return [Cell(micros(cost_us)), Cell(f"{share:.1%}")]
 
 
-def _episodes(report: PipelineReport) -> Section:
+def _frames(report: PipelineReport) -> Iterator[Gallery]:
+    """Yield the frames before and after each stage that writes an image."""
+    pictures = []
+    for image in report.rollout.images:
+        stage = f"stage {image.stage} {report.calls[image.stage]}"
+        if image.before is not None:
+            pictures.append(Picture(image.before, f"before {stage}: {image.before_text}"))
+        pictures.append(Picture(image.after, f"after {stage}: {image.after_text}"))
+    heading = Heading("Frames", f"step {report.rollout.image_step} of the rollout")
+    yield Gallery(pictures, heading, "Frames stacked along the channels are shown side by side.")
+
+
+def _episodes(report: PipelineReport) -> Iterator[Block]:
     rollout = report.rollout
-    totals = [each.total for each in rollout.episodes if each.total is not None]
-    lengths = [float(each.steps) for each in rollout.episodes]
+    totals = [episode.total for episode in rollout.episodes if episode.total is not None]
+    lengths = [float(episode.steps) for episode in rollout.episodes]
     parts = [count_text(len(lengths), "episode")]
     parts += [f"mean return {_spread(totals)}"] if totals else []
     parts.append(f"mean length {_spread(lengths)} steps")
-    blocks: list[Block] = [
-        _text(
-            f"At least {count_text(rollout.steps, 'step')} of each env with random actions, "
-            f"seed {rollout.seed}; each env then finishes its episode."
-        ),
-        Paragraph([Cell(", ".join(parts))]),
+    yield _text(
+        f"At least {count_text(rollout.steps, 'step')} of each env with random actions, "
+        f"seed {rollout.seed}; each env then finishes its episode."
+    )
+    yield Paragraph([Cell(", ".join(parts))])
+    pictures = [
+        Picture(partial(reward_plot, list(plots)), f"{key} at each step")
+        for key, plots in groupby(rollout.plots, key=lambda plot: plot.key)
     ]
+    if len(lengths) > 1:
+        caption = "returns; blue: terminated, orange: truncated, gray: still running"
+        pictures.append(Picture(partial(episode_plot, rollout.episodes), caption))
+    yield Gallery(pictures)
     table = _episode_table(rollout.episodes)
     if len(lengths) <= _MAX_EPISODES:
-        return Section("episodes", "Rewards and episodes", [*blocks, table])
-    summary = f"All {len(lengths):,} episodes"
-    return Section("episodes", "Rewards and episodes", blocks, summary, [table])
+        yield table
+    else:
+        yield Fold(f"All {len(lengths):,} episodes", [table])
 
 
 def _spread(values: Sequence[float]) -> str:

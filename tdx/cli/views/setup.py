@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     NONE,
     Block,
@@ -17,7 +17,9 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    first_that_fits,
 )
+from tdx.foundation.serialization import Result, to_plain
 from tdx.foundation.settings import Settings, SettingValue
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def setting_view(setting: SettingValue) -> View:
         setting: Setting to show.
     """
     shown = [] if setting.value is None else [Paragraph([Cell(str(setting.value))])]
-    return View("setting", setting.to_dict, lambda: [setting.to_dict()], lambda width: shown)
+    return View("setting", setting, lambda: shown)
 
 
 def config_view(settings: Settings) -> View:
@@ -41,16 +43,13 @@ def config_view(settings: Settings) -> View:
         settings: Settings to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         state = "" if settings.exists else "missing; `tdx config init` creates it"
         titles = ("setting", "value", "from", "meaning")
         table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
         return [Heading(str(settings.path), state, level=1), table]
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (found.to_dict() for found in settings.values)
-
-    return View("config", settings.to_dict, records, blocks)
+    return View("config", settings, blocks, lambda: settings.values)
 
 
 def _row(setting: SettingValue) -> list[Cell]:
@@ -75,7 +74,7 @@ def doctor_view(report: DoctorReport) -> View:
         report: Report to show.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         head = Heading("tdx doctor", _summary(report), level=1)
         rows, group = [], ""
         for each in report.diagnoses:
@@ -85,20 +84,16 @@ def doctor_view(report: DoctorReport) -> View:
             rows.append([Cell(label, "dim"), status, Cell(each.name), Cell(each.value)])
         columns = [Column(fixed=True), Column(fixed=True), Column(fixed=True), Column()]
         table = Table(columns, rows)
-        hints = [each for each in report.diagnoses if each.hint]
+        hints: list[Block] = [_hint(each) for each in report.diagnoses if each.hint]
         wide = [
             [*row, Cell(each.hint or "", "dim")]
             for row, each in zip(rows, report.diagnoses, strict=True)
         ]
         with_hints = Table([*columns, Column()], wide)
-        if table_width(with_hints) <= width:
-            return [head, with_hints]
-        return [head, table, *([Heading("hints")] if hints else []), *map(_hint, hints)]
+        narrow = [table, Heading("hints"), *hints] if hints else [table]
+        return [head, first_that_fits(lambda: [with_hints], lambda: narrow)]
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in report.diagnoses)
-
-    return View("doctor", report.to_dict, records, blocks)
+    return View("doctor", report, blocks, lambda: report.diagnoses)
 
 
 def _summary(report: DoctorReport) -> str:
@@ -110,17 +105,17 @@ def _hint(diagnosis: Diagnosis) -> Paragraph:
     return Paragraph([Cell(f"{diagnosis.name}: ", "name"), Cell(diagnosis.hint or "")])
 
 
-class KindEntries(TypedDict):
-    """JSON entries of a kind of document."""
+@dataclass(frozen=True, slots=True)
+class DocumentKind(Result):
+    """A kind of document.
+
+    Args:
+        name: Value of its entry ``kind``.
+        command: Command that prints it.
+    """
 
     name: str
     command: str
-
-
-class KindsEntries(TypedDict):
-    """JSON entries of the kinds of documents."""
-
-    kinds: list[KindEntries]
 
 
 def kinds_view(commands: Mapping[str, str]) -> View:
@@ -129,12 +124,10 @@ def kinds_view(commands: Mapping[str, str]) -> View:
     Args:
         commands: Command that prints each kind.
     """
-    records: list[KindEntries] = [
-        {"name": name, "command": command} for name, command in commands.items()
-    ]
+    kinds = [DocumentKind(name, command) for name, command in commands.items()]
 
-    def blocks(width: int) -> list[Block]:
-        rows = [[Cell(each["name"], "name"), Cell(each["command"])] for each in records]
+    def blocks() -> list[Block]:
+        rows = [[Cell(kind.name, "name"), Cell(kind.command)] for kind in kinds]
         return [Table([Column("kind", fixed=True), Column("printed by")], rows)]
 
-    return View("kinds", lambda: {"kinds": records}, lambda: records, blocks)
+    return View("kinds", lambda: {"kinds": to_plain(kinds)}, blocks, lambda: kinds)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     NONE,
     Block,
@@ -16,13 +16,13 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    add_calls,
     change_text,
+    first_that_fits,
     stage_list,
 )
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.spec_report import Change, KeyChange, SpecReport
+from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
 STYLES: dict[Change, Style] = {"same": "", "added": "added", "changed": "changed", "gone": "gone"}
@@ -45,42 +45,40 @@ def spec_columns(
 
 def comparison_table(
     changes: Sequence[KeyChange],
-    width: int,
     names: Sequence[str] = (),
     sides: tuple[str, str] = ("env", "after the chain"),
-) -> Table:
+) -> Block:
     """Return a table of keys with their specs before and after, and a mark if they differ.
 
     Args:
         changes: Keys, grouped by part.
-        width: Maximum columns.
         names: Transform of each stage, to show which stage changed a key.
         sides: Titles of the two sides.
     """
-    layouts: list[Callable[[], Table]] = [
-        lambda: _side_by_side(changes, names, sides),
-        lambda: _side_by_side(changes, [""] * len(names), sides),
-        lambda: _stack_table(changes, names, whole=True),
-    ]
-    for layout in layouts:
-        table = layout()
-        if table_width(table) <= width:
-            return table
-    return _stack_table(changes, names, whole=False)
+    return first_that_fits(
+        lambda: [_side_by_side(changes, names, sides)],
+        lambda: [_side_by_side(changes, [""] * len(names), sides)],
+        lambda: [_stack_table(changes, names, whole=True)],
+        lambda: [_stack_table(changes, names, whole=False)],
+    )
 
 
-def spec_table(leaves: Sequence[LeafSpec], width: int) -> Table:
+def spec_table(leaves: Sequence[LeafSpec]) -> Block:
     """Return a table of specs."""
-    for whole in (True, False):
-        text = SpecText(leaves, whole=whole)
+
+    def wide(text: SpecText) -> Table:
         rows = [
             [Cell(part, "dim"), Cell(format_key(leaf.key)), Cell(text(leaf))]
             for part, leaf in zip(_parts(leaves), leaves, strict=True)
         ]
-        wide = Table([Column("part"), Column("key"), Column("spec")], rows)
-        if table_width(wide) <= width:
-            return wide
-    return _group_table(leaves, text)
+        return Table([Column("part"), Column("key"), Column("spec")], rows)
+
+    short = SpecText(leaves, whole=False)
+    return first_that_fits(
+        lambda: [wide(SpecText(leaves))],
+        lambda: [wide(short)],
+        lambda: [_group_table(leaves, short)],
+    )
 
 
 def _group_table(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
@@ -188,19 +186,22 @@ def spec_view(
     selected = selected.only_changes() if changes else selected
     each = stages or changes or key is not None
 
-    def data() -> dict[str, Any]:
-        return add_calls(selected.to_dict(each=each), calls)
-
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         if changes:
-            return _changes(selected, calls, width)
+            return _changes(selected, calls)
         if key is not None:
-            return [*_head(selected, calls), *_one_key(selected, width)]
+            return [*_head(selected, calls), *_one_key(selected)]
         if stages:
-            return [*_head(selected, calls), *_each_stage(selected, calls, width)]
-        return [*_head(selected, calls), _whole_chain(selected, width)]
+            return [*_head(selected, calls), *_each_stage(selected, calls)]
+        return [*_head(selected, calls), _whole_chain(selected)]
 
-    return View("spec", data, lambda: _records(selected, calls, each=each), blocks)
+    return View(
+        "spec",
+        lambda: selected.to_dict(each=each),
+        blocks,
+        lambda: _records(selected, calls, each=each),
+        calls,
+    )
 
 
 def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
@@ -210,32 +211,32 @@ def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
     return [Heading(report.env, facts, level=1), *stage_list(calls)]
 
 
-def _whole_chain(report: SpecReport, width: int) -> Table:
+def _whole_chain(report: SpecReport) -> Block:
     if not report.stages:
-        return spec_table([change.after for change in report.changes if change.after], width)
-    return comparison_table(report.changes, width, [stage.name for stage in report.stages])
+        return spec_table([change.after for change in report.changes if change.after])
+    return comparison_table(report.changes, [stage.name for stage in report.stages])
 
 
-def _each_stage(report: SpecReport, calls: Sequence[str], width: int) -> list[Block]:
-    blocks: list[Block] = [Heading("env"), spec_table(_env_leaves(report), width)]
+def _each_stage(report: SpecReport, calls: Sequence[str]) -> list[Block]:
+    blocks: list[Block] = [Heading("env"), spec_table(_env_leaves(report))]
     for stage, call in zip(report.stages, calls, strict=True):
         blocks.append(Heading(f"after stage {stage.index}", call))
         changed = [change for change in stage.changes if change.change != "same"]
         if changed:
-            blocks.append(comparison_table(changed, width, sides=("before", "after")))
+            blocks.append(comparison_table(changed, sides=("before", "after")))
         same = [format_key(change.key) for change in stage.changes if change.change == "same"]
         if same:
             blocks.append(Paragraph([Cell(f"unchanged: {', '.join(dict.fromkeys(same))}", "dim")]))
     return blocks
 
 
-def _changes(report: SpecReport, calls: Sequence[str], width: int) -> list[Block]:
+def _changes(report: SpecReport, calls: Sequence[str]) -> list[Block]:
     """Return what each stage changes, without the keys that it leaves as they are."""
     blocks: list[Block] = _head(report, [])
     for stage, call in zip(report.stages, calls, strict=True):
         blocks.append(Heading(f"{stage.index} {call}", "" if stage.changes else "no spec changes"))
         if stage.changes:
-            blocks.append(comparison_table(stage.changes, width, sides=("before", "after")))
+            blocks.append(comparison_table(stage.changes, sides=("before", "after")))
     return blocks
 
 
@@ -244,7 +245,7 @@ def _env_leaves(report: SpecReport) -> list[LeafSpec]:
     return [change.before for change in changes if change.before]
 
 
-def _one_key(report: SpecReport, width: int) -> list[Block]:
+def _one_key(report: SpecReport) -> list[Block]:
     """Follow a key through the chain, in one table for each part that it belongs to."""
     changes = [*report.changes, *(change for stage in report.stages for change in stage.changes)]
     blocks: list[Block] = []
@@ -252,15 +253,15 @@ def _one_key(report: SpecReport, width: int) -> list[Block]:
         steps = [change for change in changes if change.part == part]
         sides = [side for change in steps for side in (change.before, change.after) if side]
         blocks.append(Heading(format_key(steps[0].key), part))
-        table = _key_table(report, part, SpecText(sides))
-        if table_width(table) > width:
-            table = _key_table(report, part, SpecText(sides, whole=False))
-        blocks.append(table)
+        texts = SpecText(sides), SpecText(sides, whole=False)
+        layouts = [partial(_key_table, report, part, text) for text in texts]
+        blocks.append(first_that_fits(*layouts))
     return blocks
 
 
-def _key_table(report: SpecReport, part: str, text: SpecText) -> Table:
-    return Table([Column(), Column("stage"), Column("spec")], list(_key_rows(report, part, text)))
+def _key_table(report: SpecReport, part: str, text: SpecText) -> list[Block]:
+    rows = list(_key_rows(report, part, text))
+    return [Table([Column(), Column("stage"), Column("spec")], rows)]
 
 
 def _key_rows(report: SpecReport, part: str, text: SpecText) -> Iterator[list[Cell]]:

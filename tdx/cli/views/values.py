@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tdx.cli.output import table_width
 from tdx.cli.views import (
     Block,
     Cell,
@@ -16,15 +15,15 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    add_calls,
     count_text,
+    first_that_fits,
     stage_list,
 )
 from tdx.cli.views.specs import spec_columns
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import domain_text, shape_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
 from tdx.inspection.values_report import StateEntry, StateReport, ValuesReport
+from tdx.specs.leaf import domain_text, shape_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,22 +44,19 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         calls: Each stage in the ``--t`` grammar.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
         batch = f"batch {shape_text(report.batch_size)}  {facts}"
         result: list[Block] = [Heading(report.env, batch, level=1), *stage_list(calls)]
         for phase in report.phases:
             result.append(_phase_heading(phase))
-            result += _phase(phase, width)
+            result.append(_phase(phase))
         if report.violations:
             result.append(Heading("spec violations"))
             result += [block for violation in report.violations for block in _violation(violation)]
         return result
 
-    return View("values", data, lambda: _records(report), blocks)
+    return View("values", report, blocks, lambda: _records(report), calls)
 
 
 def _phase_heading(phase: PhaseValues) -> Heading:
@@ -70,12 +66,12 @@ def _phase_heading(phase: PhaseValues) -> Heading:
     return Heading(phase.phase, place)
 
 
-def _phase(phase: PhaseValues, width: int) -> list[Block]:
-    for whole in (True, False):
-        table = _table(phase, whole=whole)
-        if table_width(table) <= width:
-            return [table]
-    return list(_narrow(phase))
+def _phase(phase: PhaseValues) -> Block:
+    return first_that_fits(
+        lambda: [_table(phase, whole=True)],
+        lambda: [_table(phase, whole=False)],
+        lambda: _narrow(phase),
+    )
 
 
 def _table(phase: PhaseValues, *, whole: bool) -> Table:
@@ -224,10 +220,7 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
         calls: Each stage as a call.
     """
 
-    def data() -> dict[str, Any]:
-        return add_calls(report.to_dict(), calls)
-
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         facts = f"after {count_text(report.steps, 'random step')}"
         result: list[Block] = [Heading(report.env, facts, level=1), *stage_list(calls)]
         if not report.entries:
@@ -236,7 +229,7 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
         rows = [_state_row(each, marked=bool(report.steps)) for each in report.entries]
         return [*result, Table([Column(title) for title in titles], rows)]
 
-    return View("state", data, lambda: [each.to_dict() for each in report.entries], blocks)
+    return View("state", report, blocks, lambda: report.entries, calls)
 
 
 def _state_row(entry: StateEntry, *, marked: bool) -> list[Cell]:

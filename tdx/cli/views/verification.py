@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from tdx.cli.views import Block, Cell, Column, Heading, Paragraph, Table, View, count_text
 from tdx.cli.views.dumps import next_step, size_text
 from tdx.rollouts.dump.verification import Repair, Verification
@@ -22,7 +19,7 @@ def verify_view(result: Verification) -> View:
         result: Result of the verification.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
         rest = "" if result.complete else "; the dump is unfinished"
         if result.is_fine:
@@ -41,10 +38,7 @@ def verify_view(result: Verification) -> View:
             blocks.append(Paragraph([Cell(repair, "dim")]))
         return blocks
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in result.problems)
-
-    return View("verification", result.to_dict, records, blocks, _PROBLEM)
+    return View("verification", result, blocks, lambda: result.problems, names=_PROBLEM)
 
 
 def repair_view(result: Repair) -> View:
@@ -54,8 +48,8 @@ def repair_view(result: Repair) -> View:
         result: Result of the repair.
     """
 
-    def blocks(width: int) -> list[Block]:
-        verdict = verify_view(result.verification).blocks(width)
+    def blocks() -> list[Block]:
+        verdict = verify_view(result.verification).blocks()
         if result.is_unchanged:
             return [*verdict, Paragraph([Cell("nothing to repair", "dim")])]
         kept = _amounts(result.chunks, result.steps, result.episodes)
@@ -71,7 +65,7 @@ def repair_view(result: Repair) -> View:
         return [*verdict, table]
 
     data = {"path": result.verification.path, **result.to_dict()}
-    return View("repair", lambda: data, lambda: [data], blocks)
+    return View("repair", lambda: data, blocks)
 
 
 def _amounts(chunks: int, steps: int, episodes: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tdx.cli.views import (
     Block,
@@ -32,7 +31,7 @@ def watch_view(report: WatchReport) -> View:
         report: Records of a file.
     """
 
-    def blocks(width: int) -> list[Block]:
+    def blocks() -> list[Block]:
         steps = report.steps
         aside = count_text(len(steps), "sample")
         aside += f"  steps {steps[0]:,} to {steps[-1]:,}" if steps else ""
@@ -50,10 +49,7 @@ def watch_view(report: WatchReport) -> View:
         table = Table([Column("stage"), Column("number"), Column("moved")], rows)
         return [*head, Heading("moved"), table, *_courses(report.drifts)]
 
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in report.drifts)
-
-    return View("watch", report.to_dict, records, blocks)
+    return View("watch", report, blocks, lambda: report.drifts)
 
 
 def _courses(drifts: Sequence[Drift]) -> Iterator[Block]:

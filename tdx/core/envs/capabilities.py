@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_attributes import SpecsAttribute
-from tdx.core.envs.spec_violations import SpecViolation
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
+from tdx.specs.violations import SpecViolation
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 

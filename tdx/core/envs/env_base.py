@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Self
 
 import torch
@@ -32,7 +33,6 @@ from tdx.core.envs.spec_attributes import (
     SpecsAttribute,
     UnbatchedSpec,
 )
-from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.foundation.accelerators import target_device
 from tdx.foundation.errors import ArgumentError, EnvError
@@ -44,6 +44,7 @@ from tdx.foundation.tensordicts import (
     read,
     update_entries,
 )
+from tdx.specs.violations import SpecViolation
 
 
 class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
@@ -339,6 +340,16 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Make one step with a random action; see :meth:`rand_action`."""
         return self.step(self.rand_action(tensordict))
+
+    def _noting_threads(self, threads: set[int]) -> AbstractContextManager[None]:
+        """Note the threads that step the env in a block in which others may step it directly.
+
+        Internal: an env around an env of another library overrides it.
+
+        Args:
+            threads: Receives their ids.
+        """
+        return nullcontext()
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the generator of the env; random actions follow ``torch.manual_seed``.

@@ -38,8 +38,7 @@ from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.specs import TensorSpec
 from tdx.specs.bounded import Bounded
-from tdx.specs.categorical import Categorical, OneHot
-from tdx.specs.multi_categorical import Binary
+from tdx.specs.categorical import Binary, Categorical, OneHot
 
 
 class InversePath:

@@ -5,6 +5,10 @@ or a copy of the policy, and the episode memory of the stages, and joins what th
 result has the bits of a run in one process: rows do not depend on each other, random actions are
 drawn here, and each process calls the policy with a whole batch, in which only its own rows are
 used. Therefore a policy draws the same random numbers in each process.
+
+Eight Pendulum envs in two processes take 19 % of the time that they take step by step, where each
+step is a round trip to every process: P12 and P13 of
+``python -m pytest tests/benchmarks/test_workers.py``.
 """
 
 from __future__ import annotations

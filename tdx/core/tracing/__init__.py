@@ -18,7 +18,7 @@ from tdx.core.tracing.stops import (
     StopReason,
     Truncated,
 )
-from tdx.core.tracing.tracer import Tracer, TraceRun
+from tdx.core.tracing.tracer import BaseTracer, Tracer, TraceRun
 from tdx.core.tracing.traces import (
     DeferredTrace,
     EpisodeSpan,
@@ -32,6 +32,7 @@ from tdx.core.tracing.traces import (
 __all__ = [
     "AllOf",
     "AnyOf",
+    "BaseTracer",
     "Cancelled",
     "DeferredTrace",
     "Done",

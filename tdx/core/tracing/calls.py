@@ -70,8 +70,8 @@ class CallLog:
         for call in self.calls:
             groups += (call[4], *call[6].values())
         for entries in groups:
-            for key, each in entries.items():
-                if each is tensor:
+            for key, entry in entries.items():
+                if entry is tensor:
                     entries[key] = value
 
     def build(self) -> BuiltFields:
@@ -112,11 +112,11 @@ class _Builder:
         written = self._write(lane, entries, place.kind)
         others: Direction = "inverse" if lane == "forward" else "forward"
         if lane in over:
-            found = self._write(lane, over[lane], place.kind, in_place=True)
-            written |= {} if outcome == "raised" else found
+            overwritten = self._write(lane, over[lane], place.kind, in_place=True)
+            written |= {} if outcome == "raised" else overwritten
         if others in over:
-            found = self._write(others, over[others], place.kind, in_place=True)
-            self._append(place, others, 0, (), found, (), tuple(found))
+            overwritten = self._write(others, over[others], place.kind, in_place=True)
+            self._append(place, others, 0, (), overwritten, (), tuple(overwritten))
         for key in dropped:
             del self._lanes[lane][key]
         if outcome == "settled":
@@ -186,5 +186,5 @@ class _Builder:
         """Return the versions of the keys that a place declares to read."""
         inverse = self._lanes["inverse"]
         near = self._lanes["forward"] if lane == "forward" and place.kind == "stage" else inverse
-        found = [near.get(key) or inverse.get(key) for key in place.reads[lane]]
-        return tuple([version for version in found if version is not None])
+        versions = [near.get(key) or inverse.get(key) for key in place.reads[lane]]
+        return tuple([version for version in versions if version is not None])

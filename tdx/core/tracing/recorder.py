@@ -15,7 +15,6 @@ from tensordict import (
 from torch import Tensor
 
 from tdx.core.envs.failures import noted_key
-from tdx.core.envs.spec_violations import get_entry
 from tdx.core.tracing.calls import CallLog, Entries, Overwritten
 from tdx.core.tracing.traces import Direction, Hook, Place, ValueVersion
 from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
@@ -27,6 +26,7 @@ from tdx.foundation.tensordicts import (
     read,
     unstack_parts,
 )
+from tdx.specs.violations import get_entry
 
 
 class Leaves:
@@ -43,27 +43,27 @@ class Leaves:
 
     def of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
         """Return the leaves by key, without copies and without ``next``."""
-        found: dict[NestedKey, Any] = {}
-        self._collect(tensordict, (), found)
-        return found
+        leaves: dict[NestedKey, Any] = {}
+        self._collect(tensordict, (), leaves)
+        return leaves
 
     def _collect(
-        self, level: TensorDictBase, outer: tuple[str, ...], found: dict[NestedKey, Any]
+        self, level: TensorDictBase, outer: tuple[str, ...], leaves: dict[NestedKey, Any]
     ) -> None:
         if isinstance(level, LazyStackedTensorDict):
-            self._collect_stack(level, outer, found)
+            self._collect_stack(level, outer, leaves)
             return
         for name, value in level.items():
             if type(value) is Tensor:
-                found[(*outer, name) if outer else name] = value
+                leaves[(*outer, name) if outer else name] = value
             elif is_tensor_collection(value) and not getattr(type(value), "_is_non_tensor", False):
                 if outer or name != "next":
-                    self._collect(value, (*outer, name), found)
+                    self._collect(value, (*outer, name), leaves)
             else:
-                found[(*outer, name) if outer else name] = value
+                leaves[(*outer, name) if outer else name] = value
 
     def _collect_stack(
-        self, level: LazyStackedTensorDict, outer: tuple[str, ...], found: dict[NestedKey, Any]
+        self, level: LazyStackedTensorDict, outer: tuple[str, ...], leaves: dict[NestedKey, Any]
     ) -> None:
         for key in level.keys(True, True):
             parts = (key,) if isinstance(key, str) else tuple(key)
@@ -76,7 +76,7 @@ class Leaves:
                 # The rows are kept as well, because the id of a deleted object may be used again.
                 known = self._stacks[token] = (rows, get_entry(level, key))
             names = (*outer, *parts)
-            found[names if len(names) > 1 else names[0]] = known[1]
+            leaves[names if len(names) > 1 else names[0]] = known[1]
 
 
 def in_place_count(value: Any) -> int | None:
@@ -138,7 +138,7 @@ class Recorder:
         self.log = CallLog(phase)
         self.copies: Copies = {}
         self.overhead_ns = 0
-        self.has_env = False
+        self.has_env = self.is_busy = False
         self._clock, self._hook, self._doing, self._values = clock, phase, doing, values
         self._probe, self._on_in_place, self._earlier = probe, on_in_place, earlier
         self._leaves: Leaves | None = None
@@ -173,11 +173,14 @@ class Recorder:
         lane = "inverse" if kind == "policy" or kind == "given" else direction
         if probe is not None:
             probe.before(place, direction, self._hook)
+        # What a hook calls itself is a part of it.
+        self.is_busy = True
         start = clock()
         try:
             result = function(*arguments)
         except Exception as error:
             took = clock() - start
+            self.is_busy = False
             if probe is not None:
                 probe.after(place, direction, self._hook)
             over = self._note_overwrites(place) if self._is_overwritten() else {}
@@ -186,6 +189,7 @@ class Recorder:
             # An error raised from itself would lose its cause.
             raise located from (error.__cause__ if located is error else error)
         end = clock()
+        self.is_busy = False
         if probe is not None:
             probe.after(place, direction, self._hook)
         if kind == "env":
@@ -312,7 +316,7 @@ class Recorder:
         """Keep the old values of tensors that were written in place; return their entries."""
         place.pure = False
         pairs = zip(self._tensors, self._counts, strict=True)
-        changed = {id(each): each for each, count in pairs if each._version != count}
+        changed = {id(one): one for one, count in pairs if one._version != count}
         for name, tensor in changed.items():
             known = self.copies.pop(name, None)
             copy = None if known is None else known[2]
@@ -320,25 +324,25 @@ class Recorder:
             self._on_in_place(tensor, copy)
         self._counts = list(map(_version_of, self._tensors))
         self._protected = 0
-        found: Overwritten = {}
+        overwritten: Overwritten = {}
         lanes: tuple[tuple[Direction, Entries], ...]
         lanes = ("forward", self._forward), ("inverse", self._inverse)
         for lane, current in lanes:
             over = {key: value for key, value in current.items() if id(value) in changed}
             if over:
-                found[lane] = over
-        return found
+                overwritten[lane] = over
+        return overwritten
 
     def _remaining(self, over: Overwritten) -> Overwritten:
         """Return the overwritten entries that the hook did not replace afterwards."""
         lanes = {"forward": self._forward, "inverse": self._inverse}
-        found: Overwritten = {}
+        remaining: Overwritten = {}
         for lane, entries in over.items():
             current = lanes[lane]
             kept = {key: value for key, value in entries.items() if current.get(key) is value}
             if kept:
-                found[lane] = kept
-        return found
+                remaining[lane] = kept
+        return remaining
 
 
 def keep_value(version: ValueVersion, copy: Tensor | None) -> None:

@@ -1,22 +1,38 @@
-"""Checks the values of a trace against the specs after each stage."""
+"""Checks what the stages of a chain write against the specs after each stage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from threading import get_ident
+from typing import Literal, Protocol
 
+import torch
 from tensordict import TensorDictBase
 
-from tdx.core.chain import StageSpecs, stage_specs
+from tdx.core.chain import ChainSpecs, StageSpecs, flatten_chain, stage_specs
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.spec_violations import Phase, SpecViolation, check_value, spec_leaves
-from tdx.core.tracing.traces import StageTrace, StepTrace, Versions
-from tdx.foundation.errors import SpecError
-from tdx.foundation.keys import NestedKey, format_key, split_key
-from tdx.specs import Composite, NonTensor, TensorSpec
+from tdx.core.envs.failures import env_errors
+from tdx.core.tracing.places import TracedChain
+from tdx.core.tracing.recorder import in_place_count
+from tdx.core.tracing.traces import Direction, Hook, Place, StageTrace, StepTrace
+from tdx.foundation.errors import ChainError, SpecError, TdxError, Where, get_first_line
+from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.tensordicts import logged_reads, read
+from tdx.specs import Composite, TensorSpec
+from tdx.specs.violations import (
+    SpecViolation,
+    check_batch_size,
+    entry_keys,
+    find_violations,
+    get_entry,
+    spec_leaves,
+    unique_violations,
+)
 
 Leaves = dict[NestedKey, TensorSpec]
+Side = Literal["input", "output", "state", "reward"]
 
 
 class SpecSource(Protocol):
@@ -35,6 +51,74 @@ class SpecSource(Protocol):
     def specs(self) -> Sequence[StageSpecs]:
         """Return the specs before the chain and those after each stage."""
         ...
+
+
+class ChainLeaves:
+    """Leaf specs after each stage of a chain, for data of any batch size that the env accepts.
+
+    Args:
+        specs: The specs before the chain and those after each stage.
+        any_size: True if the env is not batch-locked: leading dimensions may be added.
+    """
+
+    def __init__(self, specs: Sequence[StageSpecs], any_size: bool) -> None:
+        self.specs = specs
+        self._any_size = any_size
+        self._leaves: dict[tuple[int, Side, torch.Size], Leaves] = {}
+        self._changed: dict[tuple[int, torch.Size], Leaves] = {}
+
+    def get(self, index: int, side: Side, batch_size: torch.Size) -> Leaves:
+        """Return the leaf specs by key, ``[*B, ...]``.
+
+        Args:
+            index: Index of the stage; -1 for the env before the chain.
+            side: Everything that it takes or returns, or the state or the rewards only.
+            batch_size: Batch size of the data, ``[*B]``.
+        """
+        known = self._leaves.get((index, side, batch_size))
+        if known is not None:
+            return known
+        specs = self.specs[index + 1]
+        whole = specs.input_spec if side in ("input", "state") else specs.output_spec
+        parts = whole.values() if side in ("input", "output") else [whole[f"full_{side}_spec"]]
+        leaves: Leaves = {}
+        for part in parts:
+            try:
+                leaves |= spec_leaves(self.expand(part, batch_size))
+            except SpecError:
+                # Different envs in a batch may have no spec in common.
+                continue
+        self._leaves[index, side, batch_size] = leaves
+        return leaves
+
+    def expand(self, spec: Composite, batch_size: torch.Size) -> Composite:
+        """Return a spec for data with more leading dimensions, if the env accepts them."""
+        ahead = len(batch_size) - spec.ndim
+        larger = self._any_size and ahead > 0 and batch_size[ahead:] == spec.shape
+        return spec.expand(batch_size) if larger else spec
+
+    def changed(self, index: int, batch_size: torch.Size) -> Leaves:
+        """Return the leaves that a stage returns with a spec other than the one before it."""
+        declared = self.get(index, "output", batch_size)
+        if index < 0:
+            return declared
+        known = self._changed.get((index, batch_size))
+        if known is None:
+            before = self.get(index - 1, "output", batch_size)
+            known = self._changed[index, batch_size] = {
+                key: leaf
+                for key, leaf in declared.items()
+                if key not in before or not _is_equal(before[key], leaf)
+            }
+        return known
+
+
+def _is_equal(one: TensorSpec, other: TensorSpec) -> bool:
+    try:
+        return one == other
+    except RuntimeError:
+        # Specs of different agents may have no common shape.
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +145,9 @@ class TraceChecker:
     """
 
     def __init__(self, env: EnvBase | SpecSource) -> None:
-        self._specs = stage_specs(env) if isinstance(env, EnvBase) else env.specs()
-        self._any_size = not env.batch_locked
+        specs = stage_specs(env) if isinstance(env, EnvBase) else env.specs()
+        self._leaves = ChainLeaves(specs, not env.batch_locked)
         self._free_keys = () if isinstance(env, EnvBase) else env.free_keys
-        self._cache: dict[tuple[int, int, str], Leaves] = {}
-        self._changed: dict[tuple[int, int], Leaves] = {}
 
     def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:
         """Return the declared specs of the keys that a stage may write.
@@ -74,28 +156,37 @@ class TraceChecker:
             stage: Trace of the stage; of a policy, for the input of the outermost stage.
             tensordict: TensorDict of the whole step, ``[*B]``.
         """
-        side = "input" if stage.direction == "inverse" else "output"
-        return self._leaves(self._index(stage), side, tensordict)
+        side: Side = "input" if stage.direction == "inverse" else "output"
+        return self._leaves.get(self._index(stage), side, tensordict.batch_size)
 
     def _index(self, stage: StageTrace) -> int:
         """Return the index of the stage whose specs describe what a stage writes."""
         if stage.kind in ("policy", "given", "kept"):
-            return len(self._specs) - 2
+            return len(self._leaves.specs) - 2
         return stage.index - 1 if stage.direction == "inverse" else stage.index
 
     def part_of(self, stage: StageTrace, key: NestedKey) -> str:
         """Return the part of the specs that declares a key: ``reward``, ``action`` and so on."""
-        specs = self._specs[self._index(stage) + 1]
+        specs = self._leaves.specs[self._index(stage) + 1]
         whole = specs.input_spec if stage.direction == "inverse" else specs.output_spec
-        found = (name for name, part in whole.items() if key in part.keys(True, True))
-        return next(found).removeprefix("full_").removesuffix("_spec")
+        parts = (name for name, part in whole.items() if key in part.keys(True, True))
+        return next(parts).removeprefix("full_").removesuffix("_spec")
 
     def check(self, trace: StepTrace) -> list[TracedViolation]:
         """Return the violations in a trace, each attributed to the first stage that shows it."""
-        found: list[TracedViolation] = []
+        violations: list[TracedViolation] = []
         reported: set[object] = set()
         values: dict[NestedKey, object] = {}
         dropped: dict[NestedKey, StageTrace] = {}
+
+        def add(stage: StageTrace, new: Iterator[SpecViolation]) -> None:
+            for violation in new:
+                if violation.identity not in reported:
+                    reported.add(violation.identity)
+                    if stage.kind == "stage":
+                        violation = violation.at_stage(stage.index, stage.name)
+                    violations.append(TracedViolation(stage, violation))
+
         for stage in trace.stages:
             if stage.kind == "kept":
                 continue
@@ -104,112 +195,271 @@ class TraceChecker:
                 for key in stage.dropped:
                     values.pop(key, None)
                     dropped[key] = stage
-            for violation in self._violations(stage, trace, values):
-                if violation.identity not in reported:
-                    reported.add(violation.identity)
-                    found.append(TracedViolation(stage, _with_stage(violation, stage)))
-        lost = {key: stage for key, stage in dropped.items() if key not in values}
-        for key, stage in lost.items() if trace.error is None else ():
-            if key in self.specs_for(stage, trace.tensordict):
-                violation = _missing_violation(key, trace.phase)
-                if violation.identity not in reported:
-                    found.append(TracedViolation(stage, _with_stage(violation, stage)))
-        return found
+            add(stage, self._find(stage, trace, values))
+        if trace.error is None:
+            for key, stage in dropped.items():
+                declared = self.specs_for(stage, trace.tensordict)
+                if key not in values and key in declared:
+                    add(stage, find_violations({}, {key: declared[key]}, trace.phase))
+        return violations
 
-    def _violations(
+    def _find(
         self, stage: StageTrace, trace: StepTrace, values: dict[NestedKey, object]
     ) -> Iterator[SpecViolation]:
+        if stage.direction == "inverse" and stage.hook != "step":
+            return iter(())
         declared = self.specs_for(stage, trace.tensordict)
+        written = {key: version.value for key, version in stage.written.items()}
+        expected = {key: declared[key] for key in written if key in declared}
         if stage.direction == "inverse":
-            if stage.hook == "step":
-                yield from _check_written(stage.written, declared, "inverse")
-            return
-        phase: Phase = trace.phase
-        yield from _check_written(stage.written, declared, phase)
+            return find_violations(written, expected, "inverse", allowed=None)
+        batch_size = trace.tensordict.batch_size
         if trace.error is None or stage is not trace.stages[-1]:
-            yield from self._missing(stage, trace, declared, values)
-        known = declared.keys() | self._leaves(stage.index, "state", trace.tensordict).keys()
-        for key in stage.written:
-            if key not in known and split_key(key)[0] not in self._free_keys:
-                hint = f"declare {format_key(key)!r}, or do not write it"
-                message = f"it is written in a {phase}, but no spec declares it"
-                yield SpecViolation("undeclared", key, phase, message, hint)
+            # Specs that the stage changes hold for entries that it passes on, too.
+            changed = dict(self._leaves.changed(stage.index, batch_size))
+            if stage.kind == "env":
+                changed = dict(declared)
+            if trace.phase == "reset":
+                for key in self._leaves.get(stage.index, "reward", batch_size):
+                    changed.pop(key, None)
+            expected |= changed
+        state = self._leaves.get(stage.index, "state", batch_size)
+        allowed = {
+            key
+            for key in written
+            if key in declared or key in state or split_key(key)[0] in self._free_keys
+        }
+        entries = {key: values[key] for key in expected if key in values} | written
+        return find_violations(entries, expected, trace.phase, allowed=allowed | expected.keys())
 
-    def _missing(
+
+def find_stage_violations(
+    env: EnvBase, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
+) -> list[SpecViolation]:
+    """Run a chain stage by stage and check the output of each stage against its specs.
+
+    A violation is attributed to the first stage whose data shows it, not to the stages after it
+    that pass it on. Violations of the env before the chain have no stage.
+
+    Args:
+        env: The env with its chain; it is reset and stepped.
+        check_dtype: If True, compare dtypes.
+        tensordict: Argument of the reset, ``[*B]``. ``None``: no argument.
+        steps: Number of steps to check.
+
+    Raises:
+        EnvError: The env before the chain raised in a reset or a step.
+        ChainError: A transform raised in a reset or a step.
+    """
+    if not isinstance(env._specs, ChainSpecs):
+        return []
+    base, _ = flatten_chain(env)
+    nested = base._find_stage_violations(check_dtype, None, steps)
+    chain = TracedChain(env)
+    chain.record = checker = _HookChecker(
+        env, chain.inner, check_dtype, () if tensordict is None else entry_keys(tensordict)
+    )
+    chain.thread = get_ident()
+    reset_input = None if tensordict is None else tensordict.clone(recurse=False)
+    with chain.attached():
+        with checker.checking("reset", None):
+            current = env._completed_reset(reset_input)
+        if reset_input is not None:
+            current = reset_input.update(current)
+        for step in range(steps):
+            with env_errors(env, "step", step):
+                current = env.rand_action(current)
+                with checker.checking("step", current):
+                    following = env._completed_step(current)
+                current.set("next", following)
+            with env_errors(env, "reset", step + 1):
+                current = env.maybe_reset(env.step_mdp(current))
+    return unique_violations([*map(_with_inner_location, nested), *checker.violations])
+
+
+def _with_inner_location(violation: SpecViolation) -> SpecViolation:
+    """Move the stage of a chain inside a batch of envs from the location to the message."""
+    location = f": stage {violation.stage} ({violation.transform}): "
+    message = violation.message.replace(": ", location, 1)
+    return replace(violation, message=message, stage=None, transform=None)
+
+
+class _HookChecker:
+    """Calls the hooks of a :class:`TracedChain` and collects the violations in what they return.
+
+    Args:
+        env: The env with its chain.
+        inner: The env that is called as a whole.
+        check_dtype: If True, compare dtypes.
+        passed: Keys that the caller passes to the reset.
+    """
+
+    def __init__(
+        self, env: EnvBase, inner: EnvBase, check_dtype: bool, passed: Collection[NestedKey]
+    ) -> None:
+        self.violations: list[SpecViolation] = []
+        self.is_busy = True
+        """True outside of what is checked, and inside a hook: other hooks run as they are."""
+        self._leaves = ChainLeaves(stage_specs(env), not env.batch_locked)
+        self._inner, self._check_dtype, self._passed = inner, check_dtype, set(passed)
+        self._hook: Hook = "reset"
+        self._given: TensorDictBase | None = None
+        self._reported: set[object] = set()
+        # Value, how often it was written in place, and spec of the last check of each key.
+        self._checked: dict[NestedKey, tuple[object, int | None, TensorSpec]] = {}
+
+    @contextmanager
+    def checking(self, hook: Hook, given: TensorDictBase | None) -> Iterator[None]:
+        """Check a reset or a step in a block, with the input of the step."""
+        self._hook, self._given = hook, given
+        self.is_busy = False
+        try:
+            yield
+        finally:
+            self.is_busy = True
+
+    def settle(self, place: Place, direction: Direction, result: object) -> None:
+        """Ignore entries that no hook wrote."""
+
+    def call(
         self,
-        stage: StageTrace,
-        trace: StepTrace,
-        declared: Leaves,
-        values: dict[NestedKey, object],
-    ) -> Iterator[SpecViolation]:
-        """Check the keys that the stage's specs change and that it did not write."""
-        rewards = self._leaves(stage.index, "reward", trace.tensordict)
-        for key, leaf in self._changed_leaves(stage, declared, trace.tensordict).items():
-            if key in stage.written or (trace.phase == "reset" and key in rewards):
-                continue
-            if key not in values:
-                yield _missing_violation(key, trace.phase)
-            elif not isinstance(leaf, NonTensor):
-                yield from check_value(key, leaf, values[key], trace.phase)
+        place: Place,
+        direction: Direction,
+        function: Callable[..., TensorDictBase],
+        *arguments: TensorDictBase,
+    ) -> TensorDictBase:
+        """Call a hook, check what it returns, and return it.
 
-    def _changed_leaves(
-        self, stage: StageTrace, declared: Leaves, tensordict: TensorDictBase
-    ) -> Leaves:
-        """Return the specs after a stage that differ from those before it."""
-        if stage.kind == "env":
-            return declared
-        token = (stage.index, tensordict.ndim)
-        known = self._changed.get(token)
-        if known is None:
-            before = self._leaves(stage.index - 1, "output", tensordict)
-            known = self._changed[token] = {
-                key: leaf
-                for key, leaf in declared.items()
-                if key not in before or before[key] != leaf
+        Raises:
+            EnvError: The env raised something other than an error of tdx.
+            ChainError: A stage raised something other than an error of tdx.
+        """
+        self.is_busy = True
+        try:
+            return self._call(place, direction, function, *arguments)
+        finally:
+            self.is_busy = False
+
+    def _call(
+        self,
+        place: Place,
+        direction: Direction,
+        function: Callable[..., TensorDictBase],
+        *arguments: TensorDictBase,
+    ) -> TensorDictBase:
+        stage = place.stage
+        if stage is None:
+            with env_errors(self._inner, self._hook):
+                result = function(*arguments)
+            self._check(place.index, result)
+            return result
+        if direction == "inverse":
+            if self._hook == "reset":
+                with _stage_errors(place, "a reset"):
+                    return function(*arguments)
+            before = {
+                violation.identity
+                for violation in self._inverse_violations(place.index, arguments[0])
             }
-        return known
+            with _stage_errors(place, "the inverse"):
+                result = function(*arguments)
+            violations = self._inverse_violations(place.index - 1, result)
+            new = [violation for violation in violations if violation.identity not in before]
+            self._add(place.index, new)
+            return result
+        log: AbstractContextManager[set[NestedKey] | None] = nullcontext()
+        if self._hook == "step" and stage._needs_declared_input:
+            log = logged_reads(arguments[0])
+        with _stage_errors(place, f"a {self._hook}"), log as keys:
+            result = function(*arguments)
+        self._check(place.index, result)
+        if keys:
+            self._check_input(place.index, arguments[0], keys)
+        return result
 
-    def _leaves(self, index: int, side: str, tensordict: TensorDictBase) -> Leaves:
-        token = (index, tensordict.ndim, side)
-        known = self._cache.get(token)
-        if known is None:
-            known = self._cache[token] = self._build_leaves(
-                self._specs[index + 1], side, tensordict
+    def _check(self, index: int, result: TensorDictBase) -> None:
+        hook, size = self._hook, result.batch_size
+        declared = dict(self._leaves.get(index, "output", size))
+        if hook == "reset":
+            for key in self._leaves.get(index, "reward", size):
+                declared.pop(key, None)
+        allowed = self._passed.union(self._leaves.get(index, "state", size), declared)
+        # A value that an earlier stage had under an equal spec is not checked again.
+        expected = {}
+        for key, leaf in declared.items():
+            value = get_entry(result, key)
+            count = in_place_count(value)
+            known = self._checked.get(key)
+            if (
+                count is None
+                or known is None
+                or known[0] is not value
+                or known[1] != count
+                or not (known[2] is leaf or _is_equal(known[2], leaf))
+            ):
+                expected[key] = leaf
+                self._checked[key] = value, count, leaf
+        shape = self._leaves.expand(self._leaves.specs[index + 1].output_spec, size).shape
+        violations = find_violations(
+            result, expected, hook, check_dtype=self._check_dtype, allowed=allowed
+        )
+        self._add(index, [*check_batch_size(result, shape, hook), *violations])
+
+    def _check_input(
+        self, index: int, tensordict: TensorDictBase, keys: Collection[NestedKey]
+    ) -> None:
+        """Check that a stage reads no entry of the previous step that is not declared as state."""
+        specs, given = self._leaves.specs, self._given
+        assert given is not None
+        after, before = specs[index + 1], specs[index]
+        added = _leaf_keys(after.output_spec) - _leaf_keys(before.output_spec)
+        inputs = {key for stage in specs for key in _leaf_keys(stage.input_spec)}
+        message = "a step reads it from the previous step, but it is not declared as state"
+        hint = "add it to full_state_spec in transform_input_spec, so that batched envs pass it on"
+        violations = [
+            SpecViolation("carried", key, "step", message, hint)
+            for key in sorted(added - inputs, key=split_key)
+            # Others were written by an inverse of this step.
+            if key in keys and read(tensordict, key) is read(given, key)
+        ]
+        self._add(index, violations)
+
+    def _inverse_violations(self, index: int, tensordict: TensorDictBase) -> list[SpecViolation]:
+        declared = self._leaves.get(index, "input", tensordict.batch_size)
+        return list(
+            find_violations(
+                tensordict, declared, "inverse", check_dtype=self._check_dtype, allowed=None
             )
-        return known
+        )
 
-    def _build_leaves(self, specs: StageSpecs, side: str, tensordict: TensorDictBase) -> Leaves:
-        parts: list[Composite]
-        if side in ("state", "reward"):
-            whole = specs.input_spec if side == "state" else specs.output_spec
-            parts = [whole[f"full_{side}_spec"]]
-        else:
-            whole = specs.input_spec if side == "input" else specs.output_spec
-            parts = [part for _, part in whole.items()]
-        leaves: Leaves = {}
-        for part in parts:
-            ahead = tensordict.ndim - part.ndim
-            larger = self._any_size and ahead > 0 and tensordict.batch_size[ahead:] == part.shape
-            try:
-                leaves |= spec_leaves(part.expand(tensordict.batch_size) if larger else part)
-            except SpecError:
-                # Different envs in a batch may have no spec in common.
-                continue
-        return leaves
+    def _add(self, index: int, violations: Collection[SpecViolation]) -> None:
+        """Keep the violations that no earlier stage has shown, attributed to this one."""
+        for violation in violations:
+            if violation.identity not in self._reported:
+                self._reported.add(violation.identity)
+                name = self._leaves.specs[index + 1].name
+                self.violations.append(violation if index < 0 else violation.at_stage(index, name))
 
 
-def _missing_violation(key: NestedKey, phase: Phase) -> SpecViolation:
-    message = f"the spec declares it, but it is missing after a {phase}"
-    hint = f"write {format_key(key)!r}, or remove it from the spec"
-    return SpecViolation("missing", key, phase, message, hint)
+def _leaf_keys(spec: Composite) -> set[NestedKey]:
+    return {key for part in spec.values() for key in spec_leaves(part)}
 
 
-def _check_written(written: Versions, declared: Leaves, phase: Phase) -> Iterator[SpecViolation]:
-    for key, version in written.items():
-        leaf = declared.get(key)
-        if leaf is not None and not isinstance(leaf, NonTensor):
-            yield from check_value(key, leaf, version.value, phase)
+@contextmanager
+def _stage_errors(place: Place, phase: str) -> Iterator[None]:
+    """Add the location of a stage to whatever it raises.
 
-
-def _with_stage(violation: SpecViolation, stage: StageTrace) -> SpecViolation:
-    return violation.at_stage(stage.index, stage.name) if stage.kind == "stage" else violation
+    Raises:
+        ChainError: Something other than an error of tdx was raised.
+    """
+    try:
+        yield
+    except TdxError as error:
+        error.at(stage=place.index, transform=place.name)
+        raise
+    except Exception as error:
+        raise ChainError(
+            f"it raised {type(error).__name__} in {phase}: {get_first_line(error)}",
+            where=Where(stage=place.index, transform=place.name),
+            hint="correct the stage; --debug shows the traceback",
+        ) from error

@@ -50,8 +50,8 @@ def keys_of(stop: Stop) -> Iterator[KeyIs]:
     if isinstance(stop, KeyIs):
         yield stop
     elif isinstance(stop, AnyOf):
-        for each in stop.stops:
-            yield from keys_of(each)
+        for inner in stop.stops:
+            yield from keys_of(inner)
 
 
 # Operators are separate words, so that a key may start with "and".

@@ -98,8 +98,8 @@ class AnyOf(Stop):
             stop.begin(run)
 
     def check(self, trace: StepTrace) -> StopReason | None:
-        found = [stop.check(trace) for stop in self.stops]
-        return next((reason for reason in found if reason is not None), None)
+        checked = [stop.check(trace) for stop in self.stops]
+        return next((reason for reason in checked if reason is not None), None)
 
     def rows(self, trace: StepTrace) -> Tensor | None:
         met = [stop.rows(trace) for stop in self.stops if stop.check(trace) is not None]
@@ -129,12 +129,12 @@ class AllOf(AnyOf):
         return self._joined(trace, rows)
 
     def _joined(self, trace: StepTrace, rows: Tensor | None) -> StopReason | None:
-        found = [
+        checked = [
             stop.check(trace) if rows is None else stop.reason_in(trace, rows)
             for stop in self.stops
         ]
-        reasons = [reason for reason in found if reason is not None]
-        if len(reasons) < len(found):
+        reasons = [reason for reason in checked if reason is not None]
+        if len(reasons) < len(checked):
             return None
         message = " and ".join(reason.message for reason in reasons)
         return self._reason(trace, message, reasons[0].by, reasons[0].key)
@@ -240,10 +240,12 @@ class OutOfSpec(Stop):
     def check(self, trace: StepTrace) -> StopReason | None:
         assert self._checker is not None
         # A spec without bounds allows NaN.
-        found = [each for each in self._checker.check(trace) if each.violation.code != "nan"]
-        if not found:
+        traced = next(
+            (one for one in self._checker.check(trace) if one.violation.code != "nan"), None
+        )
+        if traced is None:
             return None
-        by, violation = found[0].by, found[0].violation
+        by, violation = traced.by, traced.violation
         location = "" if violation.key is None else f", key {format_key(violation.key)!r}"
         message = f"{by.place}{location}: {violation.message}"
         return self._reason(trace, message, by, violation.key)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Event, get_ident
 from typing import Any
@@ -18,6 +19,7 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
 from tdx.core.envs.rollout_request import Policy
+from tdx.core.tracing.places import GIVEN, KEPT, TracedChain, policy_place
 from tdx.core.tracing.recorder import (
     Clock,
     Copies,
@@ -29,12 +31,10 @@ from tdx.core.tracing.recorder import (
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.core.tracing.traces import DeferredTrace, Hook, Place, StepTrace, TraceHistory
-from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError
 from tdx.foundation.tensordicts import new_tensordict, note_structure
 
 OnStep = Callable[[StepTrace], Any]
-_HOOKS = ("_completed_step", "_completed_reset")
 _MIN_LIVING = 100
 
 
@@ -55,7 +55,82 @@ class TraceRun:
     last: StepTrace | None
 
 
-class Tracer:
+class BaseTracer(ABC):
+    """Resets and steps an env until a condition is met: what the tracers of all libraries share.
+
+    Args:
+        history: Where to keep the traces; they are not kept by default.
+        clock: Returns nanoseconds.
+    """
+
+    def __init__(self, history: TraceHistory | None, clock: Clock) -> None:
+        self.history, self.clock = history, clock
+        self.last: StepTrace | None = None
+        self.steps = self.traces = self.resets = 0
+        self._cancel = Event()
+
+    @property
+    @abstractmethod
+    def env(self) -> Any:
+        """The env or stack, whose specs stop conditions read."""
+
+    @abstractmethod
+    def attached(self) -> AbstractContextManager[None]:
+        """Stay attached in a block of several resets and steps."""
+
+    @abstractmethod
+    def next(self) -> StepTrace:
+        """Make a reset if one is due, else a step; return its trace."""
+
+    def run(
+        self,
+        steps: int | None = None,
+        until: Stop | str | None = None,
+        on_step: OnStep | None = None,
+    ) -> TraceRun:
+        """Step until a condition is met; reset the env first if necessary.
+
+        Args:
+            steps: Maximum number of steps; unlimited by default.
+            until: Condition of :mod:`tdx.core.tracing.stops`, or its text, such as
+                ``"done or reward > 0.5"``. Without ``steps`` and ``until``, only :meth:`cancel`
+                or an error ends the run.
+            on_step: Called with the trace of each step and reset.
+
+        Raises:
+            ArgumentError: ``until`` is not a condition, or ``steps`` is below 1.
+            TdxError: The env, a stage or the policy raised; ``last`` and the history contain
+                everything before the error.
+
+        Example:
+            >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
+            >>> env = TransformedEnv(PendulumEnv(), StepCounter(5))
+            >>> run = Tracer(env).run(100, until="done")
+            >>> run.steps, run.reason.message
+            (5, 'done is set')
+        """
+        stops: list[Stop] = [Cancelled(self._cancel)]
+        if until is not None:
+            stops.append(parse_stop(until) if isinstance(until, str) else until)
+        stop = AnyOf(*stops, *([] if steps is None else [Steps(steps)]))
+        first_step, first_trace = self.steps, self.traces
+        stop.begin(self)
+        reason = None if self.last is None else stops[0].check(self.last)
+        with self.attached():
+            while reason is None:
+                trace = self.next()
+                if on_step is not None:
+                    on_step(trace)
+                reason = stop.check(trace)
+        self._cancel.clear()
+        return TraceRun(self.steps - first_step, self.traces - first_trace, reason, self.last)
+
+    def cancel(self) -> None:
+        """Stop a run after its current step; may be called from another thread."""
+        self._cancel.set()
+
+
+class Tracer(BaseTracer):
     """Resets and steps an env as ``env.reset`` and ``env.step`` do, and records the stages.
 
     Values, randomness and state are the same, bit for bit, as without it. The env belongs to the
@@ -97,22 +172,21 @@ class Tracer:
                 f"env must be an env, got {type(env).__name__}",
                 hint="pass an env of tdx, such as GymEnv(...)",
             )
-        self.env, self.values, self.history = env, values, history
-        self.clock, self.probe = clock, probe
-        self.last: StepTrace | None = None
-        self.steps = self.traces = self.resets = 0
-        self._walk = TracedWalk(env)
+        super().__init__(history, clock)
+        self._env, self.values, self.probe = env, values, probe
+        self._chain = TracedChain(env)
         self.follow(policy)
         self._result: TensorDictBase | None = None
         self._current: TensorDictBase | None = None
-        self._cancel = Event()
-        self._thread = 0
-        self._other_threads: set[int] = set()
-        self._is_attached = False
         self._copies: Copies = {}
         # A list of references that is sometimes cleared is faster than a WeakSet.
         self._living: list[weakref.ref[StepTrace]] = []
         self._next_clearing = _MIN_LIVING
+
+    @property
+    def env(self) -> EnvBase:
+        """The env."""
+        return self._env
 
     def follow(self, policy: Policy | None) -> None:
         """Replace the policy. ``None``: random actions."""
@@ -188,7 +262,8 @@ class Tracer:
             policy = self._policy_for(action)
 
         def run() -> TensorDictBase:
-            acted = self._walk.record.call(place, "inverse", policy, current)
+            assert self._chain.record is not None
+            acted = self._chain.record.call(place, "inverse", policy, current)
             if not isinstance(acted, TensorDictBase):
                 wrong = TypeError(f"it returned {type(acted).__name__} instead of a TensorDict")
                 raise to_located_error(wrong, place, "inverse", f"step {self.steps}")
@@ -214,65 +289,11 @@ class Tracer:
 
         return give
 
-    def run(
-        self,
-        steps: int | None = None,
-        until: Stop | str | None = None,
-        on_step: OnStep | None = None,
-    ) -> TraceRun:
-        """Step until a condition is met; reset the env first if necessary.
-
-        Args:
-            steps: Maximum number of steps; unlimited by default.
-            until: Condition of :mod:`tdx.core.tracing.stops`, or its text, such as
-                ``"done or reward > 0.5"``. Without ``steps`` and ``until``, only :meth:`cancel`
-                or an error ends the run.
-            on_step: Called with the trace of each step and reset.
-
-        Raises:
-            ArgumentError: ``until`` is not a condition, or ``steps`` is below 1.
-            TdxError: The env, a stage or the policy raised; ``last`` and the history contain
-                everything before the error.
-
-        Example:
-            >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
-            >>> env = TransformedEnv(PendulumEnv(), StepCounter(5))
-            >>> run = Tracer(env).run(100, until="done")
-            >>> run.steps, run.reason.message
-            (5, 'done is set')
-        """
-        stops: list[Stop] = [Cancelled(self._cancel)]
-        if until is not None:
-            stops.append(parse_stop(until) if isinstance(until, str) else until)
-        stop = AnyOf(*stops, *([] if steps is None else [Steps(steps)]))
-        first_step, traces = self.steps, 0
-        stop.begin(self)
-        reason = None if self.last is None else stops[0].check(self.last)
-        if reason is None:
-            with self.attached():
-                for trace in self._iter_traces():
-                    traces += 1
-                    if on_step is not None:
-                        on_step(trace)
-                    reason = stop.check(trace)
-                    if reason is not None:
-                        break
-        assert reason is not None
-        self._cancel.clear()
-        return TraceRun(self.steps - first_step, traces, reason, self.last)
-
-    def _iter_traces(self) -> Iterator[StepTrace]:
+    def next(self) -> StepTrace:
+        """Make a reset if one is due, else a step; return its trace."""
         if self.current is None:
-            yield self.reset()
-        while True:
-            reset = self.reset_done()
-            if reset is not None:
-                yield reset
-            yield self.step()
-
-    def cancel(self) -> None:
-        """Stop a run after its current step; may be called from another thread."""
-        self._cancel.set()
+            return self.reset()
+        return self.reset_done() or self.step()
 
     def record(
         self, phase: Hook, given: TensorDictBase | None, call: Callable[[], TensorDictBase]
@@ -300,27 +321,21 @@ class Tracer:
         given: TensorDictBase | None,
         call: Callable[[], TensorDictBase],
     ) -> StepTrace:
-        walk, clock = self._walk, self.clock
+        chain, clock = self._chain, self.clock
         on_overwrite, earlier = self._on_overwrite, self._copies
         record = Recorder(clock, phase, doing, self.values, self.probe, on_overwrite, earlier)
         record.begin(given)
         error: TdxError | None = None
         result = given
         start = clock()
-        hooks = self.env.__dict__
-        replaced = {name: hooks[name] for name in _HOOKS if name in hooks}
-        self._thread = get_ident()
-        self._other_threads.clear()
+        chain.thread = get_ident()
+        chain.other_threads.clear()
         try:
-            walk.refresh()
-            walk.record = record
-            hooks["_completed_step"], hooks["_completed_reset"] = self._step_hook, self._reset_hook
-            if self._is_attached:
+            chain.refresh()
+            with self.attached():
+                chain.record = record
                 result = call()
-            else:
-                with self.attached():
-                    result = call()
-            if self._other_threads - {self._thread}:
+            if chain.other_threads - {chain.thread}:
                 raise EnvError(
                     f"another thread stepped the env during {doing}",
                     hint="let one thread step the env, or create an env for each thread",
@@ -331,50 +346,19 @@ class Tracer:
             error = to_located_error(raised, self._outside(), "forward", doing)
             error.__cause__ = raised
         finally:
-            for name in _HOOKS:
-                hooks.pop(name, None)
-            if replaced:
-                hooks.update(replaced)
+            chain.record = None
         took = clock() - start - record.overhead_ns
         trace = self._finish(phase, record, result, took, error)
         if error is not None:
             raise error
         return trace
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """Note the threads that step an env of another library inside, for several steps at once.
+    def attached(self) -> AbstractContextManager[None]:
+        """Stay attached to the hooks of the chain in a block of several resets and steps.
 
-        Otherwise each step does so for itself, which takes longer.
+        Otherwise each of them attaches for itself, which takes longer.
         """
-        if self._is_attached:
-            yield
-            return
-        inner: Any = self._walk.inner
-        notes = hasattr(type(inner), "noting_threads")
-        self._is_attached = True
-        try:
-            with inner.noting_threads(self._other_threads) if notes else nullcontext():
-                yield
-        finally:
-            self._is_attached = False
-
-    def _step_hook(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
-    ) -> TensorDictBase:
-        """Step the env in its place while it is traced; calls of other threads are not recorded."""
-        if get_ident() == self._thread:
-            return self._walk.step(self.env, tensordict, preset)
-        self._other_threads.add(get_ident())
-        return type(self.env)._completed_step(self.env, tensordict, preset)
-
-    def _reset_hook(
-        self, tensordict: TensorDictBase | None = None, **kwargs: Any
-    ) -> TensorDictBase:
-        if get_ident() == self._thread:
-            return self._walk.reset(self.env, tensordict, **kwargs)
-        self._other_threads.add(get_ident())
-        return type(self.env)._completed_reset(self.env, tensordict, **kwargs)
+        return nullcontext() if self._chain.is_attached else self._chain.attached()
 
     def _outside(self) -> Place:
         return policy_place(None, "env", type(self.env).__name__)
@@ -395,7 +379,7 @@ class Tracer:
             if not record.has_env:
                 # A batch of different envs resets itself, which is not traced.
                 after = result.get("next") if phase == "step" else result
-                record.settle(self._walk.env_place, "forward", after)
+                record.settle(self._chain.env_place, "forward", after)
             record.finish(KEPT, result)
         self._copies = record.copies
         trace = DeferredTrace.of(
@@ -421,7 +405,7 @@ class Tracer:
         """Keep a weak reference to a trace, for later overwrites of its values."""
         self._living.append(weakref.ref(trace))
         if len(self._living) > self._next_clearing:
-            self._living = [each for each in self._living if each() is not None]
+            self._living = [reference for reference in self._living if reference() is not None]
             self._next_clearing = max(2 * len(self._living), _MIN_LIVING)
 
     def _on_overwrite(self, tensor: Tensor, copy: Tensor | None) -> None:

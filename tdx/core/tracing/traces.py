@@ -206,11 +206,13 @@ class StepTrace:
         Raises:
             KeyNotFoundError: Unknown version.
         """
-        found = {each.name: each for each in self.versions() if each.lane == direction}
-        last = {format_key(each.key): each for each in found.values()}
-        known = {**last, **found}
+        versions = {
+            version.name: version for version in self.versions() if version.lane == direction
+        }
+        last = {format_key(version.key): version for version in versions.values()}
+        known = {**last, **versions}
         if name not in known:
-            hint = did_you_mean(name, known, otherwise=f"the versions are {', '.join(found)}")
+            hint = did_you_mean(name, known, otherwise=f"the versions are {', '.join(versions)}")
             raise KeyNotFoundError(f"no version {name!r} in step {self.step}", hint=hint)
         return known[name]
 
@@ -271,9 +273,9 @@ class DeferredTrace(StepTrace):
         build = self._build
         if build is not None:
             built = build()
-            for each in _DEFERRED:
-                if hasattr(built, each):
-                    _set(self, each, getattr(built, each))
+            for field_name in _DEFERRED:
+                if hasattr(built, field_name):
+                    _set(self, field_name, getattr(built, field_name))
             _set(self, "_build", None)
         return object.__getattribute__(self, name)
 

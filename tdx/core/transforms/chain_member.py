@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx.foundation.errors import ChainError
+from tdx.foundation.patches import without_hooks
 
 if TYPE_CHECKING:
     from tdx.core.envs import EnvBase
@@ -91,7 +92,7 @@ class ChainMember(nn.Module):
         It does not share the state of the running episode.
         """
         copied = type(self).__new__(type(self))
-        copied.__dict__.update(self.__dict__)
+        copied.__dict__.update(without_hooks(self.__dict__))
         for name in ("_parameters", "_buffers", "_modules"):
             copied.__dict__[name] = self.__dict__[name].copy()
         copied.__dict__.update({name: {} for name in self._episode_memory})

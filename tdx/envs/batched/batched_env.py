@@ -14,7 +14,6 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.env_specs import EnvSpecs
-from tdx.core.envs.spec_violations import SpecViolation
 from tdx.envs.batched.env_creator import CreateEnv, EnvFactory, create_env_factories
 from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv
 from tdx.envs.batched.shared_memory import TensorLayout, has_fixed_shape
@@ -22,6 +21,7 @@ from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import plain_entries, read
 from tdx.specs import Composite, StackedComposite
+from tdx.specs.violations import SpecViolation
 
 _PARTS = {
     "output_spec": ("full_observation_spec", "full_reward_spec", "full_done_spec"),

@@ -22,29 +22,17 @@ class ChunkPool:
 
     Args:
         pool: The worker processes.
-        block: Shared memory of the steps that the parent requests.
         close: Closes the batch of envs.
         reason: Why they cannot run chunks; empty if they can.
     """
 
-    saved_seconds = 0.1
-    """Duration of the shortest chunk before which the states of the envs are saved."""
-
-    def __init__(
-        self,
-        pool: WorkerPool,
-        block: TensorBlock | None,
-        close: Callable[[], None],
-        reason: str,
-    ) -> None:
-        self._pool, self._block, self._close = pool, block, close
+    def __init__(self, pool: WorkerPool, close: Callable[[], None], reason: str) -> None:
+        self._pool, self._close = pool, close
         self.reason = reason
         self.seconds_per_step = float("inf")
         self._pickles: Copies | None = None
         self._weights: list[Tensor] = []
-        self._copies_block: TensorBlock | None = None
         self._memory: list[Tensor] = []
-        self._restarted: set[int] = set()
 
     @property
     def groups(self) -> Sequence[range]:
@@ -67,14 +55,11 @@ class ChunkPool:
 
     def _run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
         self._send_copies(copies)
-        is_saved = tasks[0].length * self.seconds_per_step >= self.saved_seconds
         messages = {
-            index: protocol.pack(protocol.CHUNK, (task, rows, is_saved))
+            index: protocol.pack(protocol.CHUNK, (task, rows))
             for index, (task, rows) in enumerate(zip(tasks, self.groups, strict=True))
         }
-        self._restarted.clear()
-        self._pool.snapshots.clear()
-        replies = self._pool.request(messages, self._recover)
+        replies = self._pool.request(messages)
         reports: list[Report | None] = [protocol.unpack(replies[index]) for index in messages]
         if any(report is None for report in reports):
             self.reason = "the plan of the chain does not fit the rows of a process"
@@ -86,28 +71,6 @@ class ChunkPool:
             self._close()
         return [self._part(index, report) for index, report in enumerate(complete)]
 
-    def _recover(self, index: int) -> bool:
-        """Restart a process that has exited, with its envs as they were before the chunk.
-
-        Returns:
-            False if their states are not known, or if the process has exited twice.
-        """
-        snapshot = self._pool.snapshots.pop(index, None)
-        states = None if snapshot is None else protocol.unpack(snapshot)
-        if states is None or None in states or index in self._restarted:
-            return False
-        self._restarted.add(index)
-        self._pool.restart(index)
-        self._pool.attach(protocol.ATTACH, {index: (self._block, self.groups[index][0])})
-        content = (self._pickles, self._copies_block)
-        self._pool.attach(protocol.COPIES, {index: content})
-        # Its memory is exchanged with its result.
-        if self._memory:
-            self._memory[index] = torch.empty(0, dtype=torch.uint8)
-        restored = protocol.pack(protocol.RESTORE_STATE, dict(enumerate(states)))
-        self._pool.request({index: restored})
-        return True
-
     def _send_copies(self, copies: Copies) -> None:
         """Update the weights in shared memory, and send what else has changed."""
         pickles = replace(copies, tensors=())
@@ -118,7 +81,7 @@ class ChunkPool:
             self._copy_weights(copies)
             everyone = range(len(self.groups))
             self._pool.attach(protocol.COPIES, dict.fromkeys(everyone, (pickles, block)))
-            self._pickles, self._copies_block = pickles, block
+            self._pickles = pickles
         else:
             self._copy_weights(copies)
 

@@ -17,7 +17,7 @@ from tdx.core.envs import EnvBase
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, WorkerError, did_you_mean
-from tdx.foundation.processes import safe_path
+from tdx.foundation.safe_path import safe_path
 
 CreateEnv = Callable[..., EnvBase] | EnvBase
 

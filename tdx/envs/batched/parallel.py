@@ -16,17 +16,17 @@ from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.process_options import (
-    ProcessOptions,
-    resolve_process_count,
-    resolve_start_method,
-    split_rows,
-)
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
-from tdx.envs.batched.worker_pool import WorkerPool
+from tdx.envs.batched.worker_pool import (
+    ProcessOptions,
+    WorkerPool,
+    resolve_process_count,
+    split_rows,
+)
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.processes import resolve_start_method
 from tdx.foundation.tensordicts import read
 
 
@@ -288,8 +288,7 @@ class ParallelEnv(BatchedEnv):
     @property
     def _chunk_workers(self) -> ChunkPool:
         if self._chunks is None:
-            memory = None if self._memory is None else self._memory.block
-            self._chunks = ChunkPool(self._pool, memory, self.close, self._stepwise_reason())
+            self._chunks = ChunkPool(self._pool, self.close, self._stepwise_reason())
         return self._chunks
 
     @property

@@ -67,8 +67,6 @@ DONE = b"k"
 VALUE = b"v"
 REFUSED = b"x"
 FAILED = b"e"
-SNAPSHOT = b"z"
-"""Sent before the reply: the states of the envs, from which their chunk can be run again."""
 
 
 class _Pickler(pickle.Pickler):

@@ -1,17 +1,10 @@
-"""Worker process of some envs: its signals, and a server that executes the parent's commands."""
+"""Worker process of some envs: a server that executes the parent's commands."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -26,46 +19,23 @@ from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers
-from tdx.foundation.processes import adopt_environ
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """Settings of a worker process.
-
-    Args:
-        seed: Seed of the global generators of torch, NumPy and Python for the first env.
-        num_threads: Number of threads for torch.
-        environ: Environment variables of the parent; those of a fork server may be outdated.
-    """
-
-    seed: int
-    num_threads: int
-    environ: dict[str, str]
 
 
 def run_worker(
-    factories: Sequence[EnvFactory],
-    connection: Connection,
-    settings: WorkerSettings,
-    inherited: Sequence[Connection] = (),
+    connection: Connection, factories: Sequence[EnvFactory], seed: int, num_threads: int
 ) -> None:
     """Create the envs, and serve them until the parent closes them or exits.
 
     Args:
-        factories: Create the envs of this process.
         connection: Connection to the parent.
-        settings: Settings of this process.
-        inherited: Connections of other workers, inherited by a forked process. They are closed,
-            since an open copy hides from their owners that the other side has exited.
+        factories: Create the envs of this process.
+        seed: Seed of the global generators of torch, NumPy and Python for the first env.
+        num_threads: Number of threads for torch.
     """
-    ignore_interrupts()
-    for other in inherited:
-        other.close()
-    end_with_parent()
-    _prepare(settings)
+    torch.set_num_threads(num_threads)
+    _seed_generators(seed)
     _send(connection, protocol.DONE)
-    rows = _Rows(settings.seed)
+    rows = _Rows(seed)
     try:
         try:
             for factory in factories:
@@ -80,12 +50,6 @@ def run_worker(
     finally:
         for env in rows.envs:
             env.close()
-
-
-def _prepare(settings: WorkerSettings) -> None:
-    adopt_environ(settings.environ)
-    torch.set_num_threads(settings.num_threads)
-    _seed_generators(settings.seed)
 
 
 def _seed_generators(seed: int) -> None:
@@ -228,11 +192,7 @@ class _Server:
             raise
 
     def _run_chunk(self, content: Any) -> bytes:
-        task, rows, is_saved = content
-        if is_saved:
-            states = [self._save_state(env, None) for env in self._rows.envs]
-            _send(self._connection, protocol.pack(protocol.SNAPSHOT, states))
-        report = self._chunks.run(task, rows)
+        report = self._chunks.run(*content)
         if report is None:
             return protocol.DONE
         # A partial reset returns the latest output of the rows that it leaves alone.
@@ -307,53 +267,3 @@ class _RefusedError(Exception):
     def __init__(self, reason: BaseException) -> None:
         super().__init__(str(reason))
         self.reason = reason
-
-
-_GRACE = 5.0
-
-
-@contextmanager
-def delay_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends.
-
-    A process that is started in the block inherits the blocked signal, so it cannot be interrupted
-    and print a traceback before it ignores the signal.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-    # Blocking is not enough: another thread may receive the signal, and this one handles it.
-    handler = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGINT, handler)
-        if pending and callable(handler):
-            handler(signal.SIGINT, None)
-
-
-def ignore_interrupts() -> None:
-    """Ignore Ctrl-C, which the parent handles, and let ``SIGTERM`` end this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def end_with_parent(grace: float = _GRACE) -> None:
-    """End this process soon after its parent has exited, even if it is busy.
-
-    Args:
-        grace: Seconds in which it may end by itself.
-    """
-    parent = parent_process()
-    if parent is not None:
-        arguments = (parent.sentinel, grace)
-        threading.Thread(target=_exit_after_parent, args=arguments, daemon=True).start()
-
-
-def _exit_after_parent(sentinel: int, grace: float) -> None:
-    wait([sentinel])
-    time.sleep(grace)
-    os._exit(1)

@@ -270,14 +270,14 @@ _logged_warnings: set[str] = set()
 
 
 @contextmanager
-def log_mujoco_warnings(entry_point: object) -> Iterator[None]:
+def log_mujoco_warnings(entry_point: object = "") -> Iterator[None]:
     """Log each warning of MuJoCo in the block, once per process.
 
     By default MuJoCo writes warnings to stderr and to a file ``MUJOCO_LOG.TXT`` in the working
     directory, for every env of a batch.
 
     Args:
-        entry_point: Entry point of the env that is created in the block.
+        entry_point: Entry point of the env that is created in the block, if one is.
     """
     mujoco = _find_mujoco("mujoco" in str(entry_point))
     if mujoco is None or mujoco.get_mju_user_warning() is not None:

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tdx.envs.gym.providers import (
     PROVIDERS,
@@ -31,6 +31,7 @@ from tdx.foundation.errors import (
     summarize_error,
 )
 from tdx.foundation.files import write_atomically
+from tdx.foundation.serialization import Result
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -40,7 +41,7 @@ _LIST_HINT = "`tdx list envs` shows all ids; for other packages use module:EnvId
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredEnv:
+class RegisteredEnv(Result):
     """A registered env.
 
     Args:
@@ -92,14 +93,14 @@ def find_env(env_id: str) -> EnvSpec:
 
 
 def _load_provider(name: str, env_id: str) -> BrokenProvider | None:
-    """Import the package of an env, if it is known from the id or from the cache.
+    """Import the package of an env, if its id has the form of the package's ids.
 
     Raises:
         MissingPackageError: The package is not installed, or cannot be imported.
     """
     provider = find_provider(name)
     if provider is None:
-        return _load_cached_provider(name)
+        return None
     if not provider.installed:
         raise MissingPackageError(
             f"the env needs the package {provider.package}, which is not installed",
@@ -111,17 +112,6 @@ def _load_provider(name: str, env_id: str) -> BrokenProvider | None:
         raise MissingPackageError(
             broken.message, hint=broken.hint, where=Where(env=env_id)
         ) from broken.error
-    return None
-
-
-def _load_cached_provider(name: str) -> BrokenProvider | None:
-    """Import the package that had the env when the list was cached."""
-    for entry in read_cache() or ():
-        env_id = entry["id"]
-        if env_id == name or env_id.rpartition("-v")[0] == name:
-            for provider in PROVIDERS:
-                if provider.package == entry["package"] and provider.installed:
-                    return provider.load()
     return None
 
 
@@ -198,22 +188,6 @@ def _import_registering(module: str, env_id: str) -> None:
         ) from error
 
 
-def available_envs() -> list[RegisteredEnv]:
-    """Return the envs of Gymnasium and of known, installed packages, sorted by name.
-
-    Of several versions the newest comes first.
-
-    If Gymnasium is not imported yet, the list comes from a cache file, which is valid until a
-    package is installed, updated or removed. Envs registered by the running process are included
-    otherwise.
-
-    Example:
-        >>> [env.package for env in available_envs() if env.id == "CartPole-v1"]
-        ['gymnasium']
-    """
-    return survey_envs().envs
-
-
 @dataclass(frozen=True, slots=True)
 class EnvSurvey:
     """Registered envs, and packages that could not be imported.
@@ -223,24 +197,36 @@ class EnvSurvey:
         broken: Known packages that are installed but cannot be imported.
     """
 
-    envs: list[RegisteredEnv]
-    broken: tuple[BrokenProvider, ...]
+    envs: tuple[RegisteredEnv, ...]
+    broken: tuple[BrokenProvider, ...] = ()
 
 
 def survey_envs() -> EnvSurvey:
-    """Return :func:`available_envs`, with the packages whose envs are missing.
+    """Return the envs of Gymnasium and of known, installed packages.
 
-    The list is not cached while a package is broken, since it may be repaired at any time.
+    If Gymnasium is not imported yet, the list comes from a cache file, which is valid until a
+    package is installed, updated or removed. Envs registered by the running process are included
+    otherwise. A list with a broken package, which may be repaired at any time, is not cached.
     """
     if "gymnasium" in sys.modules:
         return _survey()
     cached = read_cache()
     if cached is not None:
-        return EnvSurvey([RegisteredEnv(**entry) for entry in cached], ())
+        return EnvSurvey(cached)
     survey = _survey()
     if not survey.broken:
-        write_cache([asdict(env) for env in survey.envs])
+        write_cache(survey.envs)
     return survey
+
+
+def available_envs() -> list[RegisteredEnv]:
+    """Return the envs of :func:`survey_envs`.
+
+    Example:
+        >>> [env.package for env in available_envs() if env.id == "CartPole-v1"]
+        ['gymnasium']
+    """
+    return list(survey_envs().envs)
 
 
 def _survey() -> EnvSurvey:
@@ -260,15 +246,12 @@ def _survey() -> EnvSurvey:
         hint, latest = hints[env_id], newest.get(_unversioned(env_id))
         replacement = None if latest is None or latest.id == env_id else latest.id
         listed.append(RegisteredEnv(env_id, package_of(spec), hint is None, hint, replacement))
-    return EnvSurvey(sorted(listed, key=_list_order), broken)
+    order = sorted(listed, key=lambda env: (_unversioned(env.id), -_parts(env.id).version))
+    return EnvSurvey(tuple(order), broken)
 
 
 def _unversioned(env_id: str) -> str:
     return re.sub(r"-v\d+$", "", env_id)
-
-
-def _list_order(env: RegisteredEnv) -> tuple[str, int]:
-    return _unversioned(env.id), -_parts(env.id).version
 
 
 def list_versions(env_id: str) -> tuple[str, ...]:
@@ -374,32 +357,23 @@ def _newest(ids: list[_Parts]) -> list[_Parts]:
     return list({parts.namespace: parts for parts in reversed(ids)}.values())[::-1]
 
 
-Entry = Mapping[str, Any]
-_FIELDS: dict[str, Any] = {
-    "id": str,
-    "package": str,
-    "installed": bool,
-    "hint": (str, type(None)),
-    "replaced_by": (str, type(None)),
-}
-
-
-def read_cache() -> list[Entry] | None:
-    """Read the cached entries; ``None`` if they are missing, invalid or outdated."""
+def read_cache() -> tuple[RegisteredEnv, ...] | None:
+    """Read the cached envs; ``None`` if they are missing, invalid or outdated."""
     try:
         stored = json.loads(_cache_path().read_text(encoding="utf-8"))
         if stored["of"] != _fingerprint():
             return None
-        entries = list(stored["envs"])
+        envs = tuple(RegisteredEnv(**entry) for entry in stored["envs"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return entries if all(map(_is_entry, entries)) else None
+    are_texts = all(isinstance(text, str) for env in envs for text in (env.id, env.package))
+    return envs if are_texts else None
 
 
-def write_cache(entries: Sequence[Entry]) -> None:
-    """Write entries to the cache, if it is writable."""
+def write_cache(envs: Iterable[RegisteredEnv]) -> None:
+    """Write envs to the cache, if it is writable."""
     path = _cache_path()
-    text = json.dumps({"of": _fingerprint(), "envs": entries})
+    text = json.dumps({"of": _fingerprint(), "envs": [asdict(env) for env in envs]})
     with suppress(OSError, ArgumentError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text, sync=False)
@@ -411,26 +385,12 @@ def _cache_path() -> Path:
     return user_cache_path("tdx") / "envs.json"
 
 
-def _fingerprint() -> dict[str, Any]:
+def _fingerprint() -> dict[str, object]:
     """Return what the list depends on: interpreter, installed packages and this code."""
     folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     sources = [str(Path(__file__).with_name(name)) for name in ("registry.py", "providers.py")]
-    return {
-        "python": sys.version,
-        "changed": {path: _modification_time(path) for path in [*folders, *sources]},
-    }
-
-
-def _modification_time(path: str) -> int | None:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return None
-
-
-def _is_entry(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and entry.keys() == _FIELDS.keys()
-        and all(isinstance(entry[name], kind) for name, kind in _FIELDS.items())
-    )
+    changed: dict[str, int | None] = dict.fromkeys([*folders, *sources])
+    for path in changed:
+        with suppress(OSError):
+            changed[path] = os.stat(path).st_mtime_ns
+    return {"python": sys.version, "changed": changed}

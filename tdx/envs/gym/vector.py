@@ -31,7 +31,7 @@ from tdx.envs.gym.single_env import PendingSeed, RawEnv, create_raw_env, reward_
 from tdx.envs.gym.values import WrongValueError
 from tdx.foundation.errors import EnvError, TdxError, Where
 from tdx.foundation.keys import NestedKey, normalize_key
-from tdx.foundation.processes import safe_path
+from tdx.foundation.safe_path import safe_path
 from tdx.foundation.tensordicts import new_tensordict, read, write
 
 Rows = np.ndarray[Any, np.dtype[np.bool_]]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.core.transforms import Transform
     from tdx.specs import Composite, TensorSpec
+    from tdx.specs.violations import SpecViolation
 
 _OUTPUT = ("full_observation_spec", "full_reward_spec", "full_done_spec")
 ENV = -1

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tdx.core import TransformedEnv
-    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.inspection.lint.stack_context import StackContext
     from tdx.pipeline import Pipeline
+    from tdx.specs.violations import SpecViolation
 
 
 _FAMILIES = (

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline.arguments import name_arguments
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintContext
     from tdx.inspection.lint.stack_context import StackContext
-    from tdx.pipeline import Pipeline
     from tdx.pipeline.values import Value
 
 Severity = Literal["error", "warning", "suggestion"]
 Subject = Literal["pipeline", "stack"]
 EXAMPLE_MODULE = "my_code"
 """Module name of the Python code of an example."""
-
-
-class Editable(Protocol):
-    """Target of edits: a pipeline file, or a pipeline in memory."""
-
-    def insert(self, index: int, stage: StageConfig) -> None:
-        """Insert a stage before the one at ``index``."""
-
-    def remove(self, index: int) -> None:
-        """Remove a stage."""
-
-    def move(self, index: int, to: int) -> None:
-        """Move a stage so that its index becomes ``to``."""
-
-    def replace(self, index: int, stage: StageConfig) -> None:
-        """Replace a stage."""
 
 
 def _format_stage(stage: StageConfig) -> str:
@@ -68,12 +52,18 @@ class Edit(Result):
     to: int | None = None
     stage: StageConfig | None = None
 
-    def apply(self, target: Editable) -> None:
-        """Apply the edit."""
-        arguments: tuple[Any, ...] = tuple(
-            each for each in (self.to, self.stage) if each is not None
-        )
-        getattr(target, self.kind)(self.index, *arguments)
+    def apply(self, draft: Draft, excluded: Collection[int] = ()) -> Draft:
+        """Return a draft after the edit; see :meth:`Fix.apply`."""
+        place = draft.place_of(self.index, excluded, or_end=self.kind == "insert")
+        if self.kind == "remove":
+            return draft.remove(place)
+        if self.kind == "move":
+            assert self.to is not None
+            return draft.move(place, draft.place_of(self.to, excluded))
+        assert self.stage is not None
+        if self.kind == "insert":
+            return draft.insert(place, [self.stage])
+        return draft.replace(place, self.stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +80,21 @@ class Fix(Result):
     edits: tuple[Edit, ...]
     safe: bool = False
 
-    def apply(self, target: Editable) -> None:
-        """Apply the edits to a file or a pipeline."""
+    def apply(self, draft: Draft, excluded: Collection[int] = ()) -> Draft:
+        """Return a draft after the edits.
+
+        Args:
+            draft: A draft; its disabled stages keep their positions.
+            excluded: Numbers of stages that the chain of the finding did not have, since they fail.
+        """
         for edit in self.edits:
-            edit.apply(target)
+            draft = edit.apply(draft, excluded)
+        return draft
 
     def applied_to(self, pipeline: Pipeline) -> Pipeline:
         """Return the pipeline with the edits applied."""
-        chain = _StageList(list(pipeline.transforms))
-        self.apply(chain)
-        return pipeline.with_stages(*chain.stages)
+        stages = self.apply(Draft.of(pipeline)).stages
+        return pipeline.with_stages(*(stage.config for stage in stages if stage.enabled))
 
 
 def remove_stage(index: int, stage: StageConfig, *, safe: bool = False) -> Fix:
@@ -126,25 +121,6 @@ def change_arguments(index: int, stage: StageConfig, **arguments: Value) -> Fix:
     names = " and ".join(arguments)
     edit = Edit("replace", index, stage=replace(full, kwargs=kwargs))
     return Fix(f"change {names} of {stage.name}", (edit,))
-
-
-@dataclass
-class _StageList:
-    """Stages in memory."""
-
-    stages: list[StageConfig]
-
-    def insert(self, index: int, stage: StageConfig) -> None:
-        self.stages.insert(index, stage)
-
-    def remove(self, index: int) -> None:
-        del self.stages[index]
-
-    def move(self, index: int, to: int) -> None:
-        self.stages.insert(to, self.stages.pop(index))
-
-    def replace(self, index: int, stage: StageConfig) -> None:
-        self.stages[index] = stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from tdx.foundation.keys import NestedKey
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.inspection.leaf import LeafSpec
     from tdx.inspection.value_stats import ValueViolation
+    from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
 
 MIN_PAIRS = 5

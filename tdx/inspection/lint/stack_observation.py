@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tdx.core import StepTrace, ValueVersion
 from tdx.foundation.keys import NestedKey
-from tdx.inspection.leaf import KnownLeaves, composite_leaves
 from tdx.inspection.lint.linter import LintFinding, lint, list_notes
 from tdx.inspection.lint.stack_context import (
     MIN_PAIRS,
@@ -20,6 +19,7 @@ from tdx.inspection.lint.stack_context import (
     ValueRange,
     step_limit,
 )
+from tdx.specs.leaf import KnownLeaves, composite_leaves
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tdx.compare.values import compare_tensors
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.histories import build_plot
@@ -112,8 +113,8 @@ class Replay:
         at, after = self.session.recording.find(trace.index)
         if not 0 <= at < len(theirs) or after > 1:
             return None
-        found = self.earlier.history.find(theirs[at] + after)
-        return None if found is None or found.phase != trace.phase else found
+        other = self.earlier.history.find(theirs[at] + after)
+        return None if other is None or other.phase != trace.phase else other
 
     def find_earlier(self, index: int | None) -> StepTrace | None:
         """Return the counterpart of a trace. ``None``: of the latest one."""
@@ -130,9 +131,9 @@ class Replay:
             head = f"{head}: the env does not repeat exactly"
         if not self.differences:
             return f"{head} with the same seed and actions: no differences"
-        found = [f"{key} from {self._step_of(at)}" for key, at in self.differences.items()]
-        more = f", {len(found) - 3} more" if len(found) > 3 else ""
-        return f"{head}; differs: {', '.join(found[:3])}{more}"
+        keys = [f"{key} from {self._step_of(at)}" for key, at in self.differences.items()]
+        more = f", {len(keys) - 3} more" if len(keys) > 3 else ""
+        return f"{head}; differs: {', '.join(keys[:3])}{more}"
 
     def _step_of(self, index: int) -> str:
         trace = self.session.history.find(index)
@@ -164,11 +165,13 @@ class Replay:
 
     def _check_actions(self) -> None:
         spec = self.session.env.full_action_spec
-        action = next((each for each in self.earlier.recording.actions if each is not None), None)
+        action = next(
+            (action for action in self.earlier.recording.actions if action is not None), None
+        )
         if action is None:
             return
-        given = {key: (each.shape, each.dtype) for key, each in action.items(True, True)}
-        taken = {key: (each.shape, each.dtype) for key, each in spec.items(True, True)}
+        given = {key: (value.shape, value.dtype) for key, value in action.items(True, True)}
+        taken = {key: (value.shape, value.dtype) for key, value in spec.items(True, True)}
         if given != taken:
             raise ArgumentError(
                 "the actions of the earlier rollout do not fit the action spec of this chain",
@@ -178,13 +181,11 @@ class Replay:
 
 def _output_values(trace: StepTrace) -> Mapping[str, Any]:
     """Return the last value of each key in the forward direction; none that was overwritten."""
-    versions = {each.key: each for each in trace.versions() if each.lane == "forward"}
-    return {format_key(key): each.value for key, each in versions.items() if not each.lost}
+    versions = {version.key: version for version in trace.versions() if version.lane == "forward"}
+    return {format_key(key): version.value for key, version in versions.items() if not version.lost}
 
 
 def _is_equal(one: Any, other: Any) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return type(one) is type(other)
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(one, other) or torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
+    return compare_tensors(one, other) is None

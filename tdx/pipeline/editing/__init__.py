@@ -1,7 +1,8 @@
-"""Editing of pipelines without torch: drafts, undo, forms, documents, sessions."""
+"""Editing of pipelines without torch: undo, forms, documents, sessions."""
 
 from __future__ import annotations
 
-from tdx.pipeline.editing.draft import Draft, DraftChange, DraftStage, Editor
+from tdx.pipeline.draft import Draft, DraftStage
+from tdx.pipeline.editing.editor import DraftChange, Editor
 
 __all__ = ["Draft", "DraftChange", "DraftStage", "Editor"]

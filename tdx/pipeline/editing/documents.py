@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tdx.foundation.container import UnsyncedError, make_folders
 from tdx.foundation.errors import ArgumentError, OutputError, PipelineError, StorageError
-from tdx.foundation.files import UnsyncedError, atomic_write, make_folders, report_write_errors
+from tdx.foundation.files import atomic_write, report_write_errors
 from tdx.foundation.settings import state_path
 from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.pipeline.file.pipeline_file import PipelineFile
@@ -125,20 +126,15 @@ class Document:
             return "gone"
         if now == self._stat:
             return "same"
-        try:
-            same = _read_text(self.path) == self.base
-        except (OSError, UnicodeDecodeError):
+        if self._disk_text() != self.base:
             return "changed"
-        if same:
-            self._stat = now
-        return "same" if same else "changed"
+        self._stat = now
+        return "same"
 
     def accept_disk(self) -> None:
-        """Accept the current text on disk, so that the next save overwrites it."""
-        try:
-            self.base = _read_text(self.path)
-        except (OSError, UnicodeDecodeError):
-            self.base = None
+        """Accept the current text on disk, so that the next save edits and overwrites it."""
+        self._template = None
+        self.base = self._disk_text()
         self._stat = _read_stat(self.path)
 
     def take_comments(self, other: Document) -> None:
@@ -167,62 +163,46 @@ class Document:
             raise ChangedOnDiskError(
                 f"{self.path} was changed by someone else", hint="load it again, or overwrite it"
             )
-        file = self._file()
-        if file is None:
-            file = PipelineFile.new(pipeline, str(self.path))
-        else:
-            file.update(pipeline)
-        self._check_writable()
+        file = self._edited_file(pipeline)
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            # A rename would replace it.
+            raise PipelineError(
+                f"cannot write {self.path}: it is read-only", hint="save it under another name"
+            )
         try:
             file.save(self.path)
         except UnsyncedError:
-            self._accept_saved()
+            self.accept_disk()
             raise
-        self._accept_saved()
-
-    def _accept_saved(self) -> None:
-        self._template = None
         self.accept_disk()
 
     def difference(self, pipeline: Pipeline) -> str:
         """Return a unified diff from the text on disk to the text that a save would write."""
-        try:
-            disk_text = _read_text(self.path)
-        except (OSError, UnicodeDecodeError):
-            disk_text = ""
-        file = self._file()
-        if file is None:
-            file = PipelineFile.new(pipeline, str(self.path))
-        else:
-            file.update(pipeline)
-        lines = difflib.unified_diff(
-            disk_text.splitlines(), file.text.splitlines(), "on disk", "yours", lineterm=""
-        )
-        return "\n".join(lines)
+        before = (self._disk_text() or "").splitlines()
+        after = self._edited_file(pipeline).text.splitlines()
+        return "\n".join(difflib.unified_diff(before, after, "on disk", "yours", lineterm=""))
 
-    def _file(self) -> PipelineFile | None:
-        """Return the text to edit: the template, the file on disk, or the last known text."""
+    def _edited_file(self, pipeline: Pipeline) -> PipelineFile:
+        """Edit the template, the file on disk, or the last known text: the first one that parses.
+
+        Without any, return a new text.
+        """
         for text in (self._template, self._disk_text(), self.base):
             if text is None:
                 continue
             try:
-                return PipelineFile(text, str(self.path))
+                file = PipelineFile(text, str(self.path))
             except PipelineError:
                 continue
-        return None
+            file.update(pipeline)
+            return file
+        return PipelineFile.new(pipeline, str(self.path))
 
     def _disk_text(self) -> str | None:
         try:
             return _read_text(self.path)
         except (OSError, UnicodeDecodeError):
             return None
-
-    def _check_writable(self) -> None:
-        """Refuse a read-only file, which a rename would replace."""
-        if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise PipelineError(
-                f"cannot write {self.path}: it is read-only", hint="save it under another name"
-            )
 
 
 def _read_text(path: Path) -> str:
@@ -234,10 +214,10 @@ def _read_text(path: Path) -> str:
 
 def _read_stat(path: Path) -> _FileState | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 RECENT_FILE = "recent.json"
@@ -295,8 +275,8 @@ class RecentFiles:
             StorageError: The list cannot be read or written.
         """
         path = Path(file).expanduser().absolute()
-        others = [each for each in self._read() if each != path]
-        write_json(self.path, [str(each) for each in [path, *others][:MAX_RECENT]])
+        others = [other for other in self._read() if other != path]
+        write_json(self.path, [*map(str, [path, *others][:MAX_RECENT])])
 
 
 SAMPLES_FOLDER = "sample_pipelines"
@@ -325,14 +305,8 @@ def list_presets() -> tuple[Preset, ...]:
         True
     """
     package = Path(__file__).parents[2]
-    folder = next(
-        (
-            each
-            for each in (package / SAMPLES_FOLDER, package.parent / SAMPLES_FOLDER)
-            if each.is_dir()
-        ),
-        None,
-    )
+    folders = (package / SAMPLES_FOLDER, package.parent / SAMPLES_FOLDER)
+    folder = next(filter(Path.is_dir, folders), None)
     paths = sorted(folder.glob("*.yaml")) if folder else []
     return tuple(Preset(path.stem, _read_title(path), path) for path in paths)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -13,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tdx.foundation.container import lock_file, make_folders
 from tdx.foundation.errors import StorageError, TdxError
-from tdx.foundation.files import make_folders
 from tdx.foundation.settings import state_path
 from tdx.pipeline.conversions import from_flags, to_flags
+from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.editing.documents import UnreadableError, read_json, set_aside, write_json
-from tdx.pipeline.editing.draft import Draft, DraftChange, DraftStage, Editor
+from tdx.pipeline.editing.editor import DraftChange, Editor
 from tdx.pipeline.grammar import format_stage, parse_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.values import FileArguments, StageConfig
@@ -26,7 +26,6 @@ from tdx.pipeline.values import FileArguments, StageConfig
 SCHEMA_VERSION = 1
 """Increased when old documents can no longer be read."""
 KIND = "session"
-_OTHER = "remove the file; the app begins a new session"
 _NO_ENV = "none"
 
 
@@ -53,7 +52,7 @@ class Session:
         """Return the current session of an editor; cheap, as drafts are immutable."""
         return cls(editor.draft, editor.saved, tuple(editor.done), tuple(editor.undone), base)
 
-    def give(self, editor: Editor) -> None:
+    def restore_into(self, editor: Editor) -> None:
         """Restore the session in an editor."""
         editor.load(self.draft)
         editor.restore(self.saved, self.done, self.undone)
@@ -352,12 +351,10 @@ class SessionStore:
             holder = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return None
-        try:
-            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(holder)
-            return None
-        return holder
+        if lock_file(holder):
+            return holder
+        os.close(holder)
+        return None
 
     def _remove(self, path: Path) -> None:
         with suppress(OSError):

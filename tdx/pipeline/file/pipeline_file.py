@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import takewhile
 from pathlib import Path
 
-from tdx.foundation.errors import ArgumentError, PipelineError, find_similar_names
+from tdx.foundation.errors import PipelineError, find_similar_names
 from tdx.foundation.files import (
     PIPELINE_SUFFIXES,
     SYSTEM_HINTS,
@@ -14,28 +18,19 @@ from tdx.foundation.files import (
     write_atomically,
 )
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
-from tdx.pipeline.file.stage_lines import (
-    StageBlock,
+from tdx.pipeline.draft import Draft
+from tdx.pipeline.file.pipeline_text import (
+    ChainLines,
     StageLines,
-    insert_disabled_stages,
-    remove_disabled_lines,
-    shift_disabled,
-    split_stages,
-)
-from tdx.pipeline.file.text_edits import (
-    disabled_identity,
     edit_section,
-    edit_stage_lines,
-    format_stage_lines,
-    list_stage_states,
-    list_toggled_states,
-    pipeline_identity,
+    insert_disabled_stages,
+    read_pipeline,
+    remove_disabled_stages,
     stage_identity,
-    toggle_stages,
+    write_pipeline,
 )
-from tdx.pipeline.file.yaml_codec import load_yaml, too_long_error
-from tdx.pipeline.file.yaml_format import read_pipeline, write_pipeline
-from tdx.pipeline.model import DisabledStage, Pipeline
+from tdx.pipeline.file.yaml_codec import too_long_error
+from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 
 STDIN = "-"
@@ -107,65 +102,59 @@ class PipelineFile:
         """Create the text for a pipeline that has no file."""
         return cls(write_pipeline(pipeline), name)
 
+    @property
+    def draft(self) -> Draft:
+        """The pipeline as a draft, to edit it and :meth:`write` it."""
+        return Draft.of(self.pipeline)
+
     def insert(self, index: int, stage: StageConfig) -> None:
         """Insert a stage before the one at ``index``; the length of the chain appends it."""
-        stages = list(self.pipeline.transforms)
-        self._check(index, len(stages) + 1)
-        stages.insert(index, stage)
-        block = self._block()
-        if block is not None:
-            lines = StageLines([], format_stage_lines(stage, block.indent))
-            if block.stages:
-                block.gaps.insert(min(index, len(block.gaps)), [])
-            block.stages.insert(index, lines)
-        self._accept(block, stages, shift_disabled(self.pipeline.off, index, 1))
+        draft = self.draft
+        self.write(draft.insert(draft.place_of(index, or_end=True), [stage]))
 
     def remove(self, index: int) -> None:
         """Remove a stage with the comment directly above it."""
-        stages = list(self.pipeline.transforms)
-        self._check(index, len(stages))
-        del stages[index]
-        block = self._block() if stages else None
-        if block is not None:
-            del block.stages[index]
-            kept = block.gaps.pop(min(index, len(block.gaps) - 1))
-            if index and index - 1 < len(block.gaps):
-                block.gaps[index - 1] = kept
-        self._accept(block, stages, shift_disabled(self.pipeline.off, index, -1))
+        draft = self.draft
+        self.write(draft.remove(draft.place_of(index)))
 
     def move(self, index: int, to: int) -> None:
         """Move a stage, with its comments, to the position ``to``."""
-        stages = list(self.pipeline.transforms)
-        self._check(index, len(stages))
-        self._check(to, len(stages))
-        stages.insert(to, stages.pop(index))
-        block = self._block()
-        if block is not None:
-            block.stages.insert(to, block.stages.pop(index))
-        off = shift_disabled(shift_disabled(self.pipeline.off, index, -1), to, 1)
-        self._accept(block, stages, off)
+        draft = self.draft
+        self.write(draft.move(draft.place_of(index), draft.place_of(to)))
 
     def replace(self, index: int, stage: StageConfig) -> None:
         """Replace a stage; unchanged arguments keep their formatting."""
-        stages = list(self.pipeline.transforms)
-        self._check(index, len(stages))
-        stages[index] = stage
-        block = self._block()
-        if block is not None:
-            lines = block.stages[index]
-            lines.body = edit_stage_lines(lines.body, stage, block.indent)
-        self._accept(block, stages, self.pipeline.off)
+        draft = self.draft
+        self.write(draft.replace(draft.place_of(index), stage))
 
-    def update(self, pipeline: Pipeline) -> None:
-        """Change the file to hold this pipeline, with the smallest edits of its text."""
-        self._toggle_stages(pipeline)
-        self._update_stages(pipeline.transforms)
+    def write(self, draft: Draft) -> None:
+        """Change the text to hold an edited draft, with the smallest edits.
+
+        Args:
+            draft: Result of edits of :attr:`draft`: a number stands for the same stage, which keeps
+                its comments.
+        """
+        pipeline = draft.pipeline()
+        self._write_stages(draft, pipeline)
         for key in ("env", "policy", "rollout"):
             if repr(getattr(self.pipeline, key)) != repr(getattr(pipeline, key)):
-                self._set_text(edit_section(self.text, load_yaml(self.text), pipeline, key))
-        if pipeline_identity(self.pipeline) != pipeline_identity(pipeline):
-            self._set_text(write_pipeline(pipeline))
-        self._write_disabled(pipeline.off)
+                self._set_text(edit_section(self.text, pipeline, key))
+        if _identity(self.pipeline) != _identity(pipeline):
+            # Such as a document in flow style, which has no lines for disabled stages.
+            self._set_text(write_pipeline(replace(pipeline, check=self.pipeline.check)))
+
+    def update(self, pipeline: Pipeline) -> None:
+        """Change the text to hold this pipeline, with the smallest edits."""
+        old, new = self.draft, Draft.of(pipeline)
+        numbers = _match_stages(
+            [stage.config for stage in old.stages], [stage.config for stage in new.stages]
+        )
+        first = len(old.stages)
+        stages = tuple(
+            replace(stage, number=first + place if number is None else number)
+            for place, (stage, number) in enumerate(zip(new.stages, numbers, strict=True))
+        )
+        self.write(replace(new, stages=stages))
 
     def save(self, path: str | Path | None = None) -> None:
         """Write the file atomically; ``-`` writes to standard output.
@@ -185,77 +174,83 @@ class PipelineFile:
         with report_write_errors(target, "save it under another name", kind=PipelineError):
             write_atomically(target, text)
 
-    def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
-        """Reach the wanted stages by edits that keep the comments of each stage."""
-        goal = [stage_identity(stage) for stage in wanted]
-        for index, stage in enumerate(wanted):
-            current = [stage_identity(each) for each in self.pipeline.transforms[index:]]
-            while goal[index] in current and current[0] not in goal[index:]:
-                self.remove(index)
-                del current[0]
-            if current and current[0] == goal[index]:
-                continue
-            is_replaced = bool(current) and current[0] not in goal[index:]
-            if goal[index] in current:
-                self.move(index + current.index(goal[index]), index)
-            elif is_replaced and len(current) >= len(goal) - index:
-                self.replace(index, stage)
-            else:
-                self.insert(index, stage)
-        for _ in range(len(goal), len(self.pipeline.transforms)):
-            self.remove(len(goal))
-
-    def _check(self, index: int, length: int) -> None:
-        if not 0 <= index < length:
-            chain = f"the chain has {len(self.pipeline.transforms)} stages"
-            raise ArgumentError(f"stage {index} does not exist", hint=chain)
-
-    def _block(self) -> StageBlock | None:
-        return split_stages(self.text, load_yaml(self.text))
-
-    def _toggle_stages(self, wanted: Pipeline) -> None:
-        """Toggle stages in place, with their comments."""
-        text = toggle_stages(self.text, self.pipeline, wanted)
-        with suppress(PipelineError):
-            found = read_pipeline(text, self.name)
-            if list_stage_states(found) == list_toggled_states(self.pipeline, wanted):
-                self._set_text(text)
-
-    def _write_disabled(self, off: tuple[DisabledStage, ...]) -> None:
-        """Write the disabled stages to their positions unless they are there."""
-        if disabled_identity(self.pipeline.off) == disabled_identity(off):
+    def _write_stages(self, draft: Draft, pipeline: Pipeline) -> None:
+        old, wanted = self.draft, _stage_states(pipeline)
+        if _stage_states(self.pipeline) == wanted:
             return
-        text = remove_disabled_lines(self.text, load_yaml(self.text))
-        document = load_yaml(text)
-        written = None
-        if "transforms" in document:
-            written = insert_disabled_stages(text, document, off)
-        if written is None:
-            text = edit_section(text, document, self.pipeline, "transforms")
-            written = insert_disabled_stages(text, load_yaml(text), off)
-        if written is not None:
-            self._set_text(written)
-
-    def _accept(
-        self, block: StageBlock | None, stages: list[StageConfig], off: tuple[DisabledStage, ...]
-    ) -> None:
-        """Use the edited text if it holds the wanted stages; otherwise rewrite the whole list."""
-        self._accept_stages(block, stages)
-        self._write_disabled(off)
-
-    def _accept_stages(self, block: StageBlock | None, stages: list[StageConfig]) -> None:
-        wanted = self.pipeline.with_stages(*stages)
-        if block is not None:
-            text = block.text()
+        chain = ChainLines.split(self.text)
+        if chain is not None:
+            stages = []
+            for stage in draft.stages:
+                if stage.number >= len(old.stages):
+                    lines = StageLines.new(stage.config, stage.enabled, chain.indent)
+                else:
+                    lines, before = chain.stages[stage.number], old.stages[stage.number]
+                    is_same = stage_identity(stage.config) == stage_identity(before.config)
+                    if not is_same or stage.enabled != before.enabled:
+                        lines.change(stage.config, stage.enabled, chain.indent)
+                stages.append(lines)
+            chain.arrange(stages)
+            text = chain.text()
             with suppress(PipelineError):
-                if pipeline_identity(read_pipeline(text, self.name)) == pipeline_identity(wanted):
+                if _stage_states(read_pipeline(text, self.name)) == wanted:
                     self._set_text(text)
                     return
-        self._set_text(edit_section(self.text, load_yaml(self.text), wanted, "transforms"))
+        # A layout without a line for each stage: write the list anew.
+        text = edit_section(remove_disabled_stages(self.text), pipeline, "transforms")
+        self._set_text(insert_disabled_stages(text, pipeline))
 
     def _set_text(self, text: str) -> None:
         self.pipeline = read_pipeline(text, self.name)
         self.text = text
+
+
+StageState = tuple[str, bool]
+"""Identity of a stage, and whether it is enabled."""
+
+
+def _stage_states(pipeline: Pipeline) -> list[StageState]:
+    stages = Draft.of(pipeline).stages
+    return [(stage_identity(stage.config), stage.enabled) for stage in stages]
+
+
+def _identity(pipeline: Pipeline) -> str:
+    """Return text that is equal for pipelines that do the same and have equal disabled stages."""
+    return repr((pipeline.env, _stage_states(pipeline), pipeline.policy, pipeline.rollout))
+
+
+def _match_stages(old: Sequence[StageConfig], new: Sequence[StageConfig]) -> list[int | None]:
+    """Return for each new stage the index of the old one that it is, or that it replaces."""
+    before, after = [*map(stage_identity, old)], [*map(stage_identity, new)]
+    matches: list[int | None] = [None] * len(new)
+    for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        matches[block.b : block.b + block.size] = range(block.a, block.a + block.size)
+    left = [index for index in range(len(old)) if index not in matches]
+    for place, identity in enumerate(after):
+        moved = next((index for index in left if before[index] == identity), None)
+        if matches[place] is None and moved is not None:
+            matches[place] = moved
+            left.remove(moved)
+    # What is left between the same two stages replaces each other: by name, else in order.
+    place = 0
+    while place < len(new):
+        end = place
+        while end < len(new) and matches[end] is None:
+            end += 1
+        previous = matches[place - 1] if place else None
+        start = 0 if previous is None else previous + 1
+        candidates = list(takewhile(left.__contains__, range(start, len(old))))
+        for at in range(place, end):
+            same_name = next((n for n in candidates if old[n].name == new[at].name), None)
+            if same_name is not None:
+                matches[at] = same_name
+                candidates.remove(same_name)
+        rest = [at for at in range(place, end) if matches[at] is None]
+        if len(rest) == len(candidates):
+            for at, candidate in zip(rest, candidates, strict=True):
+                matches[at] = candidate
+        place = max(end, place + 1)
+    return matches
 
 
 __all__ = ["PipelineFile"]

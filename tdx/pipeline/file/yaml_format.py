@@ -1,28 +1,15 @@
-"""Read a pipeline from YAML and write it as YAML."""
+"""Convert between a pipeline and the nodes of its YAML document."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, NoReturn, cast
 
 from tdx.foundation.errors import PipelineError, TdxError, Where, did_you_mean
 from tdx.foundation.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 from tdx.pipeline.arguments import name_arguments
-from tdx.pipeline.file.stage_lines import (
-    insert_disabled_stages,
-    read_disabled_stages,
-    read_ignored_codes,
-)
-from tdx.pipeline.file.yaml_codec import (
-    add_location,
-    apply_style,
-    decode,
-    dump_yaml,
-    encode,
-    find_position,
-    load_yaml,
-)
+from tdx.pipeline.file.yaml_codec import add_location, decode, encode, find_position
 from tdx.pipeline.grammar import format_stage, format_value, parse_stage, shorten
 from tdx.pipeline.model import BATCHINGS, VERSION, CheckConfig, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.policies import make_mlp_policy, parse_mlp_settings, parse_policy
@@ -31,31 +18,6 @@ from tdx.pipeline.values import FileArguments, StageConfig, Value
 _MAX_TEXT_LENGTH = 1_000
 _MAX_INTEGER = 2**63 - 1
 TOP_LEVEL_KEYS = ("version", "env", "transforms", "policy", "rollout", "check")
-
-
-def read_pipeline(text: str, file: str) -> Pipeline:
-    """Parse the text of a pipeline file; every error has its line.
-
-    Args:
-        text: YAML.
-        file: Name of the file in error messages.
-
-    Raises:
-        PipelineError: The text is not YAML, or not a pipeline of this version.
-    """
-    try:
-        document = load_yaml(text)
-        pipeline = parse_document(document, file)
-        starts = [stage.line or 0 for stage in pipeline.transforms]
-        off = tuple(read_disabled_stages(text, document, starts))
-        ignored = read_ignored_codes(text, starts)
-        stages = (
-            replace(stage, ignored=codes) if codes else stage
-            for stage, codes in zip(pipeline.transforms, ignored, strict=True)
-        )
-        return replace(pipeline, transforms=tuple(stages), off=off)
-    except TdxError as error:
-        raise error.at(file=file) from error.__cause__
 
 
 def parse_document(document: Any, file: str | None = None) -> Pipeline:
@@ -331,31 +293,6 @@ _ROLLOUT_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
 _CHECK_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
     **{"select": _check_codes, "ignore": _check_codes},
 }
-
-
-BLOCK_DEPTHS = {"env": 1, "transforms": 2, "rollout": 1, "check": 1}
-
-
-def write_pipeline(pipeline: Pipeline) -> str:
-    """Return the YAML text of a pipeline; positional arguments get their names where known.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> print(write_pipeline(Pipeline.of("Pendulum-v1", "StepCounter(200)", "RewardSum")))
-        version: 1
-        env:
-          id: Pendulum-v1
-        transforms:
-          - StepCounter: {max_steps: 200}
-          - RewardSum
-        <BLANKLINE>
-    """
-    document = build_document(pipeline)
-    sections = {key: apply_style(node, BLOCK_DEPTHS.get(key, 0)) for key, node in document.items()}
-    text = dump_yaml(sections)
-    if not pipeline.off:
-        return text
-    return insert_disabled_stages(text, load_yaml(text), pipeline.off) or text
 
 
 def build_document(pipeline: Pipeline) -> dict[str, Any]:

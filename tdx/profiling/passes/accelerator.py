@@ -69,26 +69,26 @@ def read_trace(text: str) -> list[TraceEvent]:
         [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
         link=3, nbytes=64)]
     """
-    found = []
-    for each in json.loads(text)["traceEvents"]:
-        kind = _TRACE_KINDS.get(each.get("cat", ""))
-        if kind is None or each.get("ph") != "X":
+    events = []
+    for entry in json.loads(text)["traceEvents"]:
+        kind = _TRACE_KINDS.get(entry.get("cat", ""))
+        if kind is None or entry.get("ph") != "X":
             continue
-        if kind == "part" and parse_part_index(each["name"]) < 0:
+        if kind == "part" and parse_part_index(entry["name"]) < 0:
             continue
-        args = each.get("args", {})
-        found.append(
+        args = entry.get("args", {})
+        events.append(
             TraceEvent(
                 kind,
-                each["name"],
-                round(float(each["ts"]) * 1000),
-                round(float(each.get("dur", 0)) * 1000),
-                int(each["tid"]),
+                entry["name"],
+                round(float(entry["ts"]) * 1000),
+                round(float(entry.get("dur", 0)) * 1000),
+                int(entry["tid"]),
                 int(args.get("correlation", -1)),
                 int(args.get("bytes", 0)),
             )
         )
-    return found
+    return events
 
 
 _SYNC_WARNING = "called a synchronizing CUDA operation"
@@ -314,15 +314,15 @@ def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]
         env: Env with its chain.
         policy: The policy.
     """
-    found = dict.fromkeys([env._main_device])
+    devices = dict.fromkeys([env._main_device])
     for spec in (env.output_spec, env.input_spec):
         leaves = spec.values(include_nested=True, leaves_only=True)
-        found |= dict.fromkeys(leaf.device for leaf in leaves if leaf.device is not None)
+        devices |= dict.fromkeys(leaf.device for leaf in leaves if leaf.device is not None)
     for module in (env, policy):
         if isinstance(module, nn.Module):
-            found |= dict.fromkeys(each.device for each in module.parameters())
-            found |= dict.fromkeys(each.device for each in module.buffers())
-    return [device for device in found if device.type not in ("cpu", "meta")]
+            devices |= dict.fromkeys(tensor.device for tensor in module.parameters())
+            devices |= dict.fromkeys(tensor.device for tensor in module.buffers())
+    return [device for device in devices if device.type not in ("cpu", "meta")]
 
 
 SYNC_NOTE = (

@@ -69,10 +69,10 @@ def make_observers(name: PassName, accelerator: Accelerator | None) -> list[Obse
         return [Operators()]
     if accelerator is None:
         return []
-    found: list[Observer] = [DeviceTimes(accelerator)]
-    found += [DeviceMemory(accelerator)] if accelerator.reports_memory else []
-    found += [Syncs(accelerator)] if accelerator.reports_syncs else []
-    return found + ([DeviceWork(accelerator)] if accelerator.reports_work else [])
+    observers: list[Observer] = [DeviceTimes(accelerator)]
+    observers += [DeviceMemory(accelerator)] if accelerator.reports_memory else []
+    observers += [Syncs(accelerator)] if accelerator.reports_syncs else []
+    return observers + ([DeviceWork(accelerator)] if accelerator.reports_work else [])
 
 
 def max_recorded_steps(observer: Observer) -> int:

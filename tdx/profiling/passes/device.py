@@ -125,7 +125,7 @@ class Syncs(Observer):
             place: {where: count / steps for where, count in sorted(counts.items())}
             for place, counts in self._counts.items()
         }
-        return _update_uses(profile, self.parts, syncs, lambda use, each: replace(use, syncs=each))
+        return _update_uses(profile, self.parts, syncs, lambda use, item: replace(use, syncs=item))
 
 
 class DeviceMemory(PolledMemory):
@@ -156,12 +156,12 @@ class DeviceMemory(PolledMemory):
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
         uses = dict(profile.on_device)
-        for key, each in iterate_totals(self.parts, self._ledger.totals):
+        for key, item in iterate_totals(self.parts, self._ledger.totals):
             uses[key] = replace(
                 uses.get(key, DeviceUse(0.0)),
-                allocated_bytes=each.allocated / steps,
-                peak_bytes=each.peak,
-                kept_bytes=each.kept / steps,
+                allocated_bytes=item.allocated / steps,
+                peak_bytes=item.peak,
+                kept_bytes=item.kept / steps,
             )
         return replace(profile, on_device=uses)
 
@@ -205,7 +205,7 @@ class DeviceWork(TorchProfilerObserver):
         """See :class:`Observer`."""
         work = attribute_work(self._trace)
         profile = _update_uses(
-            profile, self.parts, work, lambda use, each: _apply_work(use, each, steps)
+            profile, self.parts, work, lambda use, item: _apply_work(use, item, steps)
         )
         return replace(profile, on_device=_split_off_transfers(profile.on_device))
 
@@ -220,8 +220,8 @@ def attribute_work(trace: Iterable[TraceEvent]) -> dict[int, PartWork]:
     launched: dict[int, int] = {}
     results: dict[int, PartWork] = defaultdict(PartWork)
     open_parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    host = (each for each in events if each.kind in ("part", "launch"))
-    for event in sorted(host, key=lambda each: (each.start_ns, -each.duration_ns)):
+    host = (event for event in events if event.kind in ("part", "launch"))
+    for event in sorted(host, key=lambda event: (event.start_ns, -event.duration_ns)):
         mine = open_parts[event.thread]
         while mine and mine[-1][0] <= event.start_ns:
             mine.pop()
@@ -244,9 +244,9 @@ def _add_work(work: PartWork, event: TraceEvent) -> None:
         return
     work.copy_ns += event.duration_ns
     direction = event.name.lower()
-    if any(each in direction for each in _TO_DEVICE):
+    if any(name in direction for name in _TO_DEVICE):
         work.to_device += event.nbytes
-    elif any(each in direction for each in _TO_HOST):
+    elif any(name in direction for name in _TO_HOST):
         work.to_host += event.nbytes
 
 
@@ -299,7 +299,7 @@ def _update_uses(
 ) -> ModeProfile:
     """Return the profile with changed device uses of the parts."""
     uses = dict(profile.on_device)
-    for place, each in results.items():
+    for place, item in results.items():
         key = parts[place].label, parts[place].lane
-        uses[key] = change(uses.get(key, DeviceUse(0.0)), each)
+        uses[key] = change(uses.get(key, DeviceUse(0.0)), item)
     return replace(profile, on_device=uses)

@@ -102,13 +102,13 @@ class TensorMemory(TorchProfilerObserver):
         """See :class:`Observer`."""
         totals = compute_memory(self.events)
         uses = dict(profile.memory)
-        for key, each in iterate_totals(self.parts, totals):
+        for key, totals_of_part in iterate_totals(self.parts, totals):
             before = uses.get(key, MemoryUse(0.0, 0, 0.0))
             uses[key] = replace(
                 before,
-                allocated_bytes=each.allocated / steps,
-                peak_bytes=each.peak,
-                kept_bytes=each.kept / steps,
+                allocated_bytes=totals_of_part.allocated / steps,
+                peak_bytes=totals_of_part.peak,
+                kept_bytes=totals_of_part.kept / steps,
             )
         return replace(profile, memory=uses)
 
@@ -183,10 +183,12 @@ class ObjectMemory(PolledMemory):
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
         uses = dict(profile.memory)
-        for key, each in iterate_totals(self.parts, self._ledger.totals):
+        for key, totals_of_part in iterate_totals(self.parts, self._ledger.totals):
             before = uses.get(key, MemoryUse(0.0, 0, 0.0))
             uses[key] = replace(
-                before, objects_peak_bytes=each.peak, objects_kept_bytes=each.kept / steps
+                before,
+                objects_peak_bytes=totals_of_part.peak,
+                objects_kept_bytes=totals_of_part.kept / steps,
             )
         return replace(profile, memory=uses)
 
@@ -195,8 +197,8 @@ def iterate_totals(
     parts: list[Part], totals: dict[int, MemoryTotals]
 ) -> Iterator[tuple[tuple[str, Lane], MemoryTotals]]:
     """Yield label and lane of each part with its totals."""
-    for place, each in totals.items():
-        yield (parts[place].label, parts[place].lane), each
+    for place, totals_of_part in totals.items():
+        yield (parts[place].label, parts[place].lane), totals_of_part
 
 
 SLOWDOWN_NOTE = (

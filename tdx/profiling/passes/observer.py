@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from tdx.core.meter import AnyFunction, Part, WorkerCalls
+from tdx.core.meter import AnyFunction, Part
 from tdx.foundation.torch_internals import is_profiler_enabled
 from tdx.profiling.result import ModeProfile
 
@@ -25,13 +26,14 @@ class Observer(ABC):
         self.parts: list[Part] = []
         """Parts with calls; other methods refer to a part by its index here."""
         self._places: dict[Part, int] = {}
+        self._observed: WeakSet[Callable[..., Any]] = WeakSet()
         self._on = False
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
         """See :class:`~tdx.core.meter.Meter`; results are totals over all steps."""
-        if getattr(function, "is_timed", False):
+        if function in self._observed:
             return function
         place = self._place(part)
 
@@ -44,17 +46,12 @@ class Observer(ABC):
             finally:
                 self._end()
 
-        observed_function: Any = run
-        observed_function.is_timed = True
-        return cast(AnyFunction, observed_function)
+        self._observed.add(run)
+        return cast(AnyFunction, run)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
         """See :class:`~tdx.core.meter.Meter`."""
         return functions
-
-    def add_worker_calls(self, waiting: tuple[int, str], calls: Sequence[WorkerCalls]) -> None:
-        """See :class:`~tdx.core.meter.Meter`; workers measure nothing but time."""
-        del waiting, calls
 
     def unavailable_reason(self) -> str | None:
         """Return why it cannot observe now, as a sentence; ``None`` if it can."""
@@ -157,18 +154,18 @@ def collect_host_events(events: Iterable[Any]) -> list[HostEvent]:
         events: Events of torch's profiler.
     """
     results, threads = [], set()
-    for each in events:
-        name = each.name()
+    for entry in events:
+        name = entry.name()
         place = parse_part_index(name)
         if place >= 0:
-            threads.add(each.start_thread_id())
-        start, nbytes = each.start_ns(), 0
+            threads.add(entry.start_thread_id())
+        start, nbytes = entry.start_ns(), 0
         if name == MEMORY_EVENT:
-            if each.device_type() != torch.profiler.DeviceType.CPU:
+            if entry.device_type() != torch.profiler.DeviceType.CPU:
                 continue
-            nbytes = each.nbytes()
-        event = HostEvent(name, place, start, start + each.duration_ns(), nbytes)
-        results.append((each.start_thread_id(), event))
+            nbytes = entry.nbytes()
+        event = HostEvent(name, place, start, start + entry.duration_ns(), nbytes)
+        results.append((entry.start_thread_id(), event))
     kept = [event for thread, event in results if thread in threads]
     return sorted(kept, key=lambda event: (event.start_ns, -event.end_ns))
 

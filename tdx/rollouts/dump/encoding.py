@@ -1,9 +1,4 @@
-"""Encodings in a dump: JSON with typed fields and checksums, and packed values.
-
-A sealed text is a JSON object whose last member is ``"check"``: the CRC-32 of all bytes before it,
-in eight hexadecimal digits. CRC-32 detects every change within four successive bytes. Passing the
-checksum of the preceding text as ``seed`` chains texts, so that a removed, repeated or moved one is
-detected as well.
+"""Packed values in a dump.
 
 Packed values are a tree of numbers, texts, arrays and tensors in a binary block. They contain no
 pickle: reading them runs no code.
@@ -12,8 +7,6 @@ pickle: reading them runs no code.
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -24,13 +17,7 @@ from torch import Tensor
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
 
-MAX_COUNT = 2**48
-"""Largest number of steps, bytes or episodes."""
 DAMAGED = "the dump is damaged or was edited; restore it from a copy, or record it again"
-_SHOWN = 60
-_SEED_RANGE = (-(2**63), 2**64 - 1)
-_END = b', "check": "%08x"}\n'
-_LENGTH = len(_END % 0)
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -43,145 +30,6 @@ DTYPES = {
 }
 """Dtypes that a dump can store, by name."""
 _ARRAY, _TENSOR, _TUPLE, _MAP = "$array", "$tensor", "$tuple", "$map"
-
-
-class Fields:
-    """A JSON object; each method returns one field, or raises :class:`StorageError`.
-
-    Args:
-        data: Parsed JSON.
-        source: Name of the object in error messages, usually the file.
-    """
-
-    def __init__(self, data: object, source: str) -> None:
-        if not isinstance(data, dict):
-            raise StorageError(f"{source} is not a JSON object: {_abbreviate(data)}", hint=DAMAGED)
-        self.data: dict[str, Any] = data
-        self.source = source
-
-    def value(self, name: str) -> Any:
-        """Return any value."""
-        if name not in self.data:
-            raise StorageError(f"{self.source} has no {name!r}", hint=DAMAGED)
-        return self.data[name]
-
-    def text(self, name: str) -> str:
-        """Return text."""
-        return str(self._checked(name, str, "text"))
-
-    def optional_text(self, name: str) -> str | None:
-        """Return text or ``None``."""
-        return None if self.value(name) is None else self.text(name)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of texts."""
-        found = self.list(name)
-        if not all(isinstance(each, str) for each in found):
-            raise self.invalid(name, "a list of texts")
-        return tuple(found)
-
-    def boolean(self, name: str) -> bool:
-        """Return true or false."""
-        return bool(self._checked(name, bool, "true or false"))
-
-    def count(self, name: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
-        """Return a whole number from ``least`` to ``most``."""
-        number = self.value(name)
-        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-            raise self.invalid(name, f"a whole number from {least} to {most}")
-        return number
-
-    def optional_count(self, name: str) -> int | None:
-        """Return a whole number or ``None``."""
-        return None if self.value(name) is None else self.count(name)
-
-    def crc32(self, name: str) -> str:
-        """Return a checksum in eight hexadecimal digits."""
-        text = self.text(name)
-        if not is_crc32(text):
-            raise self.invalid(name, "a checksum")
-        return text
-
-    def seed(self, name: str) -> int:
-        """Return the seed of a random number generator."""
-        least, most = _SEED_RANGE
-        return self.count(name, least=least, most=most)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of an array."""
-        return validate_shape(self.value(name), f"{self.source}: {name!r}")
-
-    def list(self, name: str) -> list[Any]:
-        """Return a list."""
-        found: list[Any] = self._checked(name, list, "a list")
-        return found
-
-    def object(self, name: str) -> Fields:
-        """Return a JSON object."""
-        return Fields(self.value(name), f"{self.source}: {name!r}")
-
-    def optional_object(self, name: str) -> Fields | None:
-        """Return a JSON object or ``None``."""
-        return None if self.value(name) is None else self.object(name)
-
-    def objects(self, name: str) -> Iterator[Fields]:
-        """Yield the JSON objects of a list."""
-        for index, each in enumerate(self.list(name)):
-            yield Fields(each, f"{self.source}: {name}[{index}]")
-
-    def invalid(self, name: str, wanted: str) -> StorageError:
-        """Return the error for an invalid field."""
-        found = _abbreviate(self.data.get(name))
-        return StorageError(f"{self.source}: {name!r} is not {wanted}: {found}", hint=DAMAGED)
-
-    def _checked(self, name: str, kind: type, wanted: str) -> Any:
-        found = self.value(name)
-        if not isinstance(found, kind):
-            raise self.invalid(name, wanted)
-        return found
-
-
-def is_crc32(text: str) -> bool:
-    """Return True if the text is a checksum in eight hexadecimal digits."""
-    return len(text) == 8 and all(each in "0123456789abcdef" for each in text)
-
-
-def _abbreviate(value: object) -> str:
-    if isinstance(value, (list, dict)) and len(value) > _SHOWN:
-        return f"{len(value):,} values"
-    try:
-        text = repr(value)
-    except ValueError:
-        return "a number with too many digits"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> tuple[bytes, int]:
-    r"""Return a JSON object as sealed text, and its checksum.
-
-    Args:
-        data: Plain data; not empty.
-        seed: Checksum of the preceding text.
-        indent: Spaces per level; ``None``: all on one line.
-
-    Example:
-        >>> seal({"steps": 3})[0]
-        b'{"steps": 3, "check": "79556117"}\n'
-    """
-    body = json.dumps(data, indent=indent, allow_nan=False)[:-1].rstrip().encode()
-    check = zlib.crc32(body, seed)
-    return body + _END % check, check
-
-
-def read_seal(text: bytes, seed: int = 0) -> int | None:
-    """Return the checksum of a sealed text, or ``None`` if the text was changed.
-
-    Args:
-        text: As :func:`seal` returned it, with the newline at its end.
-        seed: Checksum of the preceding text.
-    """
-    check = zlib.crc32(text[:-_LENGTH], seed)
-    return check if text[-_LENGTH:] == _END % check else None
 
 
 def pack(value: Any) -> bytes:

@@ -16,8 +16,10 @@ from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import to_plain
 from tdx.foundation.tensordicts import new_tensordict
-from tdx.rollouts.dump.encoding import Fields
-from tdx.specs import Composite, NonTensor, TensorSpec
+from tdx.foundation.untrusted import Fields
+from tdx.specs import Binary, Bounded, Composite, NonTensor, OneHot, TensorSpec, Unbounded
+from tdx.specs.arguments import as_dtype
+from tdx.specs.violations import Phase, find_violations
 
 Parts = tuple[str, ...]
 """Key of an entry as a tuple of names."""
@@ -311,7 +313,7 @@ def parse_spec_entries(fields: Fields) -> list[dict[str, Any]]:
         for name in ("low", "high"):
             if isinstance(each.value(name), dict):
                 raise each.invalid(name, "a bound")
-        found.append(each.data)
+        found.append(dict(each.data))
     return found
 
 
@@ -324,52 +326,48 @@ def describe_violation(values: Tensor, spec: Mapping[str, Any], start: int = 0) 
         start: Step of the first value.
 
     Returns:
-        A sentence that continues the name of the entry; ``None``: the values fit.
+        A sentence; ``None``: the values fit.
+
+    Raises:
+        TdxError: The entry describes no spec.
 
     Example:
         >>> spec = dict(kind="Bounded", dtype="float32", shape=[1], low=0.0, high=1.0)
         >>> describe_violation(torch.tensor([[0.5], [float("nan")], [2.0]]), spec)
-        'has 1 value that is nan where its spec has bounds, first at step 1'
-        >>> describe_violation(torch.tensor([[0.5], [2.0]]), spec)
-        'has 1 value above its spec, first at step 1'
+        'it holds nan, outside [0, 1], first at step 1, in 2 values'
     """
-    dtype = str(values.dtype).removeprefix("torch.")
-    if dtype != spec["dtype"] or list(values.shape[1:]) != list(spec["shape"]):
-        return (
-            f"is {dtype} {list(values.shape[1:])}, its spec declares "
-            f"{spec['dtype']} {spec['shape']}"
-        )
-    for violations, what, noun in _find_violations(values, spec):
-        count = int(violations.sum())
-        if count:
-            step = start + int(violations.reshape(len(violations), -1).any(-1).int().argmax())
-            what = what.format(verb="is" if count == 1 else "are")
-            plural = noun if count == 1 else f"{noun}s"
-            return f"has {count} {plural} {what}, first at step {step}"
+    shape = (len(values), *spec["shape"])
+    # A manifest may state any shape: nothing of that shape is allocated before it is compared.
+    leaf: TensorSpec = Unbounded(shape, dtype=spec["dtype"])
+    differences = (violation.code for violation in find_violations({"": values}, {"": leaf}, _HERE))
+    if set(differences) <= {"nan"}:
+        leaf = _parse_leaf(spec).expand(*shape)
+    for violation in find_violations({"": values}, {"": leaf}, _HERE):
+        if violation.code == "bounds" and violation.index is not None:
+            count = f"in {violation.count} value{'s' if violation.count > 1 else ''}"
+            return f"{violation.message}, first at step {start + violation.index[0]}, {count}"
+        if violation.code != "nan":
+            return violation.message
     return None
 
 
-def _find_violations(values: Tensor, spec: Mapping[str, Any]) -> Iterator[tuple[Tensor, str, str]]:
-    """Yield a mask, a description, and the noun of what the mask counts."""
-    low, high, kind = spec.get("low"), spec.get("high"), spec.get("kind")
-    if values.is_floating_point() and (low is not None or high is not None):
-        yield values.isnan(), "that {verb} nan where its spec has bounds", "value"
-    if low is not None:
-        yield values < _bound_tensor(low, values), "below its spec", "value"
-    if high is not None:
-        yield values > _bound_tensor(high, values), "above its spec", "value"
+_HERE: Phase = "recording"
+
+
+def _parse_leaf(spec: Mapping[str, Any]) -> TensorSpec:
+    """Return the spec that an entry of a manifest describes."""
+    kind, shape, dtype = spec["kind"], spec["shape"], spec["dtype"]
+    if kind == "OneHot" and shape:
+        return OneHot(shape[-1], shape, dtype=dtype)
     if kind in ("OneHot", "MultiOneHot", "Binary"):
-        yield (values != 0) & (values != 1), "that {verb} neither 0 nor 1", "value"
-    if kind == "OneHot" and values.ndim > 1:
-        yield values.to(torch.int64).sum(-1) != 1, "without exactly one category", "vector"
-
-
-def _bound_tensor(bound: Any, values: Tensor) -> Tensor:
-    """Return a bound of a manifest, where an infinity is text, as a tensor."""
-    if not values.is_floating_point() and isinstance(bound, int):
-        return torch.tensor(bound, dtype=torch.int64)
-    numbers = torch.tensor(_parse_floats(bound), dtype=torch.float64)
-    return numbers.to(values.dtype) if values.is_floating_point() else numbers
+        return Binary(shape=shape, dtype=dtype)
+    low, high = spec.get("low"), spec.get("high")
+    if low is None and high is None:
+        return Unbounded(shape, dtype=dtype)
+    if as_dtype(dtype).is_floating_point:
+        # An infinity is text in JSON.
+        low, high = (None if end is None else _parse_floats(end) for end in (low, high))
+    return Bounded(low, high, shape, dtype=dtype)
 
 
 def _parse_floats(node: Any) -> Any:

@@ -18,7 +18,8 @@ from tdx.envs import EnvBase
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
-from tdx.rollouts.dump.encoding import DAMAGED, Fields
+from tdx.foundation.untrusted import Fields
+from tdx.rollouts.dump.encoding import DAMAGED
 
 MAX_ROWS = 2**24
 """Largest number of batch elements that is accepted."""
@@ -174,7 +175,7 @@ class EpisodeIndex:
         Raises:
             StorageError: A column is invalid, or episodes contradict each other.
         """
-        fields = Fields(data, "episodes")
+        fields = Fields(data, "episodes", DAMAGED)
         running = fields.object("running")
         index = cls(check_row_count(rows))
         index.extend(_plain_columns(fields), steps, running.list("return"), "episodes")

@@ -7,19 +7,18 @@ a partial chunk replaces the partial chunk. The file is never memory-mapped, so 
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, overload
 
+from tdx.foundation.container import append_line, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.foundation.untrusted import parse_json
-from tdx.rollouts.dump.encoding import DAMAGED, Fields, is_crc32, read_seal, seal
+from tdx.foundation.untrusted import Fields, is_crc32, parse_json
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.episodes import Columns, line_columns, parse_line_columns
-from tdx.rollouts.dump.folder import RAW, TRACKS, StateFile, write_all
+from tdx.rollouts.dump.folder import RAW, TRACKS, StateFile
 from tdx.rollouts.dump.track import Track
 
 _NONE = -1
@@ -193,8 +192,8 @@ def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]
         parse_line_columns(fields.object("episodes")),
         None if fields.value("running") is None else fields.list("running"),
         tuple(new),
-        fields.object("transforms").data if "transforms" in fields.data else None,
-        StateFile.from_fields(fields.optional_object("state")),
+        dict(fields.object("transforms").data) if "transforms" in fields.data else None,
+        StateFile.from_fields(fields.object("state", optional=True)),
     )
 
 
@@ -238,7 +237,7 @@ def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[
             if _is_incomplete(text, place.check):
                 return
             raise StorageError(f"line {number} of {source} was changed", hint=DAMAGED)
-        fields = Fields(parse_json(text, source), f"{source}, line {number}")
+        fields = Fields(parse_json(text, source), f"{source}, line {number}", DAMAGED)
         place = Position(check, place.offset + len(text), number)
         yield fields, place
 
@@ -269,17 +268,8 @@ def append_entry(
         The position after the line.
 
     Raises:
-        OSError: It cannot be written. The line is removed again: after a failed flush the system
-            shows it, but it may not be on the disk, and a later flush would not tell.
+        OSError: It cannot be written. The line is removed again.
     """
     text, check = seal(entry.to_dict(), place.check)
-    try:
-        write_all(descriptor, text, place.offset)
-        if sync:
-            os.fsync(descriptor)
-    except OSError:
-        with suppress(OSError):
-            os.ftruncate(descriptor, place.offset)
-            os.fsync(descriptor)
-        raise
+    append_line(descriptor, text, place.offset, sync=sync)
     return Position(check, place.offset + len(text), place.lines + 1)

@@ -12,11 +12,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tdx.foundation.confined_files import open_folder, write_below
+from tdx.foundation.container import Container, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import to_plain
-from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json
-from tdx.rollouts.dump.encoding import DAMAGED, Fields, read_seal, seal
+from tdx.foundation.untrusted import MAX_HEADER_BYTES, Fields, parse_json
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import parse_spec_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
@@ -27,7 +27,6 @@ from tdx.rollouts.dump.folder import (
     StateFile,
     check_links,
     missing_dump,
-    open_data,
     read_dump_folder,
 )
 from tdx.rollouts.dump.index import (
@@ -184,31 +183,30 @@ class Manifest:
         """Return the start of the index."""
         return header_start(self.header())
 
-    def save_header(self, root: int, end: Position) -> None:
+    def save_header(self, root: Container, end: Position) -> None:
         """Replace ``manifest.json``.
 
         Args:
-            root: Descriptor of the dump's folder.
+            root: The dump's folder.
             end: End of the index, which the manifest of a complete dump records.
         """
         index = end.to_dict() if self.complete else None
         text, _ = seal({**self.header(), "complete": self.complete, "index": index}, indent=1)
-        write_below(root, MANIFEST, text)
+        root.replace(MANIFEST, text, completes=self.complete)
 
-    def save(self, folder: Path) -> None:
+    def save(self, root: Container) -> None:
         """Write the manifest and index of a dump whose data is written.
 
         Raises:
             OSError: They cannot be written.
         """
-        with open_folder(folder) as root:
-            write_below(root, INDEX, b"")
-            with open_data(root, INDEX, os.O_RDWR) as file:
-                place = self.start()
-                for entry in self._entries():
-                    place = append_entry(file.fileno(), entry, place, sync=False)
-                os.fsync(file.fileno())
-            self.save_header(root, place)
+        root.replace(INDEX, b"")
+        with root.open_file(INDEX, os.O_RDWR) as file:
+            place = self.start()
+            for entry in self._entries():
+                place = append_entry(file.fileno(), entry, place, sync=False)
+            os.fsync(file.fileno())
+        self.save_header(root, place)
 
     def _entries(self) -> Iterator[IndexEntry]:
         tracks = tuple(track for track, _ in self.tracks)
@@ -238,7 +236,7 @@ class Manifest:
         Raises:
             StorageError: The dump is missing, damaged, of another version, or has links.
         """
-        return read_dump_folder(folder, lambda root: load_manifest(root, folder)[0])
+        return read_dump_folder(folder, lambda root: load_manifest(root)[0])
 
     @classmethod
     def from_dict(cls, data: object) -> Manifest:
@@ -247,7 +245,7 @@ class Manifest:
         Raises:
             StorageError: A field is invalid, or fields contradict each other.
         """
-        fields = Fields(data, "the manifest")
+        fields = Fields(data, "the manifest", DAMAGED)
         manifest = cls.of_header(fields)
         tracks = fields.object("tracks")
         for name in tracks.data:
@@ -265,8 +263,8 @@ class Manifest:
         manifest._check_steps()
         rows = prod(manifest.batch_size)
         manifest.episodes = EpisodeIndex.from_dict(fields.value("episodes"), rows, manifest.steps)
-        manifest.transforms = fields.object("transforms").data
-        manifest.state = StateFile.from_fields(fields.optional_object("state"))
+        manifest.transforms = dict(fields.object("transforms").data)
+        manifest.state = StateFile.from_fields(fields.object("state", optional=True))
         manifest.complete = fields.boolean("complete")
         return manifest
 
@@ -278,19 +276,19 @@ class Manifest:
             StorageError: A field is invalid.
         """
         policy, goal = fields.object("policy"), fields.object("goal")
-        flags, batch = fields.optional_object("flags"), fields.shape("batch_size")
+        flags, batch = fields.object("flags", optional=True), fields.shape("batch_size")
         return cls(
             pipeline=fields.text("pipeline"),
             seed=fields.seed("seed"),
             policy=policy.text("name"),
-            policy_sha256=policy.optional_text("sha256"),
-            goal=Goal(goal.optional_count("steps"), goal.optional_count("episodes")),
+            policy_sha256=policy.text("sha256", optional=True),
+            goal=Goal(goal.count("steps", optional=True), goal.count("episodes", optional=True)),
             chunk_steps=fields.count("chunk_steps", least=1),
             keys=None if fields.value("keys") is None else fields.texts("keys"),
             batch_size=batch,
             specs=parse_spec_entries(fields),
-            versions=fields.object("versions").data,
-            source=fields.optional_text("source"),
+            versions=dict(fields.object("versions").data),
+            source=fields.text("source", optional=True),
             keeps_raw=fields.boolean("keeps_raw"),
             flags=None if flags is None else EpisodeKeys.from_fields(flags),
             episodes=EpisodeIndex(check_row_count(prod(batch))),
@@ -325,14 +323,11 @@ class Manifest:
             self.state = entry.state
 
 
-def load_manifest(
-    root: int, folder: Path, *, without_partial: bool = False
-) -> tuple[Manifest, Position]:
+def load_manifest(root: Container, *, without_partial: bool = False) -> tuple[Manifest, Position]:
     """Read the manifest and index of a dump.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         without_partial: Whether to exclude a partial last chunk.
 
     Returns:
@@ -341,16 +336,16 @@ def load_manifest(
     Raises:
         StorageError: The dump is missing, damaged, of another version, or has links.
     """
-    check_links(root, folder)
-    fields = read_header(root, folder)
+    check_links(root)
+    fields = read_header(root)
     manifest = Manifest.of_header(fields)
     end = header_start(fields.data)
-    source = str(folder / INDEX)
+    source = str(root.path / INDEX)
     pending: IndexEntry | None = None
     is_open = False
     tracks: dict[str, Track] = {}
     try:
-        with open_data(root, INDEX) as file:
+        with root.open_file(INDEX) as file:
             for line, after in read_lines(file, end, source):
                 end = after
                 entry = parse_entry(line, tracks, manifest.batch_size)
@@ -377,51 +372,45 @@ def load_manifest(
     return manifest, end
 
 
-def read_header(root: int, folder: Path, kind: str = FORMAT, version: int = VERSION) -> Fields:
+def read_header(root: Container, kind: str = FORMAT, version: int = VERSION) -> Fields:
     """Read ``manifest.json``.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         kind: Format that the file must have.
         version: Version of that format.
 
     Raises:
         StorageError: The file is missing, damaged, or of another format or version.
     """
+    folder = root.path
     file = folder / MANIFEST
     try:
-        with open_data(root, MANIFEST) as stream:
-            text = stream.read(MAX_HEADER_BYTES + 1)
+        text = root.read(MANIFEST, MAX_HEADER_BYTES)
     except FileNotFoundError:
         raise missing_dump(folder) from None
-    if len(text) > MAX_HEADER_BYTES:
-        raise StorageError(f"{file} has more than {MAX_HEADER_BYTES:,} bytes", hint=DAMAGED)
-    fields = Fields(parse_json(text, file), str(file))
-    found = fields.data.get("format")
-    if found == SHARDS_FORMAT and kind == FORMAT:
+    fields = Fields(parse_json(text, file), str(file), DAMAGED)
+    written = fields.data.get("format")
+    if written == SHARDS_FORMAT and kind == FORMAT:
         raise StorageError(
             f"the shards of the dump are missing: {folder / SHARDS} does not exist",
             hint="restore it from a copy, or record the dump again with --force",
         )
-    if found != kind:
+    if written != kind:
         raise StorageError(f"{file} is not the manifest of a dump", hint=DAMAGED)
-    _check_version(fields.value("version"), version, folder)
+    written = fields.value("version")
+    if written != version:
+        is_newer = isinstance(written, int) and written > version
+        raise StorageError(
+            f"{folder} is a dump of version {str(written)[:20]}; this release reads version "
+            f"{version}",
+            hint="read it with a newer release of tdx"
+            if is_newer
+            else "record it again, or read it with the release of tdx that wrote it",
+        )
     if read_seal(text) is None:
         raise StorageError(f"{file} was changed after it was written", hint=DAMAGED)
     return fields
-
-
-def _check_version(found: object, known: int, folder: Path) -> None:
-    if found == known:
-        return
-    is_newer = isinstance(found, int) and found > known
-    raise StorageError(
-        f"{folder} is a dump of version {str(found)[:20]}; this release reads version {known}",
-        hint="read it with a newer release of tdx"
-        if is_newer
-        else "record it again, or read it with the release of tdx that wrote it",
-    )
 
 
 def header_start(header: Mapping[str, Any]) -> Position:

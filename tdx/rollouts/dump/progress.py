@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import Result
-from tdx.rollouts.dump.folder import LockedError, lock_for_writing, open_dump_folder
+from tdx.rollouts.dump.folder import LockedError, lock_for_writing, report_unreadable
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.shard_plan import ShardPlan, is_sharded, list_shards, shard_name
 from tdx.rollouts.dump.writing import Progress
@@ -53,8 +54,8 @@ def read_progress(folder: Path, plan: ShardPlan) -> ShardProgress:
     Raises:
         StorageError: The folder cannot be read.
     """
-    with open_dump_folder(folder) as root:
-        listing = list_shards(root, folder, plan.count)
+    with report_unreadable(folder), Container.open(folder) as root:
+        listing = list_shards(root, plan.count)
     steps = sum(plan.goal(shard).steps or 0 for shard in listing.committed)
     running = [shard for shard in listing.parts if _is_recorded(folder / shard_name(shard))]
     for shard in running:

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey, format_key, split_key
@@ -89,31 +90,31 @@ def open_dump(path: str | Path) -> Dump:
         (torch.Size([250, 1]), 1)
     """
     folder = fetch_dump(path) if is_url(path) else Path(path)
-    return read_dump_folder(folder, lambda root: _open(root, folder))
+    return read_dump_folder(folder, _open)
 
 
-def _open(root: int, folder: Path) -> Dump:
+def _open(root: Container) -> Dump:
     if is_sharded(root):
-        return _open_shards(ShardedFolder(folder, root))
-    manifest, _ = load_manifest(root, folder)
+        return _open_shards(ShardedFolder(root))
+    manifest, _ = load_manifest(root)
     if manifest.data is None:
-        raise _no_steps(folder)
-    raw = None if manifest.raw is None else manifest.raw.open(root, folder, manifest.raw_steps)
-    return Dump(folder, manifest, manifest.data.open(root, folder, manifest.steps), raw)
+        raise _no_steps(root.path)
+    raw = None if manifest.raw is None else manifest.raw.open(root, manifest.raw_steps)
+    return Dump(root.path, manifest, manifest.data.open(root, manifest.steps), raw)
 
 
 def _open_shards(folder: ShardedFolder) -> Dump:
     data = folder.steps(DATA)
     if data is None:
         raise _no_steps(folder.folder)
-    shards = RecentlyUsed(len(folder.shards), lambda place: _open_shard(folder, place))
+
+    def open_shard(place: int) -> Dump:
+        folder.manifest(place)
+        with folder.open_shard(place) as root:
+            return _open(root)
+
+    shards = RecentlyUsed(len(folder.shards), open_shard)
     return Dump(folder.folder, folder.whole_manifest(), data, folder.steps(RAW), shards)
-
-
-def _open_shard(folder: ShardedFolder, place: int) -> Dump:
-    folder.manifest(place)
-    with folder.open_shard(place) as root:
-        return _open(root, folder.path(place))
 
 
 def _no_steps(folder: Path) -> StorageError:
@@ -297,6 +298,7 @@ def look_at(dump: Dump) -> Overview:
     ended = [each for each in episodes if each.finished]
     data = dump.data
     keys = data.list_keys() if isinstance(data, ShardedSteps) else list_keys(data)
+    parts = [split_key(key) for key in keys]
     return Overview(
         str(dump.path),
         dump.manifest,
@@ -307,15 +309,10 @@ def look_at(dump: Dump) -> Overview:
         tuple(
             _compute_statistics(key, _sample(data, key), data.ndim)
             for key in keys
-            if _is_shown(key, keys)
+            # Not a key at the root that is below ``next`` as well.
+            if split_key(key)[0] == "next" or ("next", *split_key(key)) not in parts
         ),
     )
-
-
-def _is_shown(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
-    """Return False for a key at the root that is below ``next`` as well."""
-    parts = split_key(key)
-    return parts[0] == "next" or ("next", *parts) not in [split_key(each) for each in keys]
 
 
 def _sample(data: TensorDictBase | ShardedSteps, key: NestedKey) -> Tensor:
@@ -372,23 +369,19 @@ def list_dumps(folder: str | Path) -> list[Listed]:
     root = Path(folder)
     if not root.is_dir():
         raise StorageError(f"{root} is not a folder", hint="name a folder that has dumps")
-    found = []
-    for path in _find_dumps(root):
-        try:
-            found.append(Listed(str(path), summarize(str(path), load_manifest_of(path)), None))
-        except TdxError as error:
-            found.append(Listed(str(path), None, error.message))
-    return found
-
-
-def _find_dumps(root: Path) -> list[Path]:
-    found = []
-    for path, folders, files in os.walk(root):
+    dumps = []
+    for name, folders, files in os.walk(root):
         if MANIFEST in files:
-            found.append(Path(path))
+            dumps.append(Path(name))
             # Shards are part of their dump.
             folders[:] = [name for name in folders if name != SHARDS]
-    return sorted(found)
+    listed = []
+    for path in sorted(dumps):
+        try:
+            listed.append(Listed(str(path), summarize(str(path), load_manifest_of(path)), None))
+        except TdxError as error:
+            listed.append(Listed(str(path), None, error.message))
+    return listed
 
 
 def load_manifest_of(folder: Path) -> Manifest:
@@ -398,9 +391,9 @@ def load_manifest_of(folder: Path) -> Manifest:
         StorageError: The dump is missing or damaged.
     """
 
-    def load(root: int) -> Manifest:
+    def load(root: Container) -> Manifest:
         if is_sharded(root):
-            return ShardedFolder(folder, root).whole_manifest()
-        return load_manifest(root, folder)[0]
+            return ShardedFolder(root).whole_manifest()
+        return load_manifest(root)[0]
 
     return read_dump_folder(folder, load)

@@ -7,7 +7,6 @@ of a shard without a manifest are ignored.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tdx.foundation.confined_files import open_below, open_folder
+from tdx.foundation.container import NEW_FILE_FLAGS, Container
 from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
@@ -101,7 +100,14 @@ class RemoteDump:
                     "trust",
                 )
             sizes[name] = int(details["size"])
-        return {name: size for name, size in sizes.items() if _is_committed(name, sizes)}
+
+        def is_committed(name: str) -> bool:
+            top, *inner = name.split("/")
+            if top != SHARDS or not inner:
+                return True
+            return inner[0].isdecimal() and f"{SHARDS}/{inner[0]}/{MANIFEST}" in sizes
+
+        return {name: size for name, size in sizes.items() if is_committed(name)}
 
     def download(self, sizes: dict[str, int], folder: Path) -> None:
         """Write files into a folder.
@@ -114,12 +120,11 @@ class RemoteDump:
             StorageError: A file cannot be read, has another size, or exists.
         """
         folder.mkdir(exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with open_folder(folder) as root:
+        with Container.open(folder) as root:
             for name, size in sizes.items():
                 with (
                     self._report_errors(f"download {name} of"),
-                    os.fdopen(open_below(root, name, flags), "wb") as target,
+                    root.open_file(name, NEW_FILE_FLAGS) as target,
                     self._files.open(f"{self._root}/{name}", "rb") as source,
                 ):
                     left = size
@@ -161,13 +166,6 @@ class RemoteDump:
                 f"cannot {task} {self.url}: {summarize_error(error)}",
                 hint="check the URL, the credentials and the network, and try again",
             ) from error
-
-
-def _is_committed(name: str, sizes: dict[str, int]) -> bool:
-    parts = name.split("/")
-    if parts[0] != SHARDS or len(parts) < 2:
-        return True
-    return f"{SHARDS}/{parts[1]}/{MANIFEST}" in sizes and parts[1].isdecimal()
 
 
 def list_shard_files(folder: Path, shard: int) -> list[str]:

@@ -15,26 +15,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from tdx.foundation.confined_files import open_subfolder, write_below
+from tdx.foundation.container import Container, UnsyncedError, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.files import report_write_errors
-from tdx.foundation.untrusted import parse_json
-from tdx.rollouts.dump.encoding import Fields, pack, seal
+from tdx.foundation.untrusted import Fields, parse_json
+from tdx.rollouts.dump.encoding import DAMAGED, pack
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import (
+    DAMAGED_FOLDER,
     DATA,
     INDEX,
     MANIFEST,
     SHARD_INDEX,
     STATE,
-    SetAside,
     StateFile,
     check_links,
+    list_temporary,
     lock_for_writing,
-    open_data,
     raise_if_unreadable,
     read_state,
-    remove_temporary,
 )
 from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, parse_entry, read_lines
 from tdx.rollouts.dump.manifest import Manifest, header_start, read_header
@@ -83,8 +82,8 @@ def repair(path: str | Path, on_file: OnFile = ignore_progress) -> Repair:
     if is_sharded(folder):
         return _repair_shards(folder, on_file)
     with lock_for_writing(folder) as root:
-        check_links(root, folder)
-        job = _Repair(root, folder, on_file)
+        check_links(root)
+        job = _Repair(root, on_file)
         job.run()
     with _report_repaired(folder, job.has_changed):
         return job.result(verify(folder, on_file))
@@ -107,6 +106,52 @@ def _report_repaired(folder: Path, has_changed: bool) -> Iterator[None]:
         ) from error
 
 
+class _SetAside:
+    """Keeps files of a dump in its folder for damaged files.
+
+    Args:
+        root: The dump's folder.
+    """
+
+    def __init__(self, root: Container) -> None:
+        self._root = root
+        self.names: dict[str, str] = {}
+        """Where each file is kept, by its former name."""
+
+    def copy(self, file: str) -> None:
+        """Copy a file."""
+        content = self._root.read(file)
+        self._root.replace(self._choose_name(file), content)
+
+    def move(self, file: str) -> None:
+        """Move a file or a folder.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            UnsyncedError: It is moved, but a power loss may bring it back.
+        """
+        parent, _, last = file.rpartition("/")
+        with self._root.subfolder(parent) as source:
+            os.stat(last, dir_fd=source.descriptor, follow_symlinks=False)
+            name = self._choose_name(file).rpartition("/")[2]
+            with self._root.subfolder(DAMAGED_FOLDER) as target:
+                os.rename(last, name, src_dir_fd=source.descriptor, dst_dir_fd=target.descriptor)
+                try:
+                    os.fsync(target.descriptor)
+                    os.fsync(source.descriptor)
+                except OSError as error:
+                    raise UnsyncedError(self.names[file], error) from error
+
+    def _choose_name(self, file: str) -> str:
+        """Return a new name for a file: ``damaged/1-manifest.json``."""
+        flat = file.replace("/", "-")
+        with self._root.subfolder(DAMAGED_FOLDER, create=True) as folder:
+            taken = folder.names()
+        number = next(n for n in range(1, len(taken) + 2) if f"{n}-{flat}" not in taken)
+        self.names[file] = f"{DAMAGED_FOLDER}/{number}-{flat}"
+        return self.names[file]
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """One intact line of the index, and its position."""
@@ -120,16 +165,15 @@ class _Repair:
     """Repair of a dump without shards, which this process has locked.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         on_file: Called before each file is read.
     """
 
-    def __init__(self, root: int, folder: Path, on_file: OnFile) -> None:
-        self._root, self._folder, self._on_file = root, folder, on_file
-        self._header = read_header(root, folder)
+    def __init__(self, root: Container, on_file: OnFile) -> None:
+        self._root, self._folder, self._on_file = root, root.path, on_file
+        self._header = read_header(root)
         self._manifest = Manifest.of_header(self._header)
-        self._aside = SetAside(root)
+        self._aside = _SetAside(root)
         self._lines = list(self._read_lines())
         self._is_whole = self._has_whole_index()
         self._kept: list[_Line] = []
@@ -159,7 +203,7 @@ class _Repair:
                 self._cut()
             else:
                 self._describe()
-            remove_temporary(self._root)
+            self._root.discard(list_temporary(self._root))
 
     @property
     def has_changed(self) -> bool:
@@ -198,7 +242,7 @@ class _Repair:
         tracks: dict[str, Track] = {}
         partial: _Line | None = None
         try:
-            with open_data(self._root, INDEX) as file:
+            with self._root.open_file(INDEX) as file:
                 for fields, end in read_lines(file, place, INDEX):
                     entry = parse_entry(fields, tracks, self._manifest.batch_size)
                     line, place, partial = _Line(entry, place, end), end, None
@@ -222,7 +266,7 @@ class _Repair:
         """Return True if nothing follows the intact lines, and none is missing."""
         end = self._lines[-1].end if self._lines else header_start(self._header.data)
         try:
-            with open_data(self._root, INDEX) as file:
+            with self._root.open_file(INDEX) as file:
                 file.seek(end.offset)
                 rest = file.read()
         except FileNotFoundError:
@@ -242,7 +286,7 @@ class _Repair:
         for done, (track, leaf) in enumerate(leaves):
             self._on_file(f"reading {track.file(leaf)}", done, len(leaves))
             try:
-                with open_data(self._root, track.file(leaf)) as stream:
+                with self._root.open_file(track.file(leaf)) as stream:
                     intact = min(intact, _count_equal(stream, chunks, track, leaf))
             except FileNotFoundError:
                 intact = 0
@@ -266,12 +310,12 @@ class _Repair:
         last, manifest = self._kept[-1], self._manifest
         self._unread = list(self._unread_lines())
         self._aside.copy(INDEX)
-        with open_data(self._root, INDEX) as file:
+        with self._root.open_file(INDEX) as file:
             before = file.read(last.start.offset)
             line = file.read(last.end.offset - last.start.offset)
         if manifest.complete and self._header.value("index") == last.end.to_dict():
             # Only what followed the last line was wrong.
-            write_below(self._root, INDEX, before + line)
+            self._root.replace(INDEX, before + line)
             self._describe()
             return
         self._aside.copy(MANIFEST)
@@ -280,15 +324,15 @@ class _Repair:
         # An unfinished dump may have lines of any length, so that a crash in between does no harm.
         manifest.complete = False
         manifest.save_header(self._root, last.end)
-        write_below(self._root, INDEX, before + text)
+        self._root.replace(INDEX, before + text)
         for track, _ in manifest.tracks:
             track.remove_descriptions(self._root)
 
     def _write_state(self) -> StateFile | None:
         """Set all states aside, and write one with which ``--resume`` runs the steps again."""
         with suppress(FileNotFoundError):
-            with open_subfolder(self._root, STATE) as folder:
-                names = sorted(os.listdir(folder))
+            with self._root.subfolder(STATE) as folder:
+                names = sorted(folder.names())
             for name in names:
                 self._aside.move(f"{STATE}/{name}")
         if self._manifest.source is not None:
@@ -297,7 +341,7 @@ class _Repair:
         steps = _count([each.entry for each in self._kept])[0]
         block = pack({"steps": steps, "env": None})
         state = StateFile.after(steps, zlib.crc32(block))
-        write_below(self._root, state.path, block)
+        self._root.replace(state.path, block)
         return state
 
     def _describe(self) -> None:
@@ -316,12 +360,12 @@ class _Repair:
         """Yield the lines after the first one that was changed, as far as they can be read."""
         if self._is_whole:
             return
-        with open_data(self._root, INDEX) as file:
+        with self._root.open_file(INDEX) as file:
             file.seek(self._lines[-1].end.offset if self._lines else 0)
             texts = file.read().splitlines()
         for text in texts:
             with suppress(StorageError):
-                fields = Fields(parse_json(text, INDEX), INDEX)
+                fields = Fields(parse_json(text, INDEX), INDEX, DAMAGED)
                 fields.count("steps"), fields.object("episodes").list("row")
                 yield fields
 
@@ -348,23 +392,23 @@ def _count_equal(stream: IO[bytes], chunks: Sequence[Chunk], track: Track, leaf:
 def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
     """Set damaged shards aside, and the index that lists them."""
     with lock_for_writing(folder) as root:
-        check_links(root, folder)
-        plan = ShardPlan.read(root, folder)
-        aside = SetAside(root)
-        committed = list_shards(root, folder, plan.count).committed
+        check_links(root)
+        plan = ShardPlan.read(root)
+        aside = _SetAside(root)
+        committed = list_shards(root, plan.count).committed
         checks: dict[int, int] = {}
         for place, shard in enumerate(committed):
             on_file(f"reading {shard_name(shard)}", place, len(committed))
-            check = _intact_check(root, plan, folder, shard)
+            check = _intact_check(root, plan, shard)
             if check is not None:
                 checks[shard] = check
         # The index exists once all shards were committed.
-        recorded = range(plan.count) if SHARD_INDEX in os.listdir(root) else committed
+        recorded = range(plan.count) if SHARD_INDEX in root.names() else committed
         lost = [shard for shard in recorded if shard not in checks]
         with report_write_errors(folder, full_hint=_NO_SPACE):
             for problem in list(policy_problems(root, plan.manifest)):
                 aside.move(problem.file)
-            if not _is_listed(root, folder, plan, checks):
+            if not _is_listed(root, plan, checks):
                 aside.move(SHARD_INDEX)
             for shard in set(committed) & set(lost):
                 aside.move(shard_name(shard))
@@ -385,11 +429,11 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
     )
 
 
-def _intact_check(root: int, plan: ShardPlan, folder: Path, shard: int) -> int | None:
+def _intact_check(root: Container, plan: ShardPlan, shard: int) -> int | None:
     """Return the checksum of a shard's index; ``None`` if the shard is damaged."""
     try:
-        _, end = plan.read_shard(root, folder, shard)
-        problems = verify(folder / shard_name(shard)).problems
+        _, end = plan.read_shard(root, shard)
+        problems = verify(root.path / shard_name(shard)).problems
     except StorageError as error:
         raise_if_unreadable(error)
         return None
@@ -397,10 +441,10 @@ def _intact_check(root: int, plan: ShardPlan, folder: Path, shard: int) -> int |
     return end.check if is_intact else None
 
 
-def _is_listed(root: int, folder: Path, plan: ShardPlan, checks: dict[int, int]) -> bool:
+def _is_listed(root: Container, plan: ShardPlan, checks: dict[int, int]) -> bool:
     """Return True if the index of the shards lists the intact ones, or does not exist."""
     try:
-        index = read_shard_index(root, folder, plan)
+        index = read_shard_index(root, plan)
     except StorageError as error:
         raise_if_unreadable(error)
         return False

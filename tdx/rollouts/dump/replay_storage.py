@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from tdx.data.saved import Saved
-from tdx.data.snapshots import TensorRows
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError
 from tdx.rollouts.dump.reading import Dump, open_dump
@@ -74,38 +72,11 @@ class DumpStorage(Storage):
             return found
         return found.permute(dims, *range(dims))
 
-    def append(self, item: Any) -> Tensor:
-        self._refuse()
-
-    def _set(self, index: Any, data: Any) -> Tensor:
-        self._refuse()
-
-    def _prepare(self, data: Any, newest: int | None) -> int:
-        self._refuse()
-
-    def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
-        self._refuse()
-
-    def __setitem__(self, index: Any, data: Any) -> None:
-        self._refuse()
-
-    def state_dict(self) -> dict[str, Any]:
-        self._refuse()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._refuse()
-
-    def empty(self, empty_write_count: bool = True) -> None:
-        self._refuse()
-
-    def as_tensors(self) -> TensorRows:
-        self._refuse()
-
-    def load_saved(self, saved: Saved) -> None:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         raise ArgumentError(
             f"the storage reads {self._source.path}, and cannot be changed or saved",
             hint="copy the steps into a LazyTensorStorage or LazyMemmapStorage",
         )
+
+    append = _set = _prepare = _write_rows = __setitem__ = empty = _refuse
+    state_dict = load_state_dict = as_tensors = load_saved = _refuse

@@ -19,20 +19,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tdx.foundation.confined_files import open_subfolder, write_below
+from tdx.foundation.container import TEMPORARY_FILE, Container, seal
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.untrusted import Fields
 from tdx.pipeline import read_pipeline, write_pipeline
-from tdx.rollouts.dump.encoding import DAMAGED, Fields, seal
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.episodes import EpisodeIndex
 from tdx.rollouts.dump.folder import (
     MANIFEST,
     SHARD_INDEX,
     SHARDS,
-    TEMPORARY_FILE,
-    open_data,
-    open_dump_folder,
     read_dump_folder,
+    report_unreadable,
 )
 from tdx.rollouts.dump.index import ChunkList, Position, read_lines
 from tdx.rollouts.dump.manifest import SHARDS_FORMAT, Goal, Manifest, load_manifest, read_header
@@ -82,34 +81,30 @@ class ShardPlan:
         fields = {**self.manifest.header(), "format": SHARDS_FORMAT, "version": VERSION}
         return {**fields, "shards": self.count}
 
-    def save(self, root: int) -> None:
+    def save(self, root: Container) -> None:
         """Write the plan below the descriptor of the dump's folder.
 
         Raises:
             OSError: It cannot be written.
         """
         text, _ = seal(self.header(), indent=1)
-        write_below(root, MANIFEST, text)
+        root.replace(MANIFEST, text)
 
     @classmethod
-    def read(cls, root: int, folder: Path) -> ShardPlan:
+    def read(cls, root: Container) -> ShardPlan:
         """Read the plan of a dump.
-
-        Args:
-            root: Descriptor of the dump's folder.
-            folder: Name of the folder in error messages.
 
         Raises:
             StorageError: It is missing or damaged, or the dump has no shards.
         """
-        fields = read_header(root, folder, SHARDS_FORMAT, VERSION)
+        fields = read_header(root, SHARDS_FORMAT, VERSION)
         count = fields.count("shards", least=1, most=MAX_SHARDS)
         return cls(Manifest.of_header(fields), count)
 
     @classmethod
     def load(cls, folder: Path) -> ShardPlan:
         """Read the plan of a dump by its folder; see :meth:`read`."""
-        return read_dump_folder(folder, lambda root: cls.read(root, folder))
+        return read_dump_folder(folder, cls.read)
 
     def goal(self, shard: int) -> Goal:
         """Return the length of a shard; the first shards have one step or episode more."""
@@ -139,20 +134,19 @@ class ShardPlan:
             episodes=EpisodeIndex(max(prod(whole.batch_size), 1)),
         )
 
-    def read_shard(self, root: int, folder: Path, shard: int) -> tuple[Manifest, Position]:
+    def read_shard(self, root: Container, shard: int) -> tuple[Manifest, Position]:
         """Read the manifest of a committed shard, and the end of its index.
 
         Args:
-            root: Descriptor of the dump's folder.
-            folder: Name of the folder in error messages.
+            root: The dump's folder.
             shard: Index of the shard.
 
         Raises:
             StorageError: It is damaged, or not the shard of this plan.
         """
-        path = folder / shard_name(shard)
-        with open_dump_folder(path, root, shard_name(shard)) as inner:
-            manifest, end = load_manifest(inner, path)
+        path = root.path / shard_name(shard)
+        with report_unreadable(path), root.subfolder(shard_name(shard)) as inner:
+            manifest, end = load_manifest(inner)
         if not manifest.complete or manifest.header() != self.shard_manifest(shard).header():
             raise changed_shard(path)
         return manifest, end
@@ -171,15 +165,11 @@ def changed_shard(path: Path) -> StorageError:
     )
 
 
-def is_sharded(folder: Path | int) -> bool:
-    """Return True if a folder, or the folder of a descriptor, has the shards of a dump."""
-    if not isinstance(folder, int):
-        return os.path.lexists(folder / SHARDS)
-    try:
-        os.stat(SHARDS, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
+def is_sharded(folder: Path | Container) -> bool:
+    """Return True if a folder has the shards of a dump."""
+    if isinstance(folder, Container):
+        return SHARDS in folder.names()
+    return os.path.lexists(folder / SHARDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +187,11 @@ class ShardListing:
     failures: dict[int, str]
 
 
-def list_shards(root: int, folder: Path, count: int) -> ShardListing:
+def list_shards(root: Container, count: int) -> ShardListing:
     """List the shards in a folder without opening any of them.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         count: Number of shards of the plan.
 
     Raises:
@@ -210,7 +199,7 @@ def list_shards(root: int, folder: Path, count: int) -> ShardListing:
     """
     found: dict[str, list[int]] = {"": [], ".part": [], ".failed": []}
     try:
-        with open_subfolder(root, SHARDS) as inner, os.scandir(inner) as entries:
+        with root.subfolder(SHARDS) as inner, os.scandir(inner.descriptor) as entries:
             for entry in entries:
                 if TEMPORARY_FILE.fullmatch(entry.name):
                     continue
@@ -223,7 +212,7 @@ def list_shards(root: int, folder: Path, count: int) -> ShardListing:
                     or not is_right_type(follow_symlinks=False)
                 ):
                     raise StorageError(
-                        f"{folder / SHARDS / entry.name} does not belong to the dump",
+                        f"{inner.path / entry.name} does not belong to the dump",
                         hint="move it elsewhere; tdx neither follows links nor removes other files",
                     )
                 found[kind or ""].append(int(match[1]))
@@ -233,9 +222,9 @@ def list_shards(root: int, folder: Path, count: int) -> ShardListing:
     return ShardListing(tuple(sorted(found[""])), tuple(sorted(found[".part"])), failures)
 
 
-def _read_failure(root: int, shard: int) -> str:
+def _read_failure(root: Container, shard: int) -> str:
     try:
-        with open_data(root, f"{shard_name(shard)}.failed") as file:
+        with root.open_file(f"{shard_name(shard)}.failed") as file:
             return file.read(_MAX_FAILURE_BYTES).decode(errors="replace").strip()
     except FileNotFoundError:
         return ""
@@ -320,12 +309,12 @@ class ShardSummary(Result):
 
 
 def write_shard_index(
-    root: int, plan: ShardPlan, tracks: Sequence[Track], shards: Sequence[ShardSummary]
+    root: Container, plan: ShardPlan, tracks: Sequence[Track], shards: Sequence[ShardSummary]
 ) -> None:
     """Write the index of all shards, which marks the dump as complete.
 
     Args:
-        root: Descriptor of the dump's folder.
+        root: The dump's folder.
         plan: The plan.
         tracks: Tracks of every shard.
         shards: All shards, in order.
@@ -341,17 +330,16 @@ def write_shard_index(
             line["tracks"] = {track.name: track.to_dict() for track in tracks}
         text, check = seal(line, check)
         lines.append(text)
-    write_below(root, SHARD_INDEX, b"".join(lines))
+    root.replace(SHARD_INDEX, b"".join(lines), completes=True)
 
 
 def read_shard_index(
-    root: int, folder: Path, plan: ShardPlan
+    root: Container, plan: ShardPlan
 ) -> tuple[dict[str, Track], list[ShardSummary]] | None:
     """Read the index of all shards; ``None`` if the dump is not complete.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         plan: The plan.
 
     Returns:
@@ -360,10 +348,10 @@ def read_shard_index(
     Raises:
         StorageError: It is damaged.
     """
-    source, tracks = str(folder / SHARD_INDEX), {}
+    source, tracks = str(root.path / SHARD_INDEX), {}
     shards: list[ShardSummary] = []
     try:
-        with open_data(root, SHARD_INDEX) as file:
+        with root.open_file(SHARD_INDEX) as file:
             for fields, _ in read_lines(file, Position(seal(plan.header())[1]), source):
                 if not shards:
                     found = fields.object("tracks").data

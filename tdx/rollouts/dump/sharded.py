@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.foundation.container import Container, replaced_error
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict
@@ -32,10 +33,8 @@ from tdx.rollouts.dump.episodes import Episode, EpisodeIndex
 from tdx.rollouts.dump.folder import (
     DATA,
     RAW,
-    is_replaced,
-    open_dump_folder,
     read_dump_folder,
-    replaced_dump,
+    report_unreadable,
 )
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Manifest
@@ -88,8 +87,7 @@ class ShardedFolder:
     Its folder stays open, so that shards that are read later belong to the same dump.
 
     Args:
-        folder: Folder of the dump.
-        root: Descriptor of the folder; ``None``: it is opened.
+        source: The dump, open or not.
 
     Attributes:
         folder: Folder of the dump.
@@ -102,50 +100,49 @@ class ShardedFolder:
         StorageError: The dump is missing or damaged, or its folder has something else.
     """
 
-    def __init__(self, folder: Path, root: int | None = None) -> None:
-        self.folder = folder
-        if root is None:
-            read_dump_folder(folder, self._read)
+    def __init__(self, source: Path | Container) -> None:
+        if isinstance(source, Container):
+            self._read(source)
         else:
-            self._read(root)
+            read_dump_folder(source, self._read)
 
-    def _read(self, root: int) -> None:
-        folder = self.folder
-        self.plan = ShardPlan.read(root, folder)
-        listing = list_shards(root, folder, self.plan.count)
-        index = read_shard_index(root, folder, self.plan)
+    def _read(self, root: Container) -> None:
+        self.folder = root.path
+        self.plan = ShardPlan.read(root)
+        listing = list_shards(root, self.plan.count)
+        index = read_shard_index(root, self.plan)
         self.complete = index is not None
         if index is not None:
             self.tracks, self.shards = index
-            _check_listed(listing, self.plan, folder)
+            _check_listed(listing, self.plan, self.folder)
         else:
             self.tracks, self.shards = {}, []
             for shard in listing.committed:
-                manifest, end = self.plan.read_shard(root, folder, shard)
+                manifest, end = self.plan.read_shard(root, shard)
                 self.shards.append(ShardSummary.of(shard, manifest, end))
                 self.tracks = {track.name: track for track, _ in manifest.tracks}
         self._manifests = RecentlyUsed(len(self.shards), self._load)
-        self.root = os.dup(root)
-        weakref.finalize(self, os.close, self.root)
+        self.root = Container(root.path, os.dup(root.descriptor))
+        weakref.finalize(self, os.close, self.root.descriptor)
 
     def path(self, place: int) -> Path:
         """Return the folder of a shard by its place among the committed ones."""
         return self.folder / shard_name(self.shards[place].shard)
 
     @contextmanager
-    def open_shard(self, place: int) -> Iterator[int]:
-        """Open a shard by its place among the committed ones; yields its descriptor.
+    def open_shard(self, place: int) -> Iterator[Container]:
+        """Open a shard by its place among the committed ones.
 
         Raises:
             StorageError: It cannot be read, or the dump was replaced since it was opened.
         """
         name = shard_name(self.shards[place].shard)
         try:
-            with open_dump_folder(self.path(place), self.root, name) as root:
+            with report_unreadable(self.path(place)), self.root.subfolder(name) as root:
                 yield root
         except StorageError as error:
-            if is_replaced(self.root, self.folder):
-                raise replaced_dump(self.folder) from error
+            if self.root.is_replaced():
+                raise replaced_error(self.folder) from error
             raise
 
     def manifest(self, place: int) -> Manifest:
@@ -160,7 +157,7 @@ class ShardedFolder:
     def _load(self, place: int) -> Manifest:
         summary = self.shards[place]
         with self.open_shard(place):
-            manifest, end = self.plan.read_shard(self.root, self.folder, summary.shard)
+            manifest, end = self.plan.read_shard(self.root, summary.shard)
         if end.check != summary.check or manifest.steps != summary.steps:
             raise changed_shard(self.path(place))
         return manifest
@@ -187,7 +184,7 @@ class ShardedFolder:
 
         def open_steps(place: int) -> TensorDictBase:
             with self.open_shard(place) as root:
-                return track.open(root, self.path(place), counts[place])
+                return track.open(root, counts[place])
 
         return ShardedSteps(track, counts, open_steps)
 

@@ -1,7 +1,6 @@
 """Track of a dump: one growing file of raw numbers per entry, step after step.
 
-The folder is also what ``TensorDict.load_memmap`` reads, as ``[T, *B]``. All files are opened below
-a folder's descriptor without following symbolic links.
+The folder is also what ``TensorDict.load_memmap`` reads, as ``[T, *B]``.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,13 +19,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.data.layout import Layout, Leaves
-from tdx.foundation.confined_files import open_below, open_subfolder, unlink_below, write_below
+from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
 from tdx.foundation.keys import format_key, normalize_key
-from tdx.foundation.untrusted import MAX_NESTING
-from tdx.rollouts.dump.encoding import DAMAGED, DTYPES, MAX_COUNT, Fields
+from tdx.foundation.untrusted import MAX_COUNT, MAX_NESTING, Fields
+from tdx.rollouts.dump.encoding import DAMAGED, DTYPES
 from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
-from tdx.rollouts.dump.folder import open_data, write_all
 
 _DESCRIPTION = "meta.json"
 _BLOCK = 2**20
@@ -86,7 +83,7 @@ class Track:
         Raises:
             StorageError: A field is invalid, or fields contradict each other.
         """
-        fields = Fields(data, f"track {name!r}")
+        fields = Fields(data, f"track {name!r}", DAMAGED)
         leaves, groups = {}, {}
         for each in fields.objects("leaves"):
             dtype = each.text("dtype")
@@ -147,14 +144,14 @@ class Track:
         return columns
 
     def write(
-        self, root: int, columns: Leaves, start: int, pool: Executor | None = None
+        self, root: Container, columns: Leaves, start: int, pool: Executor | None = None
     ) -> dict[str, str]:
         """Write a chunk after ``start`` steps, over existing bytes.
 
         A file never shrinks: other processes may have mapped it.
 
         Args:
-            root: Descriptor of the dump's folder.
+            root: The dump's folder.
             columns: The entries, ``[T, *B, ...]``.
             start: Number of steps before the chunk.
             pool: Executor that writes the files concurrently, and flushes them to the disk.
@@ -170,17 +167,20 @@ class Track:
             (self.file(path), start * self.step_bytes(path), column)
             for path, column in columns.items()
         ]
-        if pool is None:
-            return {file: _write(root, file, offset, each) for file, offset, each in jobs}
-        sums = pool.map(lambda job: _write(root, *job, sync=True), jobs)
+
+        def write_column(job: tuple[str, int, Tensor]) -> str:
+            file, offset, column = job
+            return root.write(file, _blocks(column), offset=offset, sync=pool is not None)
+
+        sums = (map if pool is None else pool.map)(write_column, jobs)
         return dict(zip((file for file, *_ in jobs), sums, strict=True))
 
-    def sync_folders(self, root: int) -> None:
+    def sync_folders(self, root: Container) -> None:
         """Flush the lists of files of all folders to the disk."""
         for path in self._folders():
-            with open_subfolder(root, self._folder(path)) as folder:
-                os.fsync(folder)
-        os.fsync(root)
+            with root.subfolder(self._folder(path)) as folder:
+                os.fsync(folder.descriptor)
+        os.fsync(root.descriptor)
 
     def _folders(self) -> list[Parts]:
         found: set[Parts] = {(), *self.groups, *(path[:-1] for path in self.leaves)}
@@ -197,7 +197,13 @@ class Track:
             entries: dict[str, Any] = {}
             for each, (dtype, step) in self.leaves.items():
                 if each[:-1] == path:
-                    entries[each[-1]] = _leaf_entry(dtype, (steps, *step))
+                    shape = [steps, *step]
+                    entries[each[-1]] = {
+                        "device": "cpu",
+                        "shape": shape,
+                        "dtype": str(dtype),
+                        "is_nested": False,
+                    }
             for other in folders:
                 if other and other[:-1] == path:
                     entries[other[-1]] = {"type": "TensorDict"}
@@ -207,16 +213,16 @@ class Track:
             found[f"{self._folder(path)}/{_DESCRIPTION}"] = json.dumps(whole)
         return found
 
-    def write_descriptions(self, root: int, steps: int) -> None:
+    def write_descriptions(self, root: Container, steps: int) -> None:
         """Write :meth:`descriptions` below the descriptor of a dump's folder."""
         for name, text in self.descriptions(steps).items():
-            write_below(root, name, text)
+            root.replace(name, text)
 
-    def remove_descriptions(self, root: int) -> None:
+    def remove_descriptions(self, root: Container) -> None:
         """Remove the files of :meth:`write_descriptions`, before steps are added."""
         for name in self.descriptions(0):
             with suppress(FileNotFoundError):
-                unlink_below(root, name, sync=True)
+                root.remove(name, sync=True)
 
     # Reading
 
@@ -231,7 +237,7 @@ class Track:
                 f"track {self.name!r} declares {steps:,} steps without a byte", hint=DAMAGED
             )
 
-    def find_problem(self, root: int, path: Parts, steps: int) -> str | None:
+    def find_problem(self, root: Container, path: Parts, steps: int) -> str | None:
         """Return the problem of an entry's file, without reading it; ``None`` if it has none.
 
         Raises:
@@ -239,13 +245,13 @@ class Track:
         """
         wanted = steps * self.step_bytes(path)
         try:
-            with open_data(root, self.file(path)) as file:
+            with root.open_file(self.file(path)) as file:
                 found = os.fstat(file.fileno()).st_size
         except FileNotFoundError:
             return "is missing"
         return f"has {found} bytes, {wanted} are needed" if found < wanted else None
 
-    def check_files(self, root: int, folder: Path, steps: int) -> None:
+    def check_files(self, root: Container, steps: int) -> None:
         """Check that no file is missing or too short.
 
         Raises:
@@ -255,33 +261,32 @@ class Track:
             problem = self.find_problem(root, path, steps)
             if problem:
                 raise StorageError(
-                    f"{folder / self.file(path)} {problem}",
-                    hint=f"`tdx verify {folder}` lists all problems",
+                    f"{root.path / self.file(path)} {problem}",
+                    hint=f"`tdx verify {root.path}` lists all problems",
                 )
 
-    def open(self, root: int, folder: Path, steps: int) -> TensorDictBase:
+    def open(self, root: Container, steps: int) -> TensorDictBase:
         """Return the entries as memory-mapped tensors, ``[*B, T]``, without reading them.
 
         Args:
-            root: Descriptor of the dump's folder.
-            folder: Name of the folder in error messages.
+            root: The dump's folder.
             steps: Number of steps.
 
         Raises:
             StorageError: A file is missing, too short, or a link.
         """
-        self.check_files(root, folder, steps)
+        self.check_files(root, steps)
         leaves = {path: self._map(root, path, steps) for path in self.leaves}
-        return self._unflatten(leaves, steps)
+        return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)
 
-    def _map(self, root: int, path: Parts, steps: int) -> Tensor:
+    def _map(self, root: Container, path: Parts, steps: int) -> Tensor:
         dtype, shape = self.leaves[path]
         full = torch.Size((steps, *shape))
         if not full.numel():
             mapped = torch.empty(full, dtype=dtype)
         else:
             # Map the file that was checked, even if its name was replaced since.
-            with open_data(root, self.file(path)) as file:
+            with root.open_file(self.file(path)) as file:
                 name = f"/proc/self/fd/{file.fileno()}"
                 try:
                     flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
@@ -293,13 +298,6 @@ class Track:
             mapped = flat.reshape(full)
         return mapped.movedim(0, len(self.batch_size))
 
-    def _unflatten(self, leaves: Mapping[Parts, Tensor], steps: int) -> TensorDictBase:
-        return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)
-
-
-def _leaf_entry(dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"device": "cpu", "shape": list(shape), "dtype": str(dtype), "is_nested": False}
-
 
 def _path(fields: Fields) -> Parts:
     path = fields.texts("key")
@@ -310,26 +308,6 @@ def _path(fields: Fields) -> Parts:
 
 def _is_name(part: str) -> bool:
     return bool(part) and "/" not in part and "\0" not in part and not part.startswith(".")
-
-
-def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = False) -> str:
-    """Write a column into a file at an offset; returns its checksum."""
-    crc = 0
-    descriptor = open_below(root, file, os.O_WRONLY | os.O_CREAT)
-    try:
-        if os.fstat(descriptor).st_nlink != 1:
-            raise StorageError(
-                f"{file!r} is a hard link to a file outside the dump, which would change too",
-                hint="copy the dump with `cp -r`, and resume the copy",
-            )
-        for data in _blocks(column):
-            write_all(descriptor, data, offset)
-            crc, offset = zlib.crc32(data, crc), offset + len(data)
-        if sync:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return f"{crc:08x}"
 
 
 def checksum(column: Tensor) -> str:

@@ -10,10 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.values import Tolerance, compare_tensors
+from tdx.foundation.container import Container, replaced_error
+from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.entries import Parts, describe_violation
@@ -23,11 +25,8 @@ from tdx.rollouts.dump.folder import (
     INDEX,
     MANIFEST,
     POLICY_COPIES,
-    is_replaced,
-    open_data,
     read_dump_folder,
     read_state,
-    replaced_dump,
 )
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
 from tdx.rollouts.dump.shard_plan import is_sharded, shard_name
@@ -36,6 +35,8 @@ from tdx.rollouts.dump.track import Track
 
 BLOCK = 2**23
 """Number of bytes that are read at a time."""
+_ROUNDING = Tolerance(1e-6, 1e-6)
+"""Difference of sums that were added in another order."""
 NO_BYTES = "00000000"
 """Checksum of an empty block."""
 Kind = Literal["missing", "short", "checksum", "spec", "episodes"]
@@ -160,23 +161,23 @@ def verify(path: str | Path, on_file: OnFile = ignore_progress) -> Verification:
     """
     folder = Path(path)
 
-    def read(root: int) -> Verification:
+    def read(root: Container) -> Verification:
         if is_sharded(root):
-            result = _verify_shards(ShardedFolder(folder, root), on_file)
+            result = _verify_shards(ShardedFolder(root), on_file)
         else:
-            result = _verify(root, folder, on_file)
-        if result.problems and is_replaced(root, folder):
+            result = _verify(root, on_file)
+        if result.problems and root.is_replaced():
             # The process that replaced the folder removed its files.
-            raise replaced_dump(folder)
+            raise replaced_error(folder)
         return result
 
     return read_dump_folder(folder, read)
 
 
-def _verify(root: int, folder: Path, on_file: OnFile) -> Verification:
-    manifest, _ = load_manifest(root, folder)
+def _verify(root: Container, on_file: OnFile) -> Verification:
+    manifest, _ = load_manifest(root)
     problems = [
-        *_state_problems(root, folder, manifest),
+        *_state_problems(root, manifest),
         *policy_problems(root, manifest),
         *description_problems(root, manifest),
     ]
@@ -195,7 +196,7 @@ def _verify(root: int, folder: Path, on_file: OnFile) -> Verification:
     if not any(problem.kind in ("missing", "short", "checksum") for problem in problems):
         problems += _episode_problems(root, manifest)
     return Verification(
-        str(folder),
+        str(root.path),
         len(manifest.chunks),
         manifest.size,
         manifest.complete,
@@ -211,7 +212,7 @@ def _verify_shards(dump: ShardedFolder, on_file: OnFile) -> Verification:
         name = shard_name(summary.shard)
         on_file(f"reading {name}", place, len(dump.shards))
         with dump.open_shard(place) as root:
-            result = _verify(root, dump.path(place), ignore_progress)
+            result = _verify(root, ignore_progress)
         problems += [
             replace(problem, file=f"{name}/{problem.file}", where=f"{name}/{problem.where}")
             for problem in result.problems
@@ -227,7 +228,7 @@ def _verify_shards(dump: ShardedFolder, on_file: OnFile) -> Verification:
     )
 
 
-def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def _state_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     state = manifest.state
     if state is None:
         return
@@ -236,7 +237,7 @@ def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Pro
         read_state(root, state)
     except FileNotFoundError:
         # A writer may have committed another chunk in the meantime.
-        if load_manifest(root, folder)[0].state == state:
+        if load_manifest(root)[0].state == state:
             message = f"{state.path} is missing"
             yield Problem("missing", state.path, None, message, f"{where}.file")
     except ValueError:
@@ -244,11 +245,11 @@ def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Pro
         yield Problem("checksum", state.path, None, message, f"{where}.crc32")
 
 
-def policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def policy_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     """Yield a problem for each copy of a policy that is not the recorded one."""
     for name in sorted(POLICY_COPIES):
         try:
-            with open_data(root, name) as file:
+            with root.open_file(name) as file:
                 digest = sha256()
                 while block := file.read(BLOCK):
                     digest.update(block)
@@ -259,7 +260,7 @@ def policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
             yield Problem("checksum", name, None, message, f"{MANIFEST}.policy.sha256")
 
 
-def description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def description_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     """Yield a problem for each ``meta.json`` that does not describe the entries.
 
     An unfinished dump does not need to have them.
@@ -268,7 +269,7 @@ def description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
         where = _track_field(track)
         for name, wanted in track.descriptions(steps).items():
             try:
-                with open_data(root, name) as file:
+                with root.open_file(name) as file:
                     text = file.read(len(wanted) + 1)
             except FileNotFoundError:
                 if manifest.complete:
@@ -279,14 +280,18 @@ def description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem("checksum", name, None, message, where)
 
 
-def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) -> Iterator[Problem]:
+def _value_problems(
+    root: Container, manifest: Manifest, track: Track, leaf: Parts
+) -> Iterator[Problem]:
     file = track.file(leaf)
-    spec = _spec_of(manifest, leaf) if track.name == DATA else None
+    key = list(leaf[1:] if leaf[0] == "next" else leaf)
+    specs = manifest.specs if track.name == DATA else []
+    spec = next((spec for spec in specs if spec["key"] == key), None)
     dtype, shape = track.leaves[leaf]
     size = track.step_bytes(leaf)
     block_steps = max(1, BLOCK // max(size, 1))
     is_reported, first = False, 0
-    with open_data(root, file) as stream:
+    with root.open_file(file) as stream:
         for index, chunk in enumerate(manifest.chunks):
             steps = chunk.steps if track.name == DATA else chunk.raw_steps
             crc, violation = 0, None
@@ -303,13 +308,13 @@ def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) ->
                 yield Problem("checksum", file, index, message, f"{INDEX}[{index}].crc32[{place}]")
             elif violation:
                 is_reported = True
-                message = f"{format_key(leaf)!r} {violation} in chunk {index}"
+                message = f"{format_key(leaf)!r}: {violation}, in chunk {index}"
                 where = f"{MANIFEST}.specs[{manifest.specs.index(spec or {})}]"
                 yield Problem("spec", file, index, message, where)
             first += steps
 
 
-def _episode_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def _episode_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     """Compare the index with the episodes in the stored flags and rewards, if they are stored."""
     track, flags = manifest.data, manifest.flags
     if track is None or flags is None:
@@ -320,22 +325,24 @@ def _episode_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
         return
     read = EpisodeKeys(flags.rewards if has_rewards else (), flags.ends)
     rows, start = prod(manifest.batch_size), 0
-    found = EpisodeIndex(rows)
+    stored = EpisodeIndex(rows)
     for chunk in manifest.chunks:
         columns = {
             key: _read_column(root, track, paths[key], start, chunk.steps, rows)
             for key in (*read.rewards, *read.ends)
         }
-        found.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
+        stored.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
         start += chunk.steps
-    yield from _differences(found, manifest.episodes, has_rewards)
+    yield from _differences(stored, manifest.episodes, has_rewards)
 
 
-def _read_column(root: int, track: Track, path: Parts, start: int, steps: int, rows: int) -> Tensor:
+def _read_column(
+    root: Container, track: Track, path: Parts, start: int, steps: int, rows: int
+) -> Tensor:
     """Return an entry as ``[rows, steps, n]``."""
     dtype, shape = track.leaves[path]
     size = track.step_bytes(path)
-    with open_data(root, track.file(path)) as file:
+    with root.open_file(track.file(path)) as file:
         file.seek(start * size)
         data = file.read(steps * size)
     width = prod(shape[len(track.batch_size) :])
@@ -344,25 +351,28 @@ def _read_column(root: int, track: Track, path: Parts, start: int, steps: int, r
     return torch.frombuffer(bytearray(data), dtype=dtype).reshape(steps, rows, width).movedim(0, 1)
 
 
-def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -> Iterator[Problem]:
+def _differences(
+    stored: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool
+) -> Iterator[Problem]:
     def problem(message: str, field: str) -> Problem:
         return Problem("episodes", INDEX, None, message, f"{INDEX}[].{field}")
 
-    if len(found) != len(stated):
-        message = f"the index has {len(stated):,} episodes, the data {len(found):,}"
+    if len(stored) != len(stated):
+        message = f"the index has {len(stated):,} episodes, the data {len(stored):,}"
         yield problem(message, "episodes")
         return
     for name in ("row", "start", "length", "terminated", *(["return"] if has_rewards else [])):
-        one, other = found.column(name), stated.column(name)
-        odd = ~np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
-        if odd.any():
-            place = int(odd.argmax())
+        one, other = stored.column(name), stated.column(name)
+        change = compare_tensors(torch.from_numpy(one), torch.from_numpy(other), _ROUNDING)
+        if change is not None:
+            place = change.step or 0
             yield problem(
                 f"the {name} of episode {place} is {other[place]} in the index, "
                 f"{one[place]} in the data",
                 f"episodes.{name}",
             )
-    if has_rewards and not np.allclose(found.sums, stated.sums, 1e-6, 1e-6, equal_nan=True):
+    sums = torch.from_numpy(stored.sums), torch.from_numpy(stated.sums)
+    if has_rewards and compare_tensors(*sums, _ROUNDING) is not None:
         yield problem("the returns of the running episodes differ from the data", "running")
 
 
@@ -371,13 +381,8 @@ def _track_field(track: Track) -> str:
     return f"{INDEX}[0].tracks.{track.name}"
 
 
-def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:
-    key = list(leaf[1:] if leaf[0] == "next" else leaf)
-    return next((spec for spec in manifest.specs if spec["key"] == key), None)
-
-
 def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
     try:
         return describe_violation(values, spec, start)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return "cannot be compared with the bounds of its spec"
+    except (TdxError, TypeError, ValueError, RuntimeError, OverflowError):
+        return "it cannot be compared with the bounds of its spec"

@@ -16,12 +16,11 @@ from typing import Any, Self
 
 from tensordict import TensorDictBase
 
-from tdx.foundation.confined_files import open_below, open_folder, unlink_below, write_below
+from tdx.foundation.container import TEMPORARY_FILE, Container, make_folders
 from tdx.foundation.errors import ArgumentError, StorageError
-from tdx.foundation.files import UnsyncedError, atomic_folder, make_folders, report_write_errors
+from tdx.foundation.files import atomic_folder, report_write_errors
 from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
-from tdx.rollouts.dump.episodes import Columns
 from tdx.rollouts.dump.folder import (
     DAMAGED_FOLDER,
     DATA,
@@ -32,7 +31,6 @@ from tdx.rollouts.dump.folder import (
     SHARD_INDEX,
     SHARDS,
     STATE,
-    TEMPORARY_FILE,
     StateFile,
     check_not_locked,
     lock_for_writing,
@@ -60,19 +58,18 @@ class DumpWriter:
     are on the disk before that. Use it as a context manager.
 
     Args:
-        root: Descriptor of the dump's folder.
-        folder: Name of the folder in error messages.
+        root: The dump's folder.
         manifest: Manifest of the steps so far, with ``flags``.
         end: End of the index.
         hint: Hint of the error if the disk is full.
     """
 
     def __init__(
-        self, root: int, folder: Path, manifest: Manifest, end: Position, hint: str = RESUME_HINT
+        self, root: Container, manifest: Manifest, end: Position, hint: str = RESUME_HINT
     ) -> None:
         if manifest.flags is None:
             raise ValueError("the manifest has no flags")
-        self.folder, self.manifest = folder, manifest
+        self.folder, self.manifest = root.path, manifest
         self._root, self._flags, self._end, self._hint = root, manifest.flags, end, hint
         self._dim = len(manifest.batch_size)
         self._tracks = {track.name for track, _ in manifest.tracks}
@@ -83,10 +80,10 @@ class DumpWriter:
     def __enter__(self) -> Self:
         self._pool = self._resources.enter_context(ThreadPoolExecutor(_MAX_THREADS, "tdx-sync"))
         with report_write_errors(self.folder, full_hint=self._hint):
-            self._index = open_below(self._root, INDEX, os.O_WRONLY | os.O_CREAT)
-            self._resources.callback(os.close, self._index)
+            index = self._root.open_file(INDEX, os.O_WRONLY | os.O_CREAT)
+            self._index = self._resources.enter_context(index)
             # Cut off the incomplete line of a killed process.
-            os.ftruncate(self._index, self._end.offset)
+            self._index.truncate(self._end.offset)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -113,7 +110,11 @@ class DumpWriter:
         """
         manifest = self.manifest
         with report_write_errors(self.folder, full_hint=self._hint):
-            self._remove_descriptions()
+            if self._has_descriptions:
+                # They state the number of steps.
+                for track, _ in manifest.tracks:
+                    track.remove_descriptions(self._root)
+                self._has_descriptions = False
             sums, raw_steps = self._write(DATA, self.select(chunk), manifest.steps), 0
             if raw is not None:
                 raw_steps = raw.shape[self._dim]
@@ -126,12 +127,24 @@ class DumpWriter:
             if not partial:
                 manifest.state = self._save_state(state, manifest.steps + chunk.shape[self._dim])
             added = Chunk(chunk.shape[self._dim], raw_steps, sums, partial)
-            self._commit(added, ended, tuple(new))
+            changed = manifest.transforms != self._transforms
+            entry = IndexEntry(
+                added,
+                ended,
+                manifest.episodes.running(),
+                tuple(new),
+                manifest.transforms if changed or not manifest.chunks else None,
+                None if partial else manifest.state,
+            )
+            self._end = append_entry(self._index.fileno(), entry, self._end)
+            self._transforms = manifest.transforms
+            self._tracks.update(track.name for track in new)
+            manifest.chunks.append(added)
             if partial:
                 self._describe()
             if before is not None and before != manifest.state:
                 with suppress(FileNotFoundError):
-                    unlink_below(self._root, before.path)
+                    self._root.remove(before.path)
 
     def _write(self, name: str, data: TensorDictBase, start: int) -> dict[str, str]:
         track: Track | None = getattr(self.manifest, name)
@@ -140,28 +153,12 @@ class DumpWriter:
             setattr(self.manifest, name, track)
         return track.write(self._root, track.columns(data), start, self._pool)
 
-    def _commit(self, chunk: Chunk, ended: Columns, new: tuple[Track, ...]) -> None:
-        manifest = self.manifest
-        changed = manifest.transforms != self._transforms
-        entry = IndexEntry(
-            chunk,
-            ended,
-            manifest.episodes.running(),
-            new,
-            manifest.transforms if changed or not manifest.chunks else None,
-            None if chunk.partial else manifest.state,
-        )
-        self._end = append_entry(self._index, entry, self._end)
-        self._transforms = manifest.transforms
-        self._tracks.update(track.name for track in new)
-        manifest.chunks.append(chunk)
-
     def _save_state(self, state: dict[str, Any] | None, steps: int) -> StateFile | None:
         if state is None:
             return None
         block = pack(state)
         file = StateFile.after(steps, zlib.crc32(block))
-        write_below(self._root, file.path, block)
+        self._root.replace(file.path, block)
         return file
 
     def finish(self) -> None:
@@ -170,25 +167,13 @@ class DumpWriter:
         with report_write_errors(self.folder, full_hint=self._hint):
             self._describe()
             self.manifest.state = None
-            try:
-                self.manifest.save_header(self._root, self._end)
-            except OSError as error:
-                if load_manifest(self._root, self.folder)[0].complete:
-                    raise UnsyncedError(self.folder, error) from error
-                raise
+            self.manifest.save_header(self._root, self._end)
         with suppress(OSError):
             remove_leftovers(self._root, None)
 
     def _describe(self) -> None:
         for track, steps in self.manifest.tracks:
             track.write_descriptions(self._root, steps)
-
-    def _remove_descriptions(self) -> None:
-        """Remove the descriptions of a dump that gets more steps."""
-        if self._has_descriptions:
-            for track, _ in self.manifest.tracks:
-                track.remove_descriptions(self._root)
-        self._has_descriptions = False
 
     def checksums(self, chunk: TensorDictBase) -> dict[str, str]:
         """Return the checksums that a chunk's entries would have."""
@@ -248,7 +233,16 @@ def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
         ArgumentError: A dump exists and may not be replaced, or the folder has something else.
     """
     if not has_dump(folder):
-        if os.path.lexists(folder) and not _is_empty(folder):
+        # What precedes the manifest of a dump does not count.
+        is_free = not os.path.lexists(folder) or (
+            folder.is_dir()
+            and all(
+                TEMPORARY_FILE.fullmatch(path.name)
+                or (path.name == INDEX and not path.lstat().st_size)
+                for path in folder.iterdir()
+            )
+        )
+        if not is_free:
             raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
         return
     if not force:
@@ -259,9 +253,9 @@ def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
             hint="name the folder itself; tdx neither replaces nor follows links",
         )
     others = sorted(
-        each.name
-        for each in folder.iterdir()
-        if each.name not in _FILES and not TEMPORARY_FILE.fullmatch(each.name)
+        path.name
+        for path in folder.iterdir()
+        if path.name not in _FILES and not TEMPORARY_FILE.fullmatch(path.name)
     )
     if others:
         raise ArgumentError(
@@ -273,16 +267,6 @@ def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
 def has_dump(folder: Path) -> bool:
     """Return True if the folder has a manifest."""
     return os.path.lexists(folder / MANIFEST)
-
-
-def _is_empty(folder: Path) -> bool:
-    """Return True if the folder has nothing but what precedes the manifest of a dump."""
-    if not folder.is_dir():
-        return False
-    return all(
-        TEMPORARY_FILE.fullmatch(each.name) or (each.name == INDEX and not each.lstat().st_size)
-        for each in folder.iterdir()
-    )
 
 
 @contextmanager
@@ -305,53 +289,58 @@ def create_dump(
     create, hint = (_create_atomically, _RERUN) if atomic else (_create_growing, RESUME_HINT)
     with (
         create(folder, manifest) as root,
-        DumpWriter(root, folder, manifest, manifest.start(), hint) as writer,
+        DumpWriter(root, manifest, manifest.start(), hint) as writer,
     ):
         yield writer
 
 
 @contextmanager
-def _create_growing(folder: Path, manifest: Manifest) -> Iterator[int]:
-    """Create an empty dump; yields the descriptor of its locked folder."""
+def _create_growing(folder: Path, manifest: Manifest) -> Iterator[Container]:
+    """Create an empty dump, and lock it."""
     with ExitStack() as stack:
         with report_write_errors(folder, full_hint=_RERUN):
             if has_dump(folder):
-                with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
-                    manifest.save(part)
+                with (
+                    lock_for_writing(folder),
+                    atomic_folder(os.path.abspath(folder)) as part,
+                    Container.open(part) as new,
+                ):
+                    manifest.save(new)
                 root = stack.enter_context(lock_for_writing(folder))
             else:
                 make_folders(folder)
                 root = stack.enter_context(lock_for_writing(folder))
                 check_free(folder, False)
-                manifest.save(folder)
+                manifest.save(root)
         yield root
 
 
 @contextmanager
-def _create_atomically(folder: Path, manifest: Manifest) -> Iterator[int]:
+def _create_atomically(folder: Path, manifest: Manifest) -> Iterator[Container]:
     """Create an empty dump in a temporary folder, which is renamed when the block ends."""
     with report_write_errors(folder, full_hint=_RERUN), ExitStack() as stack:
         if has_dump(folder):
             stack.enter_context(lock_for_writing(folder))
         make_folders(folder.parent)
         part = stack.enter_context(atomic_folder(os.path.abspath(folder)))
-        manifest.save(part)
-        yield stack.enter_context(open_folder(part))
+        root = stack.enter_context(Container.open(part, folder))
+        manifest.save(root)
+        yield root
 
 
 @contextmanager
-def lock_interrupted_dump(folder: Path) -> Iterator[tuple[int, Manifest, Position]]:
+def lock_interrupted_dump(folder: Path) -> Iterator[tuple[Container, Manifest, Position]]:
     """Lock an interrupted dump, and read it without a partial chunk.
 
     Yields:
-        The folder's descriptor, the manifest, and the end of the index.
+        The open folder, the manifest, and the end of the index.
 
     Raises:
         ArgumentError: Another process writes it.
         StorageError: It is damaged.
     """
     with lock_for_writing(folder) as root:
-        manifest, end = load_manifest(root, folder, without_partial=True)
+        manifest, end = load_manifest(root, without_partial=True)
         yield root, manifest, end
 
 

@@ -1,6 +1,5 @@
-"""Formats of other programs: one module per format, declared in ``interface``.
+"""Formats of other programs, one module per format, each with the protocol of a plugin.
 
-The module of a format has ``write(source, target, options)``, which returns remarks for the user.
-If the format can be imported, it also has ``read(path)``, a context manager with a
-:class:`~tdx.rollouts.formats.interface.ColumnReader`. ``conversion`` lists these functions.
+A module of a format declares it as ``format = Format(...)``, from literals, and has the functions
+of :class:`~tdx.rollouts.formats.interface.Exporter`.
 """

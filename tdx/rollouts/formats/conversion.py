@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import ClassVar
 
 from tdx.engines import map_in_processes
-from tdx.foundation.confined_files import open_folder
+from tdx.foundation.container import Container, make_folders, replaced_error
 from tdx.foundation.errors import (
     ArgumentError,
-    MissingPackageError,
     OutputError,
     StorageError,
     TdxError,
     UnknownNameError,
     get_first_line,
-    install_extra,
 )
+from tdx.foundation.files import FULL, atomic_folder, atomic_path, check_replaceable
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.rollouts.dump.folder import replaced_dump
 from tdx.rollouts.dump.index import Chunk
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
 from tdx.rollouts.dump.remote import is_url
 from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
-from tdx.rollouts.formats import (
-    hdf5,
-    jsonl,
-    lerobot,
-    minari,
-    minari_reading,
-    npz,
-    parquet,
-    rerun,
-    safetensors,
-    tensorboard,
-    video,
-    zarr,
-)
 from tdx.rollouts.formats.export_source import ExportSource, measure_bytes
 from tdx.rollouts.formats.files import (
     check_columns,
@@ -49,20 +34,18 @@ from tdx.rollouts.formats.files import (
 )
 from tdx.rollouts.formats.import_writers import ForeignImport, OwnImport
 from tdx.rollouts.formats.interface import (
-    ColumnReader,
     Exported,
+    Exporter,
     ExportOptions,
-    ExportPlan,
     Format,
     detect_format,
     export_formats,
     find_format,
     format_of_suffix,
-    plugin_exporters,
+    load_exporter,
 )
-from tdx.rollouts.formats.jsonl import write_lines
-from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
 
+_FULL_TEXT = {os.strerror(number).lower(): number for number in FULL}
 _PARALLEL_BYTES = 2**28
 """Size of a sharded dump from which starting processes is worth its time."""
 
@@ -162,8 +145,8 @@ def _export(
     dry_run: bool,
 ) -> Exported:
     """Write an export unless it is a dry run, and describe it."""
-    codec = find_codec(kind)
-    plan = codec.plan(source, options)
+    exporter = load_exporter(kind)
+    plan = exporter.plan(source, options)
     planned = Exported(
         source=str(dump.path),
         path=str(target),
@@ -179,20 +162,21 @@ def _export(
     if dry_run:
         return planned
     with replace_atomically(target, folder=kind.is_folder or options.split) as part:
-        added = codec.write(source, part, replace(options, name=target.name))
-        _check_end(codec, part, target)
+        added = exporter.write(source, part, replace(options, name=target.name))
+        _check_end(exporter, part, target)
         size = measure_bytes(part)
     return replace(planned, written=True, size=size, notes=(*planned.notes, *added))
 
 
-def _check_end(codec: FormatCodec, part: Path, target: Path) -> None:
+def _check_end(exporter: Exporter, part: Path, target: Path) -> None:
     """Read back the end of an export before it replaces another one.
 
     Raises:
         OutputError: It is incomplete.
     """
     try:
-        codec.check(part)
+        if exporter.check is not None:
+            exporter.check(part)
     except TdxError:
         raise
     except Exception as error:
@@ -279,32 +263,17 @@ class _ShardExport:
     ) -> Exported:
         dump, kind = open_dump(self.shard), find_format(self.format)
         if dump.manifest.chunks[-1] != self.last:
-            raise replaced_dump(self.shard)
+            raise replaced_error(self.shard)
         source = ExportSource(dump, keys, raw=kind.holds_raw, on_rows=on_rows)
         return _export(source, dump, kind, self.target, self.options, dry_run)
 
 
-def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | None = None) -> None:
-    """Write a dump as JSON lines to a stream, one line per step of each env.
-
-    Args:
-        dump: Folder of the dump.
-        stream: Target.
-        keys: Entries to export. ``None``: all.
-    """
-    opened = open_dump(dump)
-    for each in opened.shards or (opened,):
-        write_lines(ExportSource(each, keys, raw=False), stream)
-
-
 def _check_options(kind: Format, options: ExportOptions) -> None:
-    if kind.has_frames:
-        if options.lossy and kind.name != "mp4":
-            raise ArgumentError("--lossy is for mp4", hint=f"leave it out for {kind.name}")
-        return
     for name in ("episodes", "split", "lossy"):
-        if getattr(options, name):
-            raise ArgumentError(f"--{name} is for videos", hint=f"leave it out for {kind.name}")
+        if getattr(options, name) and not (kind.has_lossy if name == "lossy" else kind.has_frames):
+            lossy = [each.name for each in export_formats() if each.has_lossy]
+            wanted = ", ".join(lossy) if kind.has_frames else "videos"
+            raise ArgumentError(f"--{name} is for {wanted}", hint=f"leave it out for {kind.name}")
 
 
 def _default_target(folder: Path, kind: Format, split: bool) -> Path:
@@ -367,20 +336,20 @@ def import_dump(
     kind = _find_import_format(source, format)
     check_no_link(folder)
     check_target(folder, force, hint="use --force to replace it")
-    read = find_codec(kind).read
+    read = load_exporter(kind).read
     assert read is not None
     with read(source) as reader, replace_atomically(folder, folder=True) as part:
         check_columns(reader.columns(), source, folder)
         if reader.note is not None and env is not None:
             raise ArgumentError(f"{source} already names its env", hint="leave --env out")
-        with open_folder(part) as root:
+        with Container.open(part) as root:
             if reader.note is None:
                 manifest, notes = ForeignImport(reader, source, env).write(root, on_rows)
             else:
                 manifest, notes = OwnImport(reader, reader.note, source).write(root, on_rows)
             for track, steps in manifest.tracks:
                 track.write_descriptions(root, steps)
-            manifest.save(part)
+            manifest.save(root)
     return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
 
 
@@ -397,67 +366,105 @@ def _find_import_format(source: Path, name: str | None) -> Format:
     return kind
 
 
-def _plan_all_entries(source: ExportSource, options: ExportOptions) -> ExportPlan:
-    return source.plan()
+# Targets
 
 
-def _trust(part: Path) -> None:
-    """Check nothing: Python reports every error of writing."""
-
-
-@dataclass(frozen=True, slots=True)
-class FormatCodec:
-    """Functions of one format.
+def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> None:
+    """Check that an export may be written, before any work is done.
 
     Args:
-        write: Writes a dump to a path, and returns remarks for the user.
-        read: Opens a file or folder; ``None`` if the format cannot be imported.
-        plan: Returns what ``write`` would write.
-        check: Raises an error if the end of a file is missing, for a library that may not report
-            that it could not write it.
-    """
-
-    write: Callable[[ExportSource, Path, ExportOptions], tuple[str, ...]]
-    read: Callable[[Path], AbstractContextManager[ColumnReader]] | None = None
-    plan: Callable[[ExportSource, ExportOptions], ExportPlan] = _plan_all_entries
-    check: Callable[[Path], None] = _trust
-
-
-_CODECS = {
-    "minari": FormatCodec(minari.write, minari_reading.read, minari.plan, minari.check),
-    "parquet": FormatCodec(parquet.write, parquet.read, check=parquet.check),
-    "hdf5": FormatCodec(hdf5.write, hdf5.read, check=hdf5.check),
-    "zarr": FormatCodec(zarr.write, zarr.read),
-    "safetensors": FormatCodec(safetensors.write, safetensors.read),
-    "npz": FormatCodec(npz.write, npz.read),
-    "jsonl": FormatCodec(jsonl.write, jsonl.read),
-    "lerobot": FormatCodec(lerobot.write, plan=lerobot.plan, check=lerobot.check),
-    "rerun": FormatCodec(rerun.write, check=rerun.check_complete),
-    "tensorboard": FormatCodec(tensorboard.write),
-    "mp4": FormatCodec(video.write_mp4, plan=video.plan, check=video.check_mp4),
-    "gif": FormatCodec(video.write_gif, plan=video.plan),
-}
-
-
-def find_codec(kind: Format) -> FormatCodec:
-    """Return the functions of a format.
+        path: Target.
+        kind: Format of the export.
+        folder: Whether a folder is written.
+        force: Whether an existing export of that format is replaced.
 
     Raises:
-        MissingPackageError: A package that it needs is not installed.
+        ArgumentError: The target exists and may not be replaced, or is a link.
     """
-    for package in kind.packages:
-        try:
-            import_module(package)
-        except ImportError as error:
-            raise MissingPackageError(
-                f"{kind.name} needs {package}, which is not installed",
-                hint=install_extra(kind.extra)
-                if kind.extra
-                else f"install the package that provides {package}",
-            ) from error
-    return _CODECS.get(kind.name) or _plugin_codec(plugin_exporters()[kind.name])
+    if not folder:
+        check_replaceable(path, force=force)
+        return
+    check_no_link(path)
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir() or not _is_export(path, kind):
+        raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
+    if not force:
+        raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
 
 
-def _plugin_codec(exporter: Any) -> FormatCodec:
-    read = getattr(exporter, "read", None)
-    return FormatCodec(exporter.write, read, getattr(exporter, "plan", _plan_all_entries))
+def check_no_link(folder: Path) -> None:
+    """Refuse a symbolic link as the target folder.
+
+    Raises:
+        ArgumentError: It is a link.
+    """
+    if folder.is_symlink():
+        raise ArgumentError(
+            f"{folder} is a symbolic link to {os.readlink(folder)}",
+            hint="name the folder itself; tdx neither replaces nor follows links",
+        )
+
+
+def _is_export(path: Path, kind: Format) -> bool:
+    inside = list(path.iterdir())
+    if kind.is_folder:
+        return kind.is_in(path) or all(map(kind.is_in, inside))
+    return all(kind.is_in(each) for each in inside)
+
+
+@contextmanager
+def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
+    """Yield a temporary file or folder, which replaces ``path`` when the block ends.
+
+    If the block raises, or the process is killed, ``path`` is unchanged.
+
+    Args:
+        path: Target; missing folders around it are created.
+        folder: Whether a folder is written.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with _report_write_errors(path):
+        make_folders(path.parent)
+        with atomic_folder(path) if folder else atomic_path(path) as part:
+            yield part
+
+
+@contextmanager
+def _report_write_errors(path: str | Path) -> Iterator[None]:
+    """Turn the errors of all libraries about a full or read-only disk into one line.
+
+    Raises:
+        OutputError: The path cannot be written.
+    """
+    try:
+        yield
+    except (TdxError, BrokenPipeError):
+        raise
+    except Exception as error:
+        number = _errno_of(error)
+        if number is None:
+            raise
+        hint = "make room, or name another place" if number in FULL else "name another place"
+        reason = os.strerror(number).lower()
+        raise OutputError(f"cannot write {path}: {reason}", hint=hint) from error
+
+
+def _errno_of(error: BaseException | None) -> int | None:
+    """Return the error number of the system; some libraries only quote its text."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        if isinstance(error, OSError) and error.errno:
+            return abs(error.errno)
+        text = str(error).lower()
+        for reason, number in _FULL_TEXT.items():
+            if reason in text:
+                return number
+        found = re.search(r"(?:errno|os error)[ =:]+(\d+)", text)
+        if found:
+            return int(found.group(1))
+        error = error.__cause__ or error.__context__
+    return None

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
-from tdx.rollouts.dump.folder import DATA, RAW, open_data
+from tdx.rollouts.dump.folder import DATA, RAW
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
@@ -188,7 +189,7 @@ class ExportSource:
         dtype, shape = track.leaves[path]
         file, step = track.file(path), track.step_bytes(path)
         steps = sum(count for _, count in sizes)
-        with open_data(self.folder, file) as stream:
+        with Container.open(self.folder) as root, root.open_file(file) as stream:
             stream.seek(start * step)
             data = bytearray(stream.read(steps * step))
         view, offset = memoryview(data), 0

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdx.foundation.container import write_all
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import MAX_NESTING
-from tdx.rollouts.dump.folder import write_all
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
@@ -31,12 +31,21 @@ from tdx.rollouts.formats.files import (
     parse_note,
     to_array,
 )
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions, Format
 
 if TYPE_CHECKING:
     import h5py
     from _typeshed import WriteableBuffer
     from typing_extensions import Buffer
+
+format = Format(
+    name="hdf5",
+    title="one HDF5 file, one dataset per entry",
+    suffixes=(".h5", ".hdf5", ".hdf"),
+    packages=("h5py",),
+    extra="hdf5",
+    holds_raw=True,
+)
 
 
 _CHUNK = 2**18

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import Parts
@@ -80,12 +81,12 @@ class OwnImport:
             self._names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
 
     def write(
-        self, root: int, on_rows: Callable[[Progress], None]
+        self, root: Container, on_rows: Callable[[Progress], None]
     ) -> tuple[Manifest, tuple[str, ...]]:
         """Write the tracks into a new dump.
 
         Args:
-            root: Descriptor of its folder.
+            root: Its folder.
             on_rows: Called with the progress.
 
         Returns:
@@ -114,7 +115,7 @@ class OwnImport:
                 found_steps = column.shape[0] if column.shape else 0
                 raise self._changed(f"it has {found_steps:,} steps, not {steps:,}")
 
-    def _copy(self, track: Track, root: int, on_rows: Callable[[Progress], None]) -> None:
+    def _copy(self, track: Track, root: Container, on_rows: Callable[[Progress], None]) -> None:
         manifest, places = self._manifest, self._names.get(track.name, {})
         start, names = 0, [places[path] for path in track.leaves]
         goal = Goal(steps=manifest.steps)
@@ -216,12 +217,12 @@ class ForeignImport:
         return _Leaf(name, path, dtype, shape)
 
     def write(
-        self, root: int, on_rows: Callable[[Progress], None]
+        self, root: Container, on_rows: Callable[[Progress], None]
     ) -> tuple[Manifest, tuple[str, ...]]:
         """Write the entries into a new dump.
 
         Args:
-            root: Descriptor of its folder.
+            root: Its folder.
             on_rows: Called with the progress.
 
         Returns:

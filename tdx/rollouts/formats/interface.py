@@ -1,22 +1,32 @@
-"""Formats by name, and the interface of their modules: options, plans, results, and readers.
+"""Formats by name, and their protocol: functions, options, plans, results, and readers.
 
 Loads neither torch nor the library of any format.
 """
 
 from __future__ import annotations
 
+import ast
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.foundation.errors import (
+    ArgumentError,
+    MissingPackageError,
+    UnknownNameError,
+    did_you_mean,
+    install_extra,
+)
 from tdx.foundation.plugins import Plugin, explain_missing, load_plugins
 from tdx.foundation.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
+    from tdx.rollouts.formats.export_source import ExportSource
     from tdx.rollouts.formats.files import Array, FileColumn
 
 NOTE = "tdx"
@@ -37,6 +47,7 @@ class Format:
         can_import: Whether it can be imported as a dump.
         has_frames: Whether it is a video, with nothing but the pixels.
         holds_raw: Whether raw steps of the base env are exported too.
+        has_lossy: Whether a video can be smaller than an exact one.
     """
 
     name: str
@@ -48,6 +59,7 @@ class Format:
     can_import: bool = True
     has_frames: bool = False
     holds_raw: bool = False
+    has_lossy: bool = False
 
     @property
     def is_folder(self) -> bool:
@@ -61,103 +73,52 @@ class Format:
         return path.suffix.lower() in self.suffixes
 
 
-BUILTIN_FORMATS = (
-    Format(
-        "minari",
-        "a Minari dataset: episodes with T+1 observations, in HDF5",
-        ("-v0",),
-        mark="data/metadata.json",
-        packages=("minari", "h5py"),
-        extra="minari",
-    ),
-    Format(
-        "parquet",
-        "a table with one row per step, for pyarrow, pandas, Polars and DuckDB",
-        (".parquet", ".pq"),
-        packages=("pyarrow",),
-        extra="parquet",
-    ),
-    Format(
-        "hdf5",
-        "one HDF5 file, one dataset per entry",
-        (".h5", ".hdf5", ".hdf"),
-        packages=("h5py",),
-        extra="hdf5",
-        holds_raw=True,
-    ),
-    Format(
-        "zarr",
-        "a Zarr 3 group, one array per entry",
-        (".zarr",),
-        mark="zarr.json",
-        packages=("zarr",),
-        extra="zarr",
-        holds_raw=True,
-    ),
-    Format(
-        "safetensors",
-        "one safetensors file, one tensor per entry",
-        (".safetensors",),
-        holds_raw=True,
-    ),
-    Format("npz", "one file for numpy.load, one array per entry", (".npz",), holds_raw=True),
-    Format("jsonl", "one line of JSON per step", (".jsonl", ".ndjson")),
-    Format(
-        "lerobot",
-        "a LeRobot dataset, version 3.0: Parquet and mp4",
-        ("-lerobot",),
-        mark="meta/info.json",
-        packages=("pyarrow", "av"),
-        extra="lerobot",
-        can_import=False,
-    ),
-    Format(
-        "rerun",
-        "a recording for the Rerun viewer: numbers and images on a timeline",
-        (".rrd",),
-        packages=("rerun",),
-        extra="rerun",
-        can_import=False,
-        holds_raw=True,
-    ),
-    Format(
-        "tensorboard",
-        "event files for TensorBoard: episodes, curves, histograms and images",
-        ("-tensorboard",),
-        mark="tdx.json",
-        packages=("tensorboard", "PIL"),
-        extra="tensorboard",
-        can_import=False,
-    ),
-    Format(
-        "mp4",
-        "a video of the pixels, lossless H.264",
-        (".mp4",),
-        packages=("av",),
-        extra="video",
-        can_import=False,
-        has_frames=True,
-    ),
-    Format(
-        "gif",
-        "a video of the pixels in 256 colors",
-        (".gif",),
-        packages=("PIL",),
-        extra="video",
-        can_import=False,
-        has_frames=True,
-    ),
-)
+class Exporter:
+    """Functions of one format: those of a module of tdx, or of an object of a plugin.
+
+    Args:
+        exporter: Has a function ``write(source, target, options)``, which writes a dump to a path
+            and returns remarks for the user. Optionally, ``read(path)`` is a context manager with
+            a :class:`ColumnReader`; ``plan(source, options)`` returns what ``write`` would write;
+            and ``check(path)`` raises an error if the end of a file is missing, for a library that
+            may not report that it could not write it.
+    """
+
+    def __init__(self, exporter: Any) -> None:
+        self.write: Callable[[ExportSource, Path, ExportOptions], tuple[str, ...]] = exporter.write
+        self.read: Callable[[Path], AbstractContextManager[ColumnReader]] | None
+        self.read = getattr(exporter, "read", None)
+        self.check: Callable[[Path], None] | None = getattr(exporter, "check", None)
+        self._plan = getattr(exporter, "plan", None)
+
+    def plan(self, source: ExportSource, options: ExportOptions) -> ExportPlan:
+        """Return what :attr:`write` would write; by default all entries under their own names."""
+        plan: ExportPlan = source.plan() if self._plan is None else self._plan(source, options)
+        return plan
+
+
+@cache
+def builtin_formats() -> Mapping[str, tuple[Format, Plugin]]:
+    """Return the formats of tdx by name, from ``format = Format(...)`` in their sources.
+
+    No module is imported, because most of them load torch and NumPy.
+    """
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        for node in ast.parse(path.read_bytes()).body:
+            match node:
+                case ast.Assign([ast.Name("format")], ast.Call(ast.Name("Format"), [], fields)):
+                    values = {str(each.arg): ast.literal_eval(each.value) for each in fields}
+                    module = f"{__name__.rpartition('.')[0]}.{path.stem}"
+                    plugin = Plugin("tdx.exporters", values["name"], module, "tdx")
+                    found[plugin.name] = (Format(**values), plugin)
+    return found
 
 
 @cache
 def plugin_exporters() -> Mapping[str, Any]:
-    """Load the exporters of plugins, by the names of their formats.
-
-    An exporter has a ``format`` and a function ``write(source, target, options)``, which returns
-    remarks for the user; optionally ``read(path)`` and ``plan(source, options)``.
-    """
-    names = {each.name for each in BUILTIN_FORMATS}
+    """Load the exporters of plugins, by the names of their formats; see :class:`Exporter`."""
+    names = set(builtin_formats())
 
     def load(plugin: Plugin) -> tuple[str, Any]:
         exporter = plugin.load()
@@ -179,9 +140,30 @@ def export_formats() -> tuple[Format, ...]:
 
     Example:
         >>> [each.name for each in export_formats() if not each.packages]
-        ['safetensors', 'npz', 'jsonl']
+        ['jsonl', 'npz', 'safetensors']
     """
-    return (*BUILTIN_FORMATS, *(each.format for each in plugin_exporters().values()))
+    builtin = (kind for kind, _ in builtin_formats().values())
+    return (*builtin, *(each.format for each in plugin_exporters().values()))
+
+
+def load_exporter(kind: Format) -> Exporter:
+    """Return the functions of a format.
+
+    Raises:
+        MissingPackageError: A package that it needs is not installed.
+    """
+    for package in kind.packages:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise MissingPackageError(
+                f"{kind.name} needs {package}, which is not installed",
+                hint=install_extra(kind.extra)
+                if kind.extra
+                else f"install the package that provides {package}",
+            ) from error
+    builtin = builtin_formats().get(kind.name)
+    return Exporter(plugin_exporters()[kind.name] if builtin is None else builtin[1].load())
 
 
 def find_format(name: str) -> Format:

@@ -26,6 +26,7 @@ from tdx.foundation.untrusted import (
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.reading import open_dump
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.files import (
     MAX_NOTE_BYTES,
@@ -35,8 +36,14 @@ from tdx.rollouts.formats.files import (
     check_note,
     to_array,
 )
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
 from tdx.rollouts.formats.parquet import name_index_columns
+
+format = Format(
+    name="jsonl",
+    title="one line of JSON per step",
+    suffixes=(".jsonl", ".ndjson"),
+)
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
@@ -72,6 +79,19 @@ def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
             line |= first
             first = {}
             stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+
+
+def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | None = None) -> None:
+    """Write a dump as JSON lines to a stream, one line per step of each env.
+
+    Args:
+        dump: Folder of the dump.
+        stream: Target.
+        keys: Entries to export. ``None``: all.
+    """
+    opened = open_dump(dump)
+    for each in opened.shards or (opened,):
+        write_lines(ExportSource(each, keys, raw=False), stream)
 
 
 def _unused_name(name: str, taken: Sequence[str]) -> str:

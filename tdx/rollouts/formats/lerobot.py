@@ -17,14 +17,24 @@ from tdx.foundation.errors import ArgumentError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.formats import parquet
+from tdx.rollouts.formats import mp4, parquet
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import Array, array_format, to_array
-from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan
-from tdx.rollouts.formats.video import PixelFormat, check_mp4, encode_mp4
+from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan, Format
+from tdx.rollouts.formats.video import PixelFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+format = Format(
+    name="lerobot",
+    title="a LeRobot dataset, version 3.0: Parquet and mp4",
+    suffixes=("-lerobot",),
+    mark="meta/info.json",
+    packages=("pyarrow", "av"),
+    extra="lerobot",
+    can_import=False,
+)
 
 VERSION = "v3.0"
 _CHUNK_FILES = 1000
@@ -156,7 +166,7 @@ def check(folder: Path) -> None:
     for table in folder.rglob("*.parquet"):
         parquet.check(table)
     if any(folder.rglob("*.mp4")):
-        check_mp4(folder)
+        mp4.check(folder)
 
 
 def _groups(episodes: Sequence[Episode]) -> Iterator[list[tuple[int, Episode]]]:
@@ -212,7 +222,7 @@ def _write_files(
             video = target / _VIDEO.format(video_key=feature.name, **place)
             video.parent.mkdir(parents=True, exist_ok=True)
             frames = (frame for _, each in group for frame in _frames(source, feature, each))
-            encode_mp4(video, frames, fps, lossless=False)
+            mp4.encode_mp4(video, frames, fps, lossless=False)
             for row in rows:
                 begin = row["dataset_from_index"] - first
                 row |= {f"videos/{feature.name}/{name}": value for name, value in place.items()}

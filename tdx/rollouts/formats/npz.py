@@ -28,7 +28,14 @@ from tdx.rollouts.formats.files import (
     parse_note,
     to_array,
 )
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
+
+format = Format(
+    name="npz",
+    title="one file for numpy.load, one array per entry",
+    suffixes=(".npz",),
+    holds_raw=True,
+)
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:

@@ -27,10 +27,18 @@ from tdx.rollouts.formats.files import (
     parse_note,
     to_array,
 )
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions, Format
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+format = Format(
+    name="parquet",
+    title="a table with one row per step, for pyarrow, pandas, Polars and DuckDB",
+    suffixes=(".parquet", ".pq"),
+    packages=("pyarrow",),
+    extra="parquet",
+)
 
 
 _READ_ROWS, _READ_BYTES = 4096, 2**26

@@ -19,11 +19,21 @@ from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.files import Array, to_array
-from tdx.rollouts.formats.interface import ExportColumn, ExportOptions
+from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, Format
 from tdx.rollouts.formats.video import PixelFormat
 
 if TYPE_CHECKING:
     import rerun
+
+format = Format(
+    name="rerun",
+    title="a recording for the Rerun viewer: numbers and images on a timeline",
+    suffixes=(".rrd",),
+    packages=("rerun",),
+    extra="rerun",
+    can_import=False,
+    holds_raw=True,
+)
 
 _MAX_NUMBERS = 64
 """Largest entry that is shown as curves; a larger one is a tensor."""
@@ -72,7 +82,7 @@ def _file_in_memory(target: Path) -> Iterator[str]:
             shutil.copyfileobj(memory, file, 2**20)
 
 
-def check_complete(path: Path) -> None:
+def check(path: Path) -> None:
     """Check that a recording is complete, since the SDK only logs errors of writing.
 
     Raises:

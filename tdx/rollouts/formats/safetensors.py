@@ -21,7 +21,14 @@ from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import FORGED, MAX_COLUMNS, Array, FileColumn, parse_note, to_array
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions, Format
+
+format = Format(
+    name="safetensors",
+    title="one safetensors file, one tensor per entry",
+    suffixes=(".safetensors",),
+    holds_raw=True,
+)
 
 _NAMES = {
     torch.bool: "BOOL",

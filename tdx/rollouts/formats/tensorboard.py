@@ -14,8 +14,18 @@ from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import Array, to_array
-from tdx.rollouts.formats.interface import ExportColumn, ExportOptions
+from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, Format
 from tdx.rollouts.formats.video import PixelFormat
+
+format = Format(
+    name="tensorboard",
+    title="event files for TensorBoard: episodes, curves, histograms and images",
+    suffixes=("-tensorboard",),
+    mark="tdx.json",
+    packages=("tensorboard", "PIL"),
+    extra="tensorboard",
+    can_import=False,
+)
 
 MARK = "tdx.json"
 """File with the note, which marks the folder as an export."""

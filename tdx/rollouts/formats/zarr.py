@@ -36,7 +36,17 @@ from tdx.rollouts.formats.files import (
     to_array,
 )
 from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
+
+format = Format(
+    name="zarr",
+    title="a Zarr 3 group, one array per entry",
+    suffixes=(".zarr",),
+    mark="zarr.json",
+    packages=("zarr",),
+    extra="zarr",
+    holds_raw=True,
+)
 
 _CHUNK = 2**22
 """Number of bytes in a chunk before compression."""

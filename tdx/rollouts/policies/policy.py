@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from tdx.envs import ActionSequence, EnvBase
-from tdx.foundation.confined_files import open_below, open_folder, write_below
+from tdx.foundation.container import Container
 from tdx.foundation.errors import (
     ArgumentError,
     PipelineError,
@@ -127,9 +127,10 @@ class PolicyRequest:
         """
         try:
             if self.folder is None or self.allow_code:
-                return _read(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), self)
-            with open_folder(self.folder) as folder:
-                return _read(open_below(folder, self.source.file or ""), self)
+                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                return _read(os.fdopen(os.open(self.path, flags), "rb"), self)
+            with Container.open(self.folder) as folder:
+                return _read(folder.open_file(self.source.file or ""), self)
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
@@ -143,9 +144,9 @@ class PolicyRequest:
         return f"a relative path in the pipeline file starts at {self.folder}/"
 
 
-def _read(descriptor: int, request: PolicyRequest) -> bytes:
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
+def _read(opened: IO[bytes], request: PolicyRequest) -> bytes:
+    with opened as file:
+        found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise StorageError(f"{request.path} is not a regular file", hint="name another file")
         if found.st_size > MAX_POLICY_BYTES:
@@ -185,8 +186,8 @@ class NamedPolicy:
             OSError: It cannot be written.
         """
         if self.file_copy is not None:
-            with open_folder(folder) as opened:
-                write_below(opened, *self.file_copy)
+            with Container.open(folder) as opened:
+                opened.replace(*self.file_copy)
 
 
 def load_policy(

@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from tdx.core import TransformedEnv
 from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import ActionSequence, EnvBase
-from tdx.foundation.confined_files import open_folder
+from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where
 from tdx.foundation.files import atomic_folder, report_write_errors
 from tdx.foundation.keys import format_key, normalize_key
@@ -213,7 +213,7 @@ def _replay_shards(
         atomic_folder(os.path.abspath(folder)) as part,
     ):
         (part / SHARDS).mkdir()
-        with open_folder(part) as root:
+        with Container.open(part) as root:
             plan.save(root)
         for shard, recorded in enumerate(dump.shards):
             target, manifest = part / shard_name(shard), plan.shard_manifest(shard)

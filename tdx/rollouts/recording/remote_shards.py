@@ -37,8 +37,6 @@ class RemoteShardJob:
     """
 
     noun: ClassVar[str] = "shard"
-    is_exclusive: ClassVar[bool] = False
-    gpus: ClassVar[int] = 0
     url: str
     allow_code: bool = False
 

@@ -12,9 +12,11 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
+from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
+from tdx.foundation.untrusted import MAX_COUNT
 from tdx.pipeline import Pipeline, read_pipeline
-from tdx.rollouts.dump.encoding import DAMAGED, MAX_COUNT
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import FiniteCheck
 from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.folder import MANIFEST, is_left_unfinished, remove_leftovers
@@ -146,29 +148,29 @@ def resume(
                 f"{folder} is a replay, which cannot be resumed",
                 hint=f"replay {manifest.source} again with --force",
             )
-        _check_stored(root, folder, manifest)
+        _check_stored(root, manifest)
         pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
         with build_seeded_env(pipeline, manifest.seed, allow_code, workers) as (env, _):
             recorded = _load_policy(manifest, folder, env, policy, allow_code)
             if manifest.keeps_raw:
                 env.base_env = RecordingEnv(env.base_env)
             checkpointer = Checkpointer(env, recorded.is_code)
-            with DumpWriter(root, folder, manifest, end) as writer:
+            with DumpWriter(root, manifest, end) as writer:
                 remove_leftovers(root, manifest.state)
                 start = _restore(env, recorded, writer, checkpointer)
                 return stream_rollout(env, recorded, writer, checkpointer, start, on_chunk)
 
 
-def _check_stored(root: int, folder: Path, manifest: Manifest) -> None:
+def _check_stored(root: Container, manifest: Manifest) -> None:
     for track, steps in manifest.tracks:
-        track.check_files(root, folder, steps)
+        track.check_files(root, steps)
     goal, chunks = manifest.goal, manifest.chunks
     is_reached = manifest.steps >= (goal.steps or MAX_COUNT) or (
         goal.episodes is not None and len(manifest.episodes) >= goal.episodes
     )
     if chunks and not is_reached and chunks[0].steps != manifest.chunk_steps:
         raise StorageError(
-            f"{folder} has chunks of {chunks[0].steps} steps, "
+            f"{root.path} has chunks of {chunks[0].steps} steps, "
             f"and its manifest states {manifest.chunk_steps}",
             hint=DAMAGED,
         )

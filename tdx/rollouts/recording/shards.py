@@ -6,7 +6,6 @@ in ``shards/NNNNN.part``, which its process locks, and is committed by renaming 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import time
@@ -20,14 +19,12 @@ import numpy as np
 import torch
 
 from tdx.core import TransformedEnv
-from tdx.foundation.confined_files import open_folder, open_subfolder, unlink_below, write_below
+from tdx.foundation.container import TEMPORARY_FILE, Container, make_folders, sync_path
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.foundation.files import (
     atomic_folder,
-    make_folders,
     remove_path,
     report_write_errors,
-    sync_path,
 )
 from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
@@ -35,11 +32,10 @@ from tdx.rollouts.dump.folder import (
     POLICY_COPIES,
     SHARD_INDEX,
     SHARDS,
-    TEMPORARY_FILE,
     LockedError,
     lock_for_writing,
-    open_dump_folder,
     remove_leftovers,
+    report_unreadable,
 )
 from tdx.rollouts.dump.manifest import Manifest, package_versions
 from tdx.rollouts.dump.shard_plan import (
@@ -131,7 +127,7 @@ def open_shards(
         with lock_for_writing(folder, shared=not alone) as root:
             with _exclusive(root):
                 if has_dump(folder):
-                    created = ShardPlan.read(root, folder)
+                    created = ShardPlan.read(root)
                     if existing is None and not force:
                         # Another process has just chosen the seed.
                         plan, _ = _prepare_plan(request, count, created)
@@ -161,10 +157,10 @@ def _is_started(name: str) -> bool:
     return name in POLICY_COPIES or bool(TEMPORARY_FILE.fullmatch(name))
 
 
-def _remove_started(root: int) -> None:
+def _remove_started(root: Container) -> None:
     """Remove what a killed process has written before the plan, whose policy may be another one."""
-    for name in filter(_is_started, os.listdir(root)):
-        unlink_below(root, name)
+    for name in filter(_is_started, root.names()):
+        root.remove(name)
 
 
 def _prepare_plan(
@@ -196,16 +192,15 @@ def _replace_folder(folder: Path, plan: ShardPlan, policy: NamedPolicy) -> None:
     with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
         (part / SHARDS).mkdir()
         policy.copy_to(part)
-        with open_folder(part) as root:
+        with Container.open(part) as root:
             plan.save(root)
 
 
 @contextmanager
-def _exclusive(root: int) -> Iterator[None]:
+def _exclusive(root: Container) -> Iterator[None]:
     """Wait until no other process creates or completes the dump."""
-    with open_subfolder(root, SHARDS) as inner:
-        with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(inner, fcntl.LOCK_EX)
+    with root.subfolder(SHARDS) as inner:
+        inner.lock(wait=True)
         yield
 
 
@@ -244,8 +239,6 @@ class ShardJob:
     """
 
     noun: ClassVar[str] = "shard"
-    is_exclusive: ClassVar[bool] = False
-    gpus: ClassVar[int] = 0
     folder: str
     allow_code: bool = False
 
@@ -281,10 +274,10 @@ def record_shard(
         TdxError: The env fails, the disk is full, another process records the shard, or this
             process would record other steps: it has other versions of packages, or another env.
     """
-    with open_dump_folder(folder) as root:
-        plan = ShardPlan.read(root, folder)
+    with report_unreadable(folder), Container.open(folder) as root:
+        plan = ShardPlan.read(root)
         check_shard(plan, shard)
-        if shard in list_shards(root, folder, plan.count).committed:
+        if shard in list_shards(root, plan.count).committed:
             return
     manifest = plan.shard_manifest(shard)
     _check_versions(plan.manifest.versions, package_versions(), folder)
@@ -308,14 +301,14 @@ def record_shard(
     except Exception as error:
         note_failure(folder, shard, summarize_error(error))
         raise
-    with suppress(OSError), open_folder(folder) as root:
-        unlink_below(root, f"{shard_name(shard)}.failed")
+    with suppress(OSError), Container.open(folder) as root:
+        root.remove(f"{shard_name(shard)}.failed")
 
 
 def note_failure(folder: Path, shard: int, message: str) -> None:
     """Record that the last attempt of a shard failed, for ``tdx show``."""
-    with suppress(OSError), open_folder(folder) as root:
-        write_below(root, f"{shard_name(shard)}.failed", f"{message}\n", sync=False)
+    with suppress(OSError), Container.open(folder) as root:
+        root.replace(f"{shard_name(shard)}.failed", f"{message}\n", sync=False)
 
 
 def _check_env(env: TransformedEnv, manifest: Manifest, folder: Path) -> None:
@@ -347,7 +340,7 @@ def _write_shard(
             for each in part.iterdir():
                 remove_path(each)
             manifest.save_header(root, manifest.start())
-            with DumpWriter(root, part, manifest, manifest.start(), _RERUN) as writer:
+            with DumpWriter(root, manifest, manifest.start(), _RERUN) as writer:
                 checkpointer = Checkpointer(env, policy.is_code)
                 stream_rollout(env, policy, writer, checkpointer, None, on_chunk, can_resume=False)
         except BaseException:
@@ -365,8 +358,8 @@ def _write_shard(
 
 
 @contextmanager
-def _lock_part(part: Path) -> Iterator[int]:
-    """Create and lock the folder of an uncommitted shard; yields its descriptor."""
+def _lock_part(part: Path) -> Iterator[Container]:
+    """Create and lock the folder of an uncommitted shard."""
     with ExitStack() as stack:
         deadline = time.monotonic() + _LOCK_SECONDS
         while True:
@@ -418,13 +411,13 @@ def remove_stale_index(folder: Path) -> None:
         StorageError: The folder has something that does not belong to the dump.
         OutputError: The index cannot be removed.
     """
-    with report_write_errors(folder, full_hint=_RERUN), open_folder(folder) as root:
-        plan = ShardPlan.read(root, folder)
+    with report_write_errors(folder, full_hint=_RERUN), Container.open(folder) as root:
+        plan = ShardPlan.read(root)
         with _exclusive(root):
-            listing = list_shards(root, folder, plan.count)
+            listing = list_shards(root, plan.count)
             if len(listing.committed) < plan.count:
                 with suppress(FileNotFoundError):
-                    unlink_below(root, SHARD_INDEX, sync=True)
+                    root.remove(SHARD_INDEX, sync=True)
 
 
 def complete_shards(folder: Path) -> ShardListing:
@@ -440,29 +433,26 @@ def complete_shards(folder: Path) -> ShardListing:
         StorageError: A shard is damaged, or was recorded elsewhere.
         OutputError: The index cannot be written.
     """
-    with report_write_errors(folder, full_hint=_RERUN), open_folder(folder) as root:
-        plan = ShardPlan.read(root, folder)
+    with report_write_errors(folder, full_hint=_RERUN), Container.open(folder) as root:
+        plan = ShardPlan.read(root)
         with _exclusive(root):
-            listing = list_shards(root, folder, plan.count)
-            if (
-                len(listing.committed) == plan.count
-                and read_shard_index(root, folder, plan) is None
-            ):
-                _write_index(root, folder, plan)
+            listing = list_shards(root, plan.count)
+            if len(listing.committed) == plan.count and read_shard_index(root, plan) is None:
+                _write_index(root, plan)
                 remove_leftovers(root, None)
     return listing
 
 
-def _write_index(root: int, folder: Path, plan: ShardPlan) -> None:
+def _write_index(root: Container, plan: ShardPlan) -> None:
     summaries: list[ShardSummary] = []
     tracks: list[Any] = []
     for shard in range(plan.count):
-        manifest, end = plan.read_shard(root, folder, shard)
+        manifest, end = plan.read_shard(root, shard)
         found = [track for track, _ in manifest.tracks]
         tracks = tracks or found
         if found != tracks:
             raise StorageError(
-                f"{folder / shard_name(shard)} has other entries than {shard_name(0)}",
+                f"{root.path / shard_name(shard)} has other entries than {shard_name(0)}",
                 hint="name the entries that every shard has: --keys",
             )
         summaries.append(ShardSummary.of(shard, manifest, end))

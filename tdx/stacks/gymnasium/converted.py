@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-import gymnasium
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from tensordict import TensorDict
 from torch import Tensor
 
 from tdx.core import TransformedEnv
 from tdx.envs import EnvBase, GymWrapper
-from tdx.envs.gym.conversion import is_image
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.registry import find_env
 from tdx.envs.gym.single_env import reward_array
@@ -30,15 +27,9 @@ from tdx.stacks.conversion import (
     Entries,
     action_entries,
 )
-from tdx.stacks.gymnasium.counterparts import Find, Place, find_counterpart
+from tdx.stacks.counterparts import Place, convert_stages, root_key
 from tdx.stacks.gymnasium.levels import Level, is_registered
 from tdx.transforms import RenameTransform
-
-_DEFAULTS = (
-    gymnasium.wrappers.PassiveEnvChecker,
-    gymnasium.wrappers.OrderEnforcing,
-    gymnasium.wrappers.TimeLimit,
-)
 
 
 def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
@@ -52,6 +43,7 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
             cannot be written to a file.
 
     Example:
+        >>> import gymnasium
         >>> from tdx.stacks.gymnasium.levels import list_levels
         >>> env = gymnasium.make("Pendulum-v1", max_episode_steps=9)
         >>> convert_levels(list_levels(env)).env_up_to(2).kwargs
@@ -66,15 +58,12 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
     return convert_wrappers(core, levels[1:])[0]
 
 
-def convert_wrappers(
-    core: Any, wrappers: Sequence[Level], find: Find = find_counterpart
-) -> tuple[ConvertedStack, Place]:
+def convert_wrappers(core: Any, wrappers: Sequence[Level]) -> tuple[ConvertedStack, Place]:
     """Find the counterparts of wrappers around an env; return also the place after them.
 
     Args:
         core: The env inside.
         wrappers: The wrappers, innermost first.
-        find: Finds the counterpart of one.
 
     Raises:
         ArgumentError: The env is not registered, or one of its arguments cannot be written to a
@@ -97,38 +86,17 @@ def convert_wrappers(
     if limit is not None:
         kwargs["max_episode_steps"] = -1  # The wrapper TimeLimit removes it.
     key = root_key(core.observation_space)
-    place = Place(key, limit, only_defaults=True)
     stages = []
     for level in held:
         info = level.info()
-        result: Any = Counterpart(comment="part of the env", observable=level is held[-1])
+        result = Counterpart(comment="part of the env", observable=level is held[-1])
         stages.append(ConvertedStage(info.index, info.name, info.call, result, key))
-    for level in wrappers:
-        info = level.info()
-        result = find(level.owner, place)
-        is_default = isinstance(level.owner, _DEFAULTS) and not getattr(result, "stages", ())
-        place.only_defaults = place.only_defaults and is_default
-        place.key = getattr(result, "key", None) or _key_after(level.owner, place.key)
-        stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
+    place = Place(key, limit, only_defaults=True)
+    stages += convert_stages(
+        ((level.info(), level.owner, None, level.owner.observation_space) for level in wrappers),
+        place,
+    )
     return ConvertedStack(EnvConfig(spec.id, kwargs=kwargs), tuple(stages), key), place
-
-
-def _key_after(wrapper: Any, key: str | None) -> str | None:
-    """Return the key after a stage of a chain; a transform keeps the key that it reads."""
-    found = root_key(wrapper.observation_space)
-    return None if found is None else key or found
-
-
-def root_key(space: spaces.Space[Any]) -> str | None:
-    """Return the key of an observation in tdx; ``None`` if it has several entries.
-
-    Example:
-        >>> root_key(spaces.Discrete(3)), root_key(spaces.Dict(a=spaces.Discrete(3)))
-        ('observation', None)
-    """
-    if isinstance(space, spaces.Dict):
-        return None
-    return "pixels" if is_image(space) else "observation"
 
 
 def _changed_kwargs(spec: Any, registered: Any) -> Iterator[tuple[str, Value]]:
@@ -150,9 +118,9 @@ def _as_value(name: str, value: Any) -> Value:
     if hasattr(value, "tolist"):
         return _as_value(name, value.tolist())
     if isinstance(value, list | tuple):
-        return tuple(_as_value(name, each) for each in value)
-    if isinstance(value, Mapping) and all(isinstance(each, str) for each in value):
-        return {each: _as_value(name, inner) for each, inner in value.items()}
+        return tuple(_as_value(name, item) for item in value)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _as_value(name, inner) for key, inner in value.items()}
     raise ArgumentError(
         f"the argument {name} of the env is {type(value).__name__}, which a file cannot contain",
         hint="pass numbers, text, lists and dicts to gymnasium.make",
@@ -203,8 +171,8 @@ class GymnasiumReference:
 
     def _observe(self, observation: Any) -> Entries:
         entries = TensorDict(self._wrapped.read_obs(observation))
-        found = {format_key(key): value for key, value in entries.items(True, True)}
-        values = {key: value for key, value in found.items() if isinstance(value, Tensor)}
+        flat = {format_key(key): value for key, value in entries.items(True, True)}
+        values = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
         if self._key is not None and len(values) == 1:
             return {self._key: next(iter(values.values()))}
         return values

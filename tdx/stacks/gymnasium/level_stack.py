@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,26 +14,19 @@ import torch
 from torch import Tensor
 
 from tdx.core import StageSpecs
+from tdx.core.meter import Meter
 from tdx.foundation.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.html_repr import repr_html
+from tdx.foundation.patches import Patches
 from tdx.specs import Binary, Composite
-from tdx.stacks.gymnasium.calls import (
-    Call,
-    CallRecorder,
-    Events,
-    LastResults,
-    OnEvents,
-    RemoteCalls,
-    outermost_site,
-)
-from tdx.stacks.gymnasium.levels import Level, env_name, inner_name, place_of_error
-from tdx.stacks.gymnasium.observed import ObservedLevels
+from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
+from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
-from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
-from tdx.stacks.gymnasium.traces import TraceBuilder
-from tdx.stacks.gymnasium.workers import Workers
-from tdx.stacks.replay import BaseCalls, Entries, replaced_attributes, write_number
-from tdx.stacks.sources import attributes_of, is_closed
+from tdx.stacks.gymnasium.snapshots import reward_specs, space_specs
+from tdx.stacks.observe import Actor, Event, LastResults, locate, measured, traced
+from tdx.stacks.observe.events import ACTION, INFO, OBSERVATION
+from tdx.stacks.replay import BaseCalls, Entries, write_number
+from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
 from tdx.stacks.tracer import OnTrace
 
@@ -44,27 +37,22 @@ class LevelStack(Stack):
     Args:
         target: The outermost object.
         levels: Its levels, the env inside first.
-        workers: Its sub-envs in worker processes. ``None``: it has none.
     """
 
     _repr_html_ = repr_html
     free_keys = (INFO,)
     attaches_to_runs = True
-    recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
-    builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
-    vec_methods: Callable[[Any], Sequence[str]] | None = None
+    level_type: type[WrapperLevels] = WrapperLevels
 
-    def __init__(
-        self, target: Any, levels: Sequence[Level], workers: Workers | None = None
-    ) -> None:
-        self.target, self.workers = target, workers
+    def __init__(self, target: Any, levels: Sequence[Level]) -> None:
+        self.target = target
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
         self._space_seed: int | None = None
         self._seeded_space: Any = None
         # A tracer may attach for each step.
         self._last_results: LastResults = {}
-        self._builder = type(self).builder(self.levels, self.name)
+        self.actor = Actor()
 
     @abstractmethod
     def level_flags(self, level: Level) -> Sequence[str]:
@@ -128,93 +116,53 @@ class LevelStack(Stack):
             Composite(outputs, shape=shape),
         )
 
-    @contextmanager
-    def attach(self, on_trace: OnTrace) -> Iterator[None]:
+    def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        top = self.levels[-1].index
+        return traced(self.observed_levels(), self.actor, self._last_results, on_trace)
 
-        def on_events(events: Events) -> None:
-            if outermost_site(events).level == top:
-                on_trace(self._builder.defer(events))
-
-        self._builder.forget_spaces()
-        remote = self.workers if self.workers is not None and self.workers.rows else None
-        with type(self).recorder(on_events, remote, self._last_results).attached(self.levels):
-            yield
+    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return measured(self.observed_levels(), meter)
 
     def locate_error(self, error: Exception) -> TdxError | None:
         """See :class:`~tdx.stacks.Stack`."""
         place = place_of_error(error, self.levels)
         if place is None:
             return None
-        failed = Call(*place, error=error)
-        if self.workers is not None and place[0] == self.workers.core_index:
-            self.workers.take_failed_call(error)(failed)
-        return self._builder.located(failed.children[0] if failed.children else failed)
+        level, row, method = place
+        failed = Event(level, row, method, None, 0, error=error)
+        return locate(self.observed_levels(), failed)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`."""
-        local = [level for level in self.levels[1:] if not level.in_workers]
-        states = {} if self.workers is None else self.workers.state()
-        states |= {level.index: self.level_state(level) for level in local}
+        states = {level.index: self.level_state(level) for level in self.levels[1:]}
         return {index: state for index, state in states.items() if state}
 
     def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        local = [level for level in self.levels if not level.in_workers]
-        return replaced_env(local, calls)
+        return replaced_env(self.levels, calls)
 
-    def observed_levels(self) -> ObservedLevels:
+    def observed_levels(self) -> WrapperLevels:
         """See :class:`~tdx.stacks.Stack`."""
-        return ObservedLevels(self.target, self.levels, self.vec_methods)
-
-    @property
-    def remote_stages(self) -> Sequence[int]:
-        """See :class:`~tdx.stacks.Stack`."""
-        return [level.index for level in self.levels if level.in_workers and level.index >= 0]
-
-    @abstractmethod
-    def copy_core(self, env_fns: list[Callable[[], Any]]) -> Any:
-        """Return a vector env in this process, like the one whose sub-envs are in workers.
-
-        Args:
-            env_fns: Functions that return its sub-envs.
-        """
-        ...
-
-    @contextmanager
-    def in_this_process(self) -> Iterator[LevelStack]:
-        """See :class:`~tdx.stacks.Stack`; the wrappers around the vector env are not copied."""
-        if self.workers is None or not self.remote_stages:
-            yield self
-            return
-        core = self.copy_core([partial(_identity, env) for env in self.workers.copy_envs()])
-        first = self.workers.core_index
-        own, *outer = [level.owner for level in self.levels if level.index >= first]
-        changes = [(owner, _inner_name(owner, own), core) for owner in outer[:1]]
-        create: Any = type(self)
-        try:
-            with replaced_attributes(changes):
-                yield create(self.target if outer else core)
-        finally:
-            core.close()
+        return self.level_type(self.target, self.levels, self.name)
 
     def encode_action(self, entries: Entries) -> Any:
         """See :class:`~tdx.stacks.Stack`."""
         return build_action(self.levels[-1].action_space, entries, self.num_envs)
 
-    def paused_learning(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def paused_learning(self) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        return replaced_attributes(learning_switches(self.state_owners()))
+        with Patches(learning_switches(self.state_owners())):
+            yield
 
     def state_owners(self) -> Sequence[Any]:
         """See :class:`~tdx.stacks.Stack`."""
-        local = [level for level in self.levels if level.index >= 0 and not level.in_workers]
-        return [owner for level in local for owner in level.owners]
+        return [owner for level in self.levels[1:] for owner in level.owners]
 
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; the state of sub-envs has one row for each."""
-        levels = {each.index: each for each in self.levels if not each.in_workers}
+        levels = {level.index: level for level in self.levels}
         missing: list[str] = []
         for index, values in state.items():
             level = levels.get(index)
@@ -228,19 +176,6 @@ class LevelStack(Stack):
                 if not written or not all(written):
                     missing.append(f"{index}.{name}")
         return missing
-
-    @property
-    def timing_notes(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
-        if self.workers is None or not self.workers.rows:
-            return ()
-        name, count = self.workers.name, len(self.workers.rows)
-        plural = "es" if count > 1 else ""
-        return (
-            f"The wrappers before {name} run in {count} worker process{plural}: their calls are "
-            "measured there, and µs/step and share count those of the slowest worker of each step. "
-            f"The own time of {name} is the rest: pipes, and waiting for processes.",
-        )
 
     @contextmanager
     def seeded(self, seed: int | None) -> Iterator[None]:
@@ -274,14 +209,6 @@ class LevelStack(Stack):
     def close(self) -> None:
         """See :class:`~tdx.stacks.Stack`."""
         self.target.close()
-
-
-def _identity(env: Any) -> Any:
-    return env
-
-
-def _inner_name(wrapper: Any, inner: Any) -> str:
-    return "venv" if "venv" in attributes_of(wrapper) else inner_name(wrapper, inner)
 
 
 class LevelDriver(ABC):
@@ -320,17 +247,17 @@ class LevelDriver(ABC):
 
     def step(self, action: Any = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`."""
-        builder = self._stack._builder
+        actor = self._stack.actor
         start = time.perf_counter_ns()
-        builder.policy = "given"
+        actor.name = "given"
         if action is None:
-            builder.policy = self._policy_name
+            actor.name = self._policy_name
             action = self._sample() if self._policy is None else self._policy(self._observation)
-        builder.policy_ns = time.perf_counter_ns() - start
+        actor.took_ns = time.perf_counter_ns() - start
         try:
             result = self._stack.target.step(action)
         finally:
-            builder.policy, builder.policy_ns = "given", 0
+            actor.name, actor.took_ns = "given", 0
         self._observation, self._reset_due = self._read(result)
 
     @abstractmethod
@@ -355,9 +282,9 @@ class LevelDriver(ABC):
         if isinstance(result, tuple) and len(result) == length:
             return result
         is_tuple = isinstance(result, tuple)
-        found = f"{len(result)} values" if is_tuple else f"a {type(result).__name__}"
+        form = f"{len(result)} values" if is_tuple else f"a {type(result).__name__}"
         raise EnvError(
-            f"{method} returned {found} instead of {length} values",
+            f"{method} returned {form} instead of {length} values",
             hint=f"return {parts}",
             where=Where(env=self._stack.name),
         )

@@ -58,11 +58,6 @@ class Level:
         return type(self.owner).__name__
 
     @property
-    def in_workers(self) -> bool:
-        """True if ``owners`` describe objects in worker processes."""
-        return False
-
-    @property
     def env_name(self) -> str:
         """Id of the env inside, or the class name."""
         spec = getattr(self.owner, "spec", None)
@@ -95,7 +90,7 @@ class Level:
         )
 
 
-def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]:
+def list_levels(env: Any) -> tuple[Level, ...]:
     """List the levels of a stack, the env inside first.
 
     An env that holds another one without being a wrapper is a level around it. The wrappers in the
@@ -104,7 +99,6 @@ def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]
 
     Args:
         env: The outermost wrapper.
-        in_workers: Levels in the worker processes of the vector env.
     """
     outer, core = list_wrappers(env), core_of(env)
     num_envs = core.num_envs if isinstance(core, VectorEnv) else None
@@ -118,11 +112,10 @@ def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]
         levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
         levels.append(((core,), False))
     levels += [((each,), False) for each in reversed(outer)]
-    around = tuple(
+    return tuple(
         Level(index, owners, num_envs, in_rows)
-        for index, (owners, in_rows) in enumerate(levels, start=len(in_workers) - 1)
+        for index, (owners, in_rows) in enumerate(levels, start=-1)
     )
-    return (*in_workers, *around)
 
 
 def place_of_error(
@@ -135,10 +128,7 @@ def place_of_error(
         levels: Levels of the stack.
     """
     owners = {
-        id(owner): (level.index, row)
-        for level in levels
-        if not level.in_workers
-        for row, owner in enumerate(level.owners)
+        id(owner): (level.index, row) for level in levels for row, owner in enumerate(level.owners)
     }
     place: tuple[int, int] | None = None
     method: Literal["reset", "step"] = "step"
@@ -252,7 +242,7 @@ def hidden_envs(levels: Sequence[Level]) -> tuple[str, ...]:
     Args:
         levels: Levels of the stack.
     """
-    owners = [level.owner for level in levels if not level.in_workers]
+    owners = [level.owner for level in levels]
     return tuple(sentence for owner in owners for sentence in _hidden_envs(owner, owners))
 
 
@@ -289,9 +279,22 @@ def inner_name(owner: Any, inner: Any) -> str:
 
 def _row_wrappers(env: SyncVectorEnv) -> list[list[Any]] | None:
     """Return the wrappers of each sub-env; ``None`` if they differ."""
-    rows = [list_wrappers(each) for each in env.envs]
-    kinds = {tuple(type(each) for each in row) for row in rows}
+    rows = [list_wrappers(sub_env) for sub_env in env.envs]
+    kinds = {tuple(type(wrapper) for wrapper in row) for row in rows}
     return rows if len(kinds) == 1 else None
+
+
+def worker_sentence(core: Any, local: str) -> str:
+    """Say that a vector env has its sub-envs in worker processes, and how to look inside.
+
+    Args:
+        core: The vector env.
+        local: Class of its library that has the sub-envs in one process.
+    """
+    return (
+        f"the sub-envs of {type(core).__name__} run in worker processes, so their stages are not "
+        f"shown: pass the factory of one env, or {local}, to look inside"
+    )
 
 
 def has_different_rows(core: Any) -> bool:
@@ -340,4 +343,4 @@ def is_registered(level: Level) -> bool:
     """Return True for an env that an id creates and that is no wrapper."""
     owner = level.owner
     is_env = isinstance(owner, gymnasium.Env) and not isinstance(owner, gymnasium.Wrapper)
-    return is_env and not level.in_workers and owner.spec is not None
+    return is_env and owner.spec is not None

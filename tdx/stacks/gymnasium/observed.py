@@ -1,66 +1,77 @@
-"""The levels of Gymnasium and Stable-Baselines3 for :mod:`tdx.stacks.observe`."""
+"""The levels of Gymnasium's wrappers, as :mod:`tdx.stacks.observe` calls and reads them."""
 
 from __future__ import annotations
 
 import dis
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from types import FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from gymnasium.spaces import Box
 
-from tdx.stacks.gymnasium.hooks import METHODS, replaced_methods
+from tdx.core.meter import Lane
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.patches import Patches
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, Level
 from tdx.stacks.gymnasium.snapshots import (
-    FLAGS,
-    REWARD,
     action_entries,
     observation_entries,
+    overwritten_keys,
+    result_entries,
 )
-from tdx.stacks.observe import LevelForm, Method, Slot
-from tdx.stacks.observe.replay import Entries, OnCall, Originals
-from tdx.stacks.replay import base_key, replaced_attributes
+from tdx.stacks.observe import Event, LevelForm, Levels, Method, Slot
+from tdx.stacks.observe.copies import Entries
+from tdx.stacks.observe.events import FLAGS, REWARD
+from tdx.stacks.observe.levels import Wrap
 from tdx.stacks.sources import attributes_of
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 
-class ObservedLevels:
-    """Levels of wrapper objects; see :class:`tdx.stacks.observe.Levels`.
+class WrapperLevels(Levels):
+    """Levels of wrapper objects.
+
+    Spaces are read once: those of some levels are computed.
 
     Args:
         target: The outermost object.
         levels: Its levels, the env inside first.
-        vec_methods: Returns the methods that reset and step a VecEnv.
+        env_name: Name of the env inside.
     """
 
-    def __init__(
-        self,
-        target: Any,
-        levels: Sequence[Level],
-        vec_methods: Callable[[Any], Sequence[str]] | None = None,
-    ) -> None:
-        self._target, self._vec_methods = target, vec_methods
-        self._levels = {level.index: level for level in levels if not level.in_workers}
+    def __init__(self, target: Any, levels: Sequence[Level], env_name: str) -> None:
+        self._target, self._env_name = target, env_name
+        self._levels = {level.index: level for level in levels}
         self._known_spaces: dict[int, tuple[Any, Any]] = {}
-        self.num_rows = levels[-1].num_envs or 1
-        self.top = self._form(levels[-1])
+        self._same_entries: dict[tuple[int, int, bool], bool] = {}
+        self.num_envs, self.top = levels[-1].num_envs, levels[-1].index
 
-    def forms(self) -> dict[int, LevelForm]:
-        """See :class:`tdx.stacks.observe.Levels`."""
+    def forms(self) -> Mapping[int, LevelForm]:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return self._forms
+
+    @cached_property
+    def _forms(self) -> dict[int, LevelForm]:
         return {index: self._form(level) for index, level in self._levels.items()}
 
     def _form(self, level: Level) -> LevelForm:
-        is_batch = level.num_envs is not None and not level.in_rows
-        is_vec_env = self._vec_methods is not None and not level.in_rows
-        return LevelForm("vec_env" if is_vec_env else "env", is_batch)
+        return LevelForm("env", level.num_envs is not None and not level.in_rows)
+
+    def name(self, index: int) -> str:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return self._env_name if index < 0 else self._levels[index].name
+
+    def count_rows(self, index: int) -> int | None:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        level = self._levels[index]
+        return len(level.owners) if level.in_rows else None
 
     def _spaces(self, index: int) -> tuple[Any, Any]:
-        # The spaces of some levels are computed.
         known = self._known_spaces.get(index)
         if known is None:
             level = self._levels[index]
@@ -68,45 +79,77 @@ class ObservedLevels:
         return known
 
     @contextmanager
-    def hooked(self, on_call: OnCall, rows: int) -> Iterator[Originals]:
-        """See :class:`tdx.stacks.observe.Levels`."""
-        originals: dict[tuple[int, int, Method], Callable[..., Any]] = {}
-
-        def wrap_for(slot: Slot) -> Any:
-            def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-                method = cast(Method, name)
-                originals[slot.level, slot.row, method] = original
-
-                def call(*args: Any, **kwargs: Any) -> Any:
-                    return on_call(slot, method, original, args, kwargs)
-
-                return call
-
-            return wrap
-
-        # A monitor would write the replayed episodes into the log of the training.
-        logged = [
-            (owner, "results_writer", None)
-            for level in self._levels.values()
-            for owner in level.owners
-            if "results_writer" in attributes_of(owner)
-        ]
-        with ExitStack() as stack:
-            stack.enter_context(replaced_attributes(logged))
+    def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        with Patches() as patches:
+            # The same object may be several sub-envs.
+            known: set[int] = set()
             for level in self._levels.values():
-                form = self._form(level)
                 owners = level.owners[:rows] if level.in_rows else level.owners
                 for row, owner in enumerate(owners):
-                    slot = Slot(level.index, row, form)
-                    names: Sequence[str] = METHODS
-                    if form.protocol == "vec_env":
-                        assert self._vec_methods is not None
-                        names = self._vec_methods(owner)
-                    stack.enter_context(replaced_methods([(owner, wrap_for(slot))], names))
-            yield originals
+                    if id(owner) not in known:
+                        known.add(id(owner))
+                        for slot in self._slots(level, row, owner):
+                            _hook(patches, slot, wrap)
+            yield
+
+    def _slots(self, level: Level, row: int, owner: Any) -> Iterator[Slot]:
+        form = self._forms[level.index]
+        yield Slot(level.index, row, form, "reset", owner)
+        yield Slot(level.index, row, form, "step", owner)
+
+    def lane(self, slot: Slot) -> Lane | None:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return "reset" if slot.method == "reset" else "step"
+
+    def given_entries(self, index: int, given: Any) -> Entries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return action_entries(self._spaces(index)[1], given)
+
+    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        observation = observation_entries(self._spaces(index)[0], returned[0])
+        return {**observation, **result_entries(returned)}
+
+    def has_same_entries(self, one: int, other: int, *, of_actions: bool) -> bool:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        key = (one, other, of_actions)
+        known = self._same_entries.get(key)
+        if known is None:
+            kinds = {type(self._spaces(index)[of_actions]) for index in (one, other)}
+            levels = self._levels[one], self._levels[other]
+            known = kinds == {Box} and levels[0].in_rows == levels[1].in_rows
+            self._same_entries[key] = known
+        return known
+
+    def overwritten_keys(self, event: Event, entries: Entries) -> Sequence[NestedKey]:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        old = observation_entries(self._spaces(event.level)[0], event.previous)
+        return overwritten_keys(event.shared, old, entries)
+
+    def complete_reset(self, index: int, entries: Entries, current: Entries) -> Entries:
+        """See :class:`~tdx.stacks.observe.Levels`; the flags are those of the env inside."""
+        entries.pop(REWARD, None)
+        size = () if self.num_envs is None else (self.num_envs,)
+        for name in FLAGS:
+            entries[name] = current.get(name, torch.zeros(size, dtype=torch.bool))
+        return entries
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """See :class:`~tdx.stacks.observe.Levels`.
+
+        A monitor would write the replayed episodes into the log of the training.
+        """
+        with Patches() as patches:
+            for level in self._levels.values():
+                for owner in level.owners:
+                    if "results_writer" in attributes_of(owner):
+                        patches.put(owner, "results_writer", None)
+            yield
 
     def generators(self) -> list[Any]:
-        """See :class:`tdx.stacks.observe.Levels`."""
+        """See :class:`~tdx.stacks.observe.Levels`."""
         generators: dict[int, Any] = {}
         for level in self._levels.values():
             for owner in level.owners:
@@ -115,12 +158,9 @@ class ObservedLevels:
         return list(generators.values())
 
     def begin(self, seed: int) -> None:
-        """See :class:`tdx.stacks.observe.Levels`."""
+        """See :class:`~tdx.stacks.observe.Levels`."""
         base = self._levels.get(-1)
         if base is None:
-            return
-        if self._form(base).protocol == "vec_env":
-            base.owner.reset()
             return
         index = -1
         while index + 1 in self._levels and self._is_watcher(self._levels[index + 1], base):
@@ -137,16 +177,11 @@ class ObservedLevels:
         )
 
     def call(self, method: Method, argument: Any) -> Any:
-        """See :class:`tdx.stacks.observe.Levels`."""
-        function = getattr(self._target, method)
-        if method == "step_wait":
-            return function()
-        if method == "reset":
-            return function() if self.top.protocol == "vec_env" else function(**argument)
-        return function(argument)
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return self._target.reset(**argument) if method == "reset" else self._target.step(argument)
 
     def assigned_names(self, index: int) -> set[str]:
-        """See :class:`tdx.stacks.observe.Levels`."""
+        """See :class:`~tdx.stacks.observe.Levels`."""
         level = self._levels.get(index)
         if level is None:
             return set()
@@ -163,44 +198,14 @@ class ObservedLevels:
             if instruction.opname == "STORE_ATTR"
         }
 
-    def given_entries(self, slot: Slot, given: Any) -> Entries:
-        """See :class:`tdx.stacks.observe.Levels`."""
-        return _rowed(slot, action_entries(self._spaces(slot.level)[1], given))
 
-    def returned_entries(self, slot: Slot, method: Method, returned: Any) -> Entries:
-        """See :class:`tdx.stacks.observe.Levels`."""
-        space = self._spaces(slot.level)[0]
-        if slot.form.protocol == "vec_env" and method == "reset":
-            returned = (returned,)
-        if not isinstance(returned, tuple) or not returned:
-            return {}
-        entries: dict[Any, Any] = {
-            base_key(key): value for key, value in observation_entries(space, returned[0]).items()
-        }
-        if len(returned) == 5:
-            names: Sequence[str] = (REWARD, *FLAGS)
-            entries |= dict(zip(names, returned[1:4], strict=True))
-        elif len(returned) == 4:
-            entries |= {REWARD: returned[1], "done": returned[2]}
-        return _rowed(slot, entries)
+def _hook(patches: Patches, slot: Slot, wrap: Wrap) -> None:
+    """Replace the method of a slot, if it is observed."""
 
+    def replacement(original: Any) -> Any:
+        return wrap(slot, original)
 
-def _rowed(slot: Slot, entries: Mapping[Any, Any]) -> Entries:
-    """Return the numbers among some entries with a dim for the sub-envs."""
-    rowed: dict[Any, Tensor] = {}
-    for key, value in entries.items():
-        if isinstance(value, str):
-            # A text is compared by its characters.
-            value = torch.tensor(list(value.encode("utf-8")), dtype=torch.uint8)
-        if not isinstance(value, Tensor):
-            try:
-                value = torch.as_tensor(np.asarray(value))
-            except (TypeError, ValueError):
-                continue
-        if key == REWARD:
-            value = value.to(torch.float64)
-        rowed[key] = value if slot.form.is_batch and value.ndim else value.unsqueeze(0)
-    return rowed
+    patches.hook(slot.owner, slot.method, replacement)
 
 
 def _generators_of(owner: Any, *, is_base: bool) -> Iterator[Any]:

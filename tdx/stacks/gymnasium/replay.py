@@ -11,17 +11,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tdx.foundation.patches import Patches, instance_dict
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.snapshots import (
-    ACTION,
-    FLAGS,
-    OBSERVATION,
-    REWARD,
-    observation_entries,
-    result_entries,
-)
-from tdx.stacks.replay import BaseCalls, Entries, base_key, fit, replaced_attributes
-from tdx.stacks.sources import attributes_of, instance_dict
+from tdx.stacks.gymnasium.snapshots import observation_entries, result_entries
+from tdx.stacks.observe.events import ACTION, FLAGS, OBSERVATION, REWARD
+from tdx.stacks.replay import BaseCalls, Entries, base_key, fit
+from tdx.stacks.sources import attributes_of
 
 _LEARNING = ("_update_running_mean", "training")
 """Attributes that switch the updates of running statistics."""
@@ -42,7 +37,7 @@ def replaced_env(levels: Sequence[Level], calls: BaseCalls) -> Iterator[None]:
         rows = range(level.num_envs or 1) if is_batch else [row]
         base = _Base(owner, level, tuple(rows), calls, is_batch=is_batch)
         changes += [(owner, name, getattr(base, name)) for name in base.methods]
-    with replaced_attributes(changes):
+    with Patches(changes):
         yield
 
 
@@ -123,10 +118,10 @@ class _Base:
         return self._observation(entries), reward, done, [{} for _ in self._rows]
 
     def _entries(self, observation: Any) -> Entries:
-        found = observation_entries(self._space, observation)
+        entries = observation_entries(self._space, observation)
         return {
             base_key(key): self._rowed(value)
-            for key, value in found.items()
+            for key, value in entries.items()
             if isinstance(value, Tensor)
         }
 
@@ -167,13 +162,13 @@ def build_batch(space: spaces.Space[Any], entries: Entries, count: int) -> Any:
 
 
 def _below(entries: Entries, name: str) -> Entries:
-    found: Entries = {}
+    entries_below: Entries = {}
     for key, value in entries.items():
         parts = (key,) if isinstance(key, str) else key
         if parts[0] == name:
             inner = parts[1:]
-            found[OBSERVATION if not inner else base_key((OBSERVATION, *inner))] = value
-    return found
+            entries_below[OBSERVATION if not inner else base_key((OBSERVATION, *inner))] = value
+    return entries_below
 
 
 def build_value(space: spaces.Space[Any], entries: Mapping[Any, Any], key: tuple[str, ...]) -> Any:
@@ -226,7 +221,7 @@ def build_action(space: spaces.Space[Any], entries: Entries, num_envs: int | Non
             for key, value in entries.items()
         }
         return build_value(
-            space, {base_key(key): each for key, each in values.items()}, ("observation",)
+            space, {base_key(key): item for key, item in values.items()}, ("observation",)
         )
 
     if num_envs is None:
@@ -238,10 +233,10 @@ def build_action(space: spaces.Space[Any], entries: Entries, num_envs: int | Non
 def _stack(rows: list[Any]) -> Any:
     first = rows[0]
     if isinstance(first, dict):
-        return {name: _stack([each[name] for each in rows]) for name in first}
+        return {name: _stack([row[name] for row in rows]) for name in first}
     if isinstance(first, tuple):
-        return tuple(_stack([each[i] for each in rows]) for i in range(len(first)))
-    return np.stack([np.asarray(each) for each in rows])
+        return tuple(_stack([row[i] for row in rows]) for i in range(len(first)))
+    return np.stack([np.asarray(row) for row in rows])
 
 
 def learning_switches(owners: Iterable[Any]) -> list[tuple[Any, str, Any]]:

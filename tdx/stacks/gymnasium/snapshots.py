@@ -17,12 +17,12 @@ from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.stacks.gymnasium.capture import Entries, SharedPaths
 from tdx.stacks.gymnasium.levels import Level, arguments_of
+from tdx.stacks.observe.copies import Entries, SharedPaths
+from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION, REWARD
+from tdx.stacks.observe.traces import stack_rows
 from tdx.stacks.sources import attributes_of
 
-OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
-FLAGS = ("terminated", "truncated")
 _MAX_INFO_DEPTH = 4
 
 
@@ -126,11 +126,11 @@ def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -
     path: NestedKey = key if len(key) > 1 else key[0]
     spec = codec_of(space, Layout(None, categorical=True, remap_state=False)).spec
     if isinstance(spec, Composite) or len(value) != len(space.spaces):
-        found: Entries = {}
+        entries: Entries = {}
         for index, part in enumerate(value):
             inner = space.spaces[index] if index < len(space.spaces) else None
-            found |= _entries(inner, part, (*key, str(index)))
-        return found
+            entries |= _entries(inner, part, (*key, str(index)))
+        return entries
     parts = [_to_tensor(part) for part in value]
     if all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts):
         # In a vector env the parts have a batch dim, which comes first.
@@ -165,24 +165,13 @@ def overwritten_keys(shared: SharedPaths, old: Entries, new: Entries) -> tuple[N
         old: The previous observation.
         new: The observation.
     """
-    found = []
+    keys = []
     for key, value in new.items():
         path = split_key(key)
-        is_shared = any(path[: len(each) + 1] == (OBSERVATION, *each) for each in shared)
+        is_shared = any(path[: len(part) + 1] == (OBSERVATION, *part) for part in shared)
         if is_shared and key in old and not is_same(old[key], value):
-            found.append(key)
-    return tuple(found)
-
-
-def stack_rows(rows: list[Any]) -> Any:
-    """Stack the values of sub-envs, ``[N, ...]``; a list if they do not fit together."""
-    first = rows[0]
-    if isinstance(first, Tensor) and all(
-        isinstance(each, Tensor) and each.shape == first.shape and each.dtype == first.dtype
-        for each in rows
-    ):
-        return torch.stack(rows)
-    return rows
+            keys.append(key)
+    return tuple(keys)
 
 
 _SKIPPED = ("env", "envs", "spec", "np_random", "metadata", "render_mode")
@@ -263,4 +252,6 @@ def _is_record(value: Any) -> bool:
     if hasattr(value, "step") or hasattr(value, "sample"):
         return False
     attributes = attributes_of(value)
-    return bool(attributes) and all(_tensor(each) is not None for each in attributes.values())
+    return bool(attributes) and all(
+        _tensor(attribute) is not None for attribute in attributes.values()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tdx.core.meter import Meter
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
-from tdx.foundation.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError, EnvError, get_first_line
+from tdx.foundation.patches import Patches
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
@@ -22,11 +23,14 @@ from tdx.stacks.gymnasium.levels import (
     core_of,
     has_different_rows,
     hidden_envs,
+    inner_name,
     list_levels,
+    list_wrappers,
+    worker_sentence,
 )
-from tdx.stacks.gymnasium.measuring import measured_levels
-from tdx.stacks.gymnasium.snapshots import FLAGS, level_state
-from tdx.stacks.gymnasium.workers import workers_of_vector_env
+from tdx.stacks.gymnasium.snapshots import level_state
+from tdx.stacks.observe import measured
+from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:
@@ -56,17 +60,21 @@ class GymnasiumStack(LevelStack):
     done_keys = ("done", *FLAGS)
 
     def __init__(self, target: Any) -> None:
-        core = core_of(target)
-        workers = workers_of_vector_env(core) if isinstance(core, AsyncVectorEnv) else None
-        in_workers = () if workers is None else workers.levels()
-        super().__init__(target, list_levels(target, in_workers), workers)
+        super().__init__(target, list_levels(target))
+        self._notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return (*self._notes, *self.hidden)
 
     @cached_property
     def hidden(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
-        if self.workers is not None and self.workers.reason is not None:
-            return (self.workers.reason,)
-        if has_different_rows(core_of(self.target)):
+        core = core_of(self.target)
+        if isinstance(core, AsyncVectorEnv):
+            return (worker_sentence(core, "SyncVectorEnv"),)
+        if has_different_rows(core):
             return ("the sub-envs have different wrappers, which are not shown",)
         return hidden_envs(self.levels)
 
@@ -78,25 +86,53 @@ class GymnasiumStack(LevelStack):
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
-    def copy_core(self, env_fns: list[Callable[[], Any]]) -> SyncVectorEnv:
-        """Return a ``SyncVectorEnv`` like the ``AsyncVectorEnv`` of the stack."""
+    @contextmanager
+    def in_this_process(self) -> Iterator[GymnasiumStack]:
+        """See :class:`~tdx.stacks.Stack`.
+
+        The factories that an ``AsyncVectorEnv`` keeps create its sub-envs again, in a
+        ``SyncVectorEnv``. The wrappers around it are the same objects.
+
+        Raises:
+            EnvError: A factory raises.
+        """
         core = core_of(self.target)
+        env_fns = attributes_of(core).get("env_fns")
+        if not isinstance(core, AsyncVectorEnv) or not env_fns:
+            yield self
+            return
         mode = attributes_of(core).get("observation_mode", "same")
         kwargs = {"autoreset_mode": core.metadata["autoreset_mode"]} if RESETS_ROWS else {}
-        return SyncVectorEnv(env_fns, observation_mode=mode, **kwargs)
+        try:
+            rebuilt = SyncVectorEnv(env_fns, observation_mode=mode, **kwargs)
+        except Exception as error:
+            raise EnvError(
+                f"its sub-envs cannot be created in this process: {get_first_line(error)}",
+                hint="use a SyncVectorEnv with the same wrappers",
+            ) from error
+        outer = list_wrappers(self.target)
+        changes = [(outer[-1], inner_name(outer[-1], core), rebuilt)] if outer else []
+        try:
+            with Patches(changes):
+                stack = GymnasiumStack(self.target if outer else rebuilt)
+                stack._notes = (
+                    f"the sub-envs of {type(core).__name__} run in worker processes; those that "
+                    "its env_fns create in this process are shown, without the workers' state",
+                )
+                yield stack
+        finally:
+            rebuilt.close()
 
     def driver(self, policy: Any = None) -> GymnasiumDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
         return GymnasiumDriver(self, policy)
 
-    @contextmanager
-    def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
+    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`; thin wrappers alone are measured as part of the env."""
-        levels: Sequence[Level] = self.levels
-        if not all_stages and all(type(each.owner) in THIN_WRAPPERS for each in levels[1:]):
-            levels = [replace(levels[-1], index=-1)]
-        with measured_levels(levels, self.name, meter, workers=self.workers):
-            yield
+        if all_stages or any(type(level.owner) not in THIN_WRAPPERS for level in self.levels[1:]):
+            return super().measure(meter)
+        env = replace(self.levels[-1], index=-1)
+        return measured(self.level_type(self.target, [env], self.name), meter)
 
     @property
     def takes_env_settings(self) -> bool:

@@ -1,4 +1,4 @@
-"""Observe a running stack: one event per call of a level, recorded and replayed."""
+"""Observe a running stack: one event per call of a level; traces, times and replays of them."""
 
 from tdx.stacks.observe.events import (
     OPAQUE,
@@ -9,19 +9,19 @@ from tdx.stacks.observe.events import (
     is_same_plain,
     plain_copy,
 )
-from tdx.stacks.observe.replay import (
-    MAX_EVENTS,
-    Levels,
-    Recorder,
-    Replay,
-    Slot,
-    preserved_generators,
-)
+from tdx.stacks.observe.levels import Levels, Slot
+from tdx.stacks.observe.recorder import EventRecorder, LastResults, read_events
+from tdx.stacks.observe.replay import MAX_EVENTS, Recorder, Replay, preserved_generators
+from tdx.stacks.observe.times import check_threads, measured
+from tdx.stacks.observe.traces import Actor, TraceBuilder, locate, traced
 
 __all__ = [
     "MAX_EVENTS",
     "OPAQUE",
+    "Actor",
     "Event",
+    "EventRecorder",
+    "LastResults",
     "LevelForm",
     "Levels",
     "Method",
@@ -29,7 +29,13 @@ __all__ = [
     "Recording",
     "Replay",
     "Slot",
+    "TraceBuilder",
+    "check_threads",
     "is_same_plain",
+    "locate",
+    "measured",
     "plain_copy",
     "preserved_generators",
+    "read_events",
+    "traced",
 ]

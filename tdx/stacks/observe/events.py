@@ -9,8 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
+from tdx.stacks.observe.copies import SharedPaths
+
 Method = Literal["reset", "step", "step_async", "step_wait"]
 """Methods that are observed; the last two are those of a VecEnv of Stable-Baselines3."""
+OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
+FLAGS = ("terminated", "truncated")
 
 MAX_DEPTH = 16
 """Nesting of recorded values; what is deeper is opaque."""
@@ -139,6 +143,10 @@ class Event:
         start: Number of the event when it began; the generators were seeded from it.
         end: Number of the event when it ended.
         children: Calls that it made, in order.
+        own_ns: Its duration without its children.
+        error: What it raised.
+        shared: Where its observation is in the memory of the previous one.
+        previous: Copy of the previous observation, if they share memory.
     """
 
     level: int
@@ -149,6 +157,10 @@ class Event:
     returned: Any = None
     end: int = 0
     children: list[Event] = field(default_factory=list)
+    own_ns: int = 0
+    error: Exception | None = None
+    shared: SharedPaths = ()
+    previous: Any = None
 
     def walk(self) -> Iterator[Event]:
         """Yield this event and all events inside it, in the order in which they began."""
@@ -160,6 +172,13 @@ class Event:
     def takes_action(self) -> bool:
         """True if ``given`` is an action."""
         return self.method in ("step", "step_async")
+
+    def failed_event(self) -> Event | None:
+        """Return the innermost event that raised the error."""
+        for child in reversed(self.children):
+            if child.error is not None and child.error is self.error:
+                return child.failed_event()
+        return None if self.error is None else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tdx.foundation.errors import EnvError, summarize_error
-from tdx.foundation.keys import NestedKey
+from tdx.foundation.keys import NestedKey, split_key
 from tdx.stacks.observe.events import (
+    INFO,
+    REWARD,
     Event,
     LevelForm,
     Method,
@@ -35,86 +37,12 @@ from tdx.stacks.observe.events import (
     plain_copy,
     take_rows,
 )
+from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.recorder import EventRecorder, Log, read_events
 
 MAX_EVENTS = 50_000
 """Events of a recording; a stack that makes more calls in a few steps is refused."""
 Entries = Mapping[NestedKey, Tensor]
-Original = Callable[..., Any]
-Originals = Mapping[tuple[int, int, Method], Original]
-OnCall = Callable[["Slot", Method, Original, tuple[Any, ...], dict[str, Any]], Any]
-"""Runs instead of a method: slot, name, the method itself, its arguments."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slot:
-    """An object whose calls are observed.
-
-    Args:
-        level: Index of its level.
-        row: Sub-env that it belongs to; 0 outside of sub-envs.
-        form: How it is called.
-    """
-
-    level: int
-    row: int
-    form: LevelForm
-
-
-class Levels(Protocol):
-    """What a library has to tell about the levels of a stack."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of sub-envs; 1 for a single env."""
-        ...
-
-    @property
-    def top(self) -> LevelForm:
-        """Form of the outermost level."""
-        ...
-
-    def forms(self) -> dict[int, LevelForm]:
-        """Return how each level is called, by its index; levels in other processes are left out."""
-        ...
-
-    def hooked(self, on_call: OnCall, rows: int) -> AbstractContextManager[Originals]:
-        """Call ``on_call`` instead of the methods of all levels, in a block.
-
-        The block gets the methods themselves, by level, sub-env and name.
-
-        Args:
-            on_call: Runs instead.
-            rows: Number of sub-envs that are observed.
-        """
-        ...
-
-    def generators(self) -> list[Any]:
-        """Return the random generators of the env and of all stages."""
-        ...
-
-    def begin(self, seed: int) -> None:
-        """Seed and reset the env inside, so that each recording and replay starts alike.
-
-        Wrappers directly around it that only watch are reset with it: a stage outside of them may
-        step before it resets.
-        """
-        ...
-
-    def call(self, method: Method, argument: Any) -> Any:
-        """Call the outermost level: a reset with arguments by name, or a step with an action."""
-        ...
-
-    def assigned_names(self, index: int) -> set[str]:
-        """Return the attributes of a stage that its code for steps and resets assigns."""
-        ...
-
-    def given_entries(self, slot: Slot, given: Any) -> Entries:
-        """Return an action as tensors by key, ``[R, ...]`` for R rows."""
-        ...
-
-    def returned_entries(self, slot: Slot, method: Method, returned: Any) -> Entries:
-        """Return a result as tensors by key, ``[R, ...]`` for R rows."""
-        ...
 
 
 class Generators:
@@ -170,16 +98,17 @@ class Recorder:
         self._levels, self._max_rows = levels, min(max_rows, levels.num_rows)
         self._seed = seed
         self._generators = Generators(seed, levels.generators())
+        self._forms = levels.forms()
         self._roots: list[Event] = []
-        self._open: list[Event] = []
         self._count = 0
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what the caller does with the stack in a block."""
-        with preserved_generators():
+        recorder = EventRecorder(self._add, on_number=self._seed_generators)
+        with preserved_generators(), self._levels.silenced():
             self._levels.begin(self._seed)
-            with self._levels.hooked(self._on_call, self._max_rows):
+            with recorder.attached(self._levels, self._max_rows):
                 yield
 
     def result(self, *, learning: bool) -> Recording:
@@ -193,40 +122,38 @@ class Recorder:
                 "the steps did not reach the env inside the stack",
                 hint="pass the outermost wrapper, whose step and reset are called",
             )
-        forms = self._levels.forms()
         roots = tuple(self._roots)
-        return Recording(self._seed, self._max_rows, forms, roots, learning=learning)
+        return Recording(self._seed, self._max_rows, self._forms, roots, learning=learning)
 
-    def _on_call(
-        self,
-        slot: Slot,
-        method: Method,
-        original: Original,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        given = given_of(slot, method, args, kwargs, self._max_rows)
-        event = Event(slot.level, slot.row, method, given, self._next())
-        (self._open[-1].children if self._open else self._roots).append(event)
-        self._open.append(event)
-        self._generators.seed(event.start)
-        try:
-            result = original(*args, **kwargs)
-        finally:
-            self._open.pop()
-        event.returned = returned_of(slot, method, result, self._max_rows)
-        event.end = self._next()
-        self._generators.seed(event.end)
-        return result
+    def _add(self, log: Log) -> None:
+        roots = read_events(log, self._count)
+        self._count += len(log)
+        for event in (event for root in roots for event in root.walk()):
+            form = self._forms[event.level]
+            event.given = _plain_given(event, form, self._max_rows)
+            event.returned = _plain_returned(event, form, self._max_rows)
+            event.shared, event.previous = (), None
+        self._roots += roots
 
-    def _next(self) -> int:
-        self._count += 1
-        if self._count > 2 * MAX_EVENTS:
+    def _seed_generators(self, number: int) -> None:
+        if self._count + number > 2 * MAX_EVENTS:
             raise EnvError(
                 f"the stack made more than {MAX_EVENTS:,} calls in the recorded steps",
                 hint="record fewer steps",
             )
-        return self._count
+        self._generators.seed(self._count + number)
+
+
+def _plain_given(event: Event, form: LevelForm, rows: int) -> Any:
+    given = plain_copy(event.given)
+    return _first_rows(given, rows) if form.is_batch and event.takes_action else given
+
+
+def _plain_returned(event: Event, form: LevelForm, rows: int) -> Any:
+    if event.method == "reset" and form.protocol == "vec_env" and event.returned:
+        # The infos are not returned.
+        return returned_of(form, event.method, event.returned[0], rows)
+    return returned_of(form, event.method, event.returned, rows)
 
 
 def given_of(
@@ -244,13 +171,13 @@ def given_of(
     return copied
 
 
-def returned_of(slot: Slot, method: Method, result: Any, rows: int) -> Any:
+def returned_of(form: LevelForm, method: Method, result: Any, rows: int) -> Any:
     """Return what a call returned, of the first rows."""
     if method == "step_async":
         return None
-    if not slot.form.is_batch:
+    if not form.is_batch:
         return plain_copy(result)
-    if slot.form.protocol == "vec_env":
+    if form.protocol == "vec_env":
         if method == "reset" or not isinstance(result, tuple):
             return _first_rows(plain_copy(result), rows)
         *parts, infos = result
@@ -324,7 +251,7 @@ class Replay:
         self._generators = Generators(recording.seed, levels.generators())
         self._rows = levels.num_rows
         self._frames: list[_Frame] = []
-        self._originals: Originals = {}
+        self._originals: dict[tuple[int, int, Method], Original] = {}
         self.values: dict[tuple[str, int, NestedKey], list[tuple[int, Tensor, Tensor]]] = {}
         self.failures: dict[int, Exception] = {}
         self.call_counts: dict[int, tuple[int, int, int]] = {}
@@ -337,9 +264,9 @@ class Replay:
 
         What a level raises is noted in ``failures``.
         """
-        with preserved_generators():
+        with preserved_generators(), self._levels.silenced():
             self._levels.begin(self._recording.seed)
-            with self._levels.hooked(self._on_call, self._rows) as self._originals:
+            with self._levels.attached(self._forced):
                 for event in self._recording.roots:
                     # A call outside of the recorded one must not take what belongs to the next.
                     root = _Frame(None, None, self._queues([event]))
@@ -352,11 +279,20 @@ class Replay:
                             raise
                     self._catch_up(root)
 
+    def _forced(self, slot: Slot, original: Original) -> Original:
+        self._originals[slot.level, slot.row, slot.method] = original
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._on_call(slot, original, args, kwargs)
+
+        return call
+
     def _argument(self, event: Event) -> Any:
         if event.method == "reset":
             return dict(event.given or {})
         form = self._recording.forms[event.level]
-        return convert_batch(event.given, form, self._levels.top, self._rows, self._recording.rows)
+        top = self._levels.forms()[self._levels.top]
+        return convert_batch(event.given, form, top, self._rows, self._recording.rows)
 
     def _queues(self, events: Iterable[Event]) -> dict[tuple[int, int], list[_Item]]:
         queues: dict[tuple[int, int], list[_Item]] = {}
@@ -375,11 +311,11 @@ class Replay:
     def _on_call(
         self,
         slot: Slot,
-        method: Method,
         original: Original,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
+        method = slot.method
         caller = self._frames[-1]
         context = next(
             frame for frame in reversed(self._frames) if frame.event or frame.slot is None
@@ -387,7 +323,7 @@ class Replay:
         level = self._recorded.get(slot.level)
         item = None if level is None else self._take(context, level, slot, method)
         if item is None:
-            return self._call_unpaired(slot, method, original, args, kwargs, caller, context)
+            return self._call_unpaired(slot, original, args, kwargs, caller, context)
         if caller is context:
             caller.calls += 1
             if item.event.takes_action and caller.slot is not None:
@@ -421,7 +357,6 @@ class Replay:
     def _call_unpaired(
         self,
         slot: Slot,
-        method: Method,
         original: Original,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -429,6 +364,7 @@ class Replay:
         context: _Frame,
     ) -> Any:
         """Run a call that stands for no recorded one."""
+        method = slot.method
         known = self._recorded.get(slot.level)
         queue = None if known is None else context.queues.get((known, self._row(known, slot)))
         if known is not None and caller is context and queue:
@@ -592,8 +528,10 @@ class Replay:
         recorded = self._comparable(item.top.given, form, slot.form)
         self._note(
             *("inverse", caller.level, item.event.start),
-            self._levels.given_entries(slot, recorded),
-            self._levels.given_entries(slot, self._comparable(given, slot.form, slot.form)),
+            self._entries(slot, "step", recorded, is_given=True),
+            self._entries(
+                slot, "step", self._comparable(given, slot.form, slot.form), is_given=True
+            ),
         )
 
     def _compare_returned(self, slot: Slot, event: Event, result: Any) -> None:
@@ -601,16 +539,26 @@ class Replay:
         if slot.row >= self._recording.rows or event.method == "step_async":
             return
         self.compared.add(event.start)
-        returned = returned_of(slot, event.method, result, self._recording.rows)
+        returned = returned_of(slot.form, event.method, result, self._recording.rows)
         form = self._recording.forms[event.level]
         recorded = self._comparable(event.returned, form, slot.form)
         self._note(
             *("forward", slot.level, event.start),
-            self._levels.returned_entries(slot, event.method, recorded),
-            self._levels.returned_entries(
-                slot, event.method, self._comparable(returned, slot.form, slot.form)
-            ),
+            self._entries(slot, event.method, recorded),
+            self._entries(slot, event.method, self._comparable(returned, slot.form, slot.form)),
         )
+
+    def _entries(
+        self, slot: Slot, method: Method, value: Any, *, is_given: bool = False
+    ) -> Entries:
+        """Return the numbers in a value by key, ``[R, ...]`` for R rows, without infos."""
+        if is_given:
+            return _rowed(slot.form, self._levels.given_entries(slot.level, value))
+        if slot.form.protocol == "vec_env" and method == "reset":
+            value = (value,)
+        if not isinstance(value, tuple) or not value:
+            return {}
+        return _rowed(slot.form, self._levels.returned_entries(slot.level, method, value))
 
     def _comparable(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
         """Return a value of the rows that both sides have, in the form of the target's level."""
@@ -629,6 +577,26 @@ class Replay:
         for key in dict.fromkeys((*one, *other)):
             values = one.get(key, empty), other.get(key, empty)
             self.values.setdefault((lane, level, key), []).append((number, *values))
+
+
+def _rowed(form: LevelForm, entries: Mapping[NestedKey, Any]) -> Entries:
+    """Return the numbers among some entries with a dim for the sub-envs."""
+    rowed: dict[NestedKey, Tensor] = {}
+    for key, value in entries.items():
+        if split_key(key)[0] == INFO:
+            continue
+        if isinstance(value, str):
+            # A text is compared by its characters.
+            value = torch.tensor(list(value.encode("utf-8")), dtype=torch.uint8)
+        if not isinstance(value, Tensor):
+            try:
+                value = torch.as_tensor(np.asarray(value))
+            except (TypeError, ValueError):
+                continue
+        if key == REWARD:
+            value = value.to(torch.float64)
+        rowed[key] = value if form.is_batch and value.ndim else value.unsqueeze(0)
+    return rowed
 
 
 def convert_batch(

@@ -22,21 +22,13 @@ from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import format_key
 from tdx.stacks.conversion import (
     ConvertedStack,
-    ConvertedStage,
     Counterpart,
     Entries,
     action_entries,
 )
-from tdx.stacks.gymnasium.converted import (
-    convert_wrappers,
-    root_key,
-    stack_error,
-    with_observation_key,
-)
-from tdx.stacks.gymnasium.counterparts import Place, find_statistics
+from tdx.stacks.counterparts import convert_stages, root_key
+from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error, with_observation_key
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
-from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
 from tdx.stacks.sb3.levels import VecLevel, sub_envs
 
 
@@ -51,72 +43,43 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
     """
     rows = [level for level in levels[1:] if level.in_rows]
     vec_levels = [level for level in levels if isinstance(level, VecLevel) and not level.in_rows]
-    if not levels[0].in_rows or levels[0].in_workers:
-        converted, place = _convert_workers(vec_levels[0].owner, levels[0], rows)
-        env = replace(converted.env, batching="parallel")
-    else:
-        converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
-        env = converted.env
-    stages = list(converted.stages)
-    for level in vec_levels:
-        info = level.info()
-        if level.inside is None:
-            result: Any = Counterpart(comment="num_envs of the env", observable=True)
-        else:
-            result = find_counterpart(level.owner, place, level.inside.observation_space)
-        place.key = getattr(result, "key", None) or _key_after(level, place.key)
-        stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
-    env = replace(env, num_envs=levels[0].num_envs)
-    return ConvertedStack(env, tuple(stages), converted.key)
-
-
-def level_at(levels: Sequence[Level], last: int) -> VecLevel:
-    """Return the level of a stage in this process; the VecEnv for the stages in its workers."""
-    local = [level for level in levels if isinstance(level, VecLevel)]
-    return next(level for level in local if level.index >= last)
-
-
-_MADE_AGAIN = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
-
-
-def _convert_workers(
-    core: Any, base: Level, wrappers: Sequence[Level]
-) -> tuple[ConvertedStack, Place]:
-    """Convert the env in worker processes, where only known wrappers are made again."""
-    if sub_envs(core):
+    if not levels[0].in_rows:
+        core = levels[0].owner
+        if sub_envs(core):
+            raise ArgumentError(
+                "the sub-envs have different wrappers",
+                hint="import each of them as an env of its own",
+            )
         raise ArgumentError(
-            "the sub-envs have different wrappers", hint="import each of them as an env of its own"
-        )
-    known = (*_MADE_AGAIN, "Monitor")
-    other = [level.name for level in wrappers if level.name not in known]
-    if other or not base.in_workers:
-        problem = f"has the wrapper {other[0]}" if other else "cannot be read"
-        raise ArgumentError(
-            f"the env in the processes of the {type(core).__name__} {problem}",
+            f"the sub-envs of {type(core).__name__} cannot be read",
             hint="use a DummyVecEnv of equal envs in the function; `batching: parallel` in the "
             "file runs them in processes",
         )
-    spec = replace(core.get_attr("spec", 0)[0], additional_wrappers=())
-    inside = list_row_levels(gymnasium.make(spec))
-    try:
-        converted, place = convert_wrappers(inside[0].owner, inside[1:])
-    finally:
-        inside[-1].owner.close()
-    results = {stage.name: stage.result for stage in converted.stages}
-    stages = []
-    for level in wrappers:
-        info = level.info()
-        result = results.get(level.name) or find_statistics(place, "episode")
-        if isinstance(result, Counterpart):
-            # The values are those of the whole worker, which the VecEnv returns.
-            result = replace(result, observable=False)
-        stages.append(ConvertedStage(info.index, info.name, info.call, result, converted.key))
-    return replace(converted, stages=tuple(stages)), place
+    converted, place = convert_wrappers(levels[0].owner, rows)
+    of_vec_env = Counterpart(comment="num_envs of the env", observable=True)
+    stages = convert_stages(
+        (
+            (level.info(), of_vec_env, None, level.observation_space)
+            if level.inside is None
+            else (
+                level.info(),
+                level.owner,
+                level.inside.observation_space,
+                level.observation_space,
+            )
+            for level in vec_levels
+        ),
+        place,
+    )
+    env = replace(converted.env, num_envs=levels[0].num_envs)
+    return ConvertedStack(env, (*converted.stages, *stages), converted.key)
 
 
-def _key_after(level: VecLevel, key: str | None) -> str | None:
-    found = root_key(level.observation_space)
-    return None if found is None else key or found
+def level_at(levels: Sequence[Level], last: int) -> VecLevel:
+    """Return the level of a stage."""
+    level = levels[last + 1]
+    assert isinstance(level, VecLevel)
+    return level
 
 
 class SteppedRows:
@@ -266,8 +229,10 @@ class VecEnvReference:
         # `terminated` and `truncated` of a VecEnv are exclusive, so only the first one is known.
         entries["terminated"] = _column(terminated, torch.bool)
         entries["done"] = _column(dones, torch.bool)
-        ended = [each.get("episode") for each in np.array(self._env.infos, object)[dones]]
-        episodes = {name: torch.tensor([each[name] for each in ended if each]) for name in "rl"}
+        ended = [info.get("episode") for info in np.array(self._env.infos, object)[dones]]
+        episodes = {
+            name: torch.tensor([episode[name] for episode in ended if episode]) for name in "rl"
+        }
         return entries, {"episode": episodes}
 
     def _entries(self, encoded: Any) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ Stable-Baselines3 is imported only where its objects exist, and so is this modul
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
@@ -15,9 +15,14 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
-from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, hidden_envs, list_wrappers
+from tdx.stacks.gymnasium.levels import (
+    MAX_LEVELS,
+    Level,
+    hidden_envs,
+    list_wrappers,
+    worker_sentence,
+)
 from tdx.stacks.gymnasium.levels import core_of as core_of_row
-from tdx.stacks.gymnasium.workers import Workers
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
 
@@ -70,25 +75,14 @@ class VecLevel(Level):
         )
 
 
-def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]:
+def list_levels(env: Any) -> tuple[VecLevel, ...]:
     """List the levels of a stack, the env inside first.
-
-    Args:
-        env: The outermost VecEnv.
-        in_workers: Levels in the worker processes of the VecEnv.
-    """
-    return (*in_workers, *list_vec_levels(env, len(in_workers) - 1))
-
-
-def list_vec_levels(env: Any, first_index: int = -1) -> tuple[VecLevel, ...]:
-    """List the levels of a stack that are in this process, the env inside first.
 
     The wrappers in the sub-envs of a ``DummyVecEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVecEnv``. Other VecEnvs are the env inside.
 
     Args:
         env: The outermost VecEnv.
-        first_index: Index of the stage of the first level; -1 for the env inside.
     """
     outer, core = list_vec_wrappers(env), core_of(env)
     levels: list[tuple[tuple[Any, ...], bool]] = []
@@ -100,7 +94,7 @@ def list_vec_levels(env: Any, first_index: int = -1) -> tuple[VecLevel, ...]:
     levels.append(((core,), False))
     levels += [((each,), False) for each in reversed(outer)]
     found: list[VecLevel] = []
-    for index, (owners, in_rows) in enumerate(levels, start=first_index):
+    for index, (owners, in_rows) in enumerate(levels, start=-1):
         is_wrapper = not in_rows and "venv" in attributes_of(owners[0])
         inside = found[-1] if is_wrapper else None
         found.append(VecLevel(index, owners, env.num_envs, in_rows, inside))
@@ -111,17 +105,6 @@ def core_of(env: Any) -> Any:
     """Return the VecEnv inside all wrappers."""
     outer = list_vec_wrappers(env)
     return attributes_of(outer[-1])["venv"] if outer else env
-
-
-def workers_of_vec_env(core: Any) -> Workers | None:
-    """Return the sub-envs of a ``SubprocVecEnv``; ``None`` for another VecEnv."""
-    from stable_baselines3.common.vec_env import SubprocVecEnv
-
-    if not isinstance(core, SubprocVecEnv):
-        return None
-    # A subclass that starts the processes itself may use another loop.
-    has_known_loop = type(core).__init__ is SubprocVecEnv.__init__
-    return Workers(core, core.env_method, lambda: core.remotes, supported=has_known_loop)
 
 
 def close_vec_env(env: Any) -> None:
@@ -136,22 +119,22 @@ def close_vec_env(env: Any) -> None:
     attributes = attributes_of(core)
     processes = attributes.get("processes", ())
     if processes and not attributes.get("closed") and _has_ended_worker(attributes):
-        for each in processes:
-            each.terminate()
-            each.join()
+        for process in processes:
+            process.terminate()
+            process.join()
         core.closed = True
     env.close()
 
 
 def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
     """Return True if a worker process of a VecEnv has ended, or its answer is missing."""
-    sentinels = [each.sentinel for each in attributes["processes"]]
+    sentinels = [process.sentinel for process in attributes["processes"]]
     if not attributes.get("waiting"):
         return bool(wait(sentinels, 0))
     # A worker ends some time after its connection. Without an error, all of them answer.
     end = time.monotonic() + _MAX_WAIT
     while not wait(sentinels, _INTERVAL):
-        if all(each.poll(0) for each in attributes["remotes"]):
+        if all(remote.poll(0) for remote in attributes["remotes"]):
             return bool(wait(sentinels, 10 * _INTERVAL))
         if time.monotonic() > end:
             return True
@@ -160,11 +143,11 @@ def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
 
 def list_vec_wrappers(env: Any) -> list[Any]:
     """List the wrappers around a VecEnv, outermost first."""
-    found: list[Any] = []
-    while "venv" in attributes_of(env) and len(found) < MAX_LEVELS:
-        found.append(env)
+    wrappers: list[Any] = []
+    while "venv" in attributes_of(env) and len(wrappers) < MAX_LEVELS:
+        wrappers.append(env)
         env = attributes_of(env)["venv"]
-    return found
+    return wrappers
 
 
 def sub_envs(core: Any) -> list[Any]:
@@ -172,24 +155,23 @@ def sub_envs(core: Any) -> list[Any]:
     envs = attributes_of(core).get("envs")
     if not isinstance(envs, list | tuple):
         return []
-    return list(envs) if all(isinstance(each, gymnasium.Env) for each in envs) else []
+    return list(envs) if all(isinstance(sub_env, gymnasium.Env) for sub_env in envs) else []
 
 
 def row_wrappers(core: Any) -> list[list[Any]] | None:
     """Return the wrappers of each sub-env; ``None`` if they differ or are not in this process."""
-    rows = [list_wrappers(each) for each in sub_envs(core)]
-    kinds = {tuple(type(each) for each in row) for row in rows}
+    rows = [list_wrappers(sub_env) for sub_env in sub_envs(core)]
+    kinds = {tuple(type(wrapper) for wrapper in row) for row in rows}
     return rows if len(kinds) == 1 else None
 
 
-def list_hidden(levels: tuple[Level, ...], workers: str | None) -> tuple[str, ...]:
+def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
     """Return the envs inside whose stages a stack does not show, each a sentence.
 
     Args:
         levels: Levels of a stack.
-        workers: Why the wrappers in worker processes are not stages. ``None``: they are.
     """
-    reason = workers or hidden_reason(levels)
+    reason = hidden_reason(levels)
     rows = hidden_envs([level for level in levels if level.in_rows])
     return rows if reason is None else (reason, *rows)
 
@@ -202,9 +184,9 @@ def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
     """
     notes: list[str] = []
     names = [
-        each.name
-        for each in levels
-        if not each.in_rows and each.observation_space != each.owner.observation_space
+        level.name
+        for level in levels
+        if not level.in_rows and level.observation_space != level.owner.observation_space
     ]
     if names:
         is_one = len(names) == 1
@@ -225,6 +207,8 @@ def hidden_reason(levels: tuple[Level, ...]) -> str | None:
     core = levels[0].owner
     if sub_envs(core):
         return "the sub-envs have different wrappers, which are not shown"
+    if "processes" in attributes_of(core):
+        return worker_sentence(core, "DummyVecEnv")
     return f"{type(core).__name__} does not show its sub-envs"
 
 
@@ -235,15 +219,15 @@ def arguments_of(owner: Any) -> dict[str, object]:
         owner: The VecEnv or wrapper.
     """
     attributes = attributes_of(owner)
-    found = constructor_arguments(owner, None)
+    arguments = constructor_arguments(owner, None)
     stacked = attributes.get("stacked_obs")
     if stacked is not None:
         inner = attributes_of(stacked)
-        found.pop("n_stack", None)
-        found |= {name: inner[name] for name in _FRAME_STACK if name in inner}
+        arguments.pop("n_stack", None)
+        arguments |= {name: inner[name] for name in _FRAME_STACK if name in inner}
     if "venv" not in attributes:
-        found["num_envs"] = attributes["num_envs"]
-    return found
+        arguments["num_envs"] = attributes["num_envs"]
+    return arguments
 
 
 def direction_of(owner: Any) -> Direction:
@@ -296,12 +280,12 @@ def _stacked(stacked: Any, inside: Space[Any], declared: Space[Any]) -> Space[An
     parts = attributes_of(stacked).get("sub_stacked_observations")
     if parts is not None and isinstance(inside, spaces.Dict) and isinstance(declared, spaces.Dict):
         return spaces.Dict(
-            {name: _stacked(each, inside[name], declared[name]) for name, each in parts.items()}
+            {name: _stacked(part, inside[name], declared[name]) for name, part in parts.items()}
         )
     if not isinstance(inside, spaces.Box) or parts is not None:
         return declared
     count, axis = stacked.n_stack, stacked.repeat_axis
-    low, high = (np.concatenate([each] * count, axis) for each in (inside.low, inside.high))
+    low, high = (np.concatenate([part] * count, axis) for part in (inside.low, inside.high))
     # The first frames of an episode are filled up with zeros.
     return spaces.Box(np.minimum(low, 0), np.maximum(high, 0), dtype=inside.dtype.type)
 
@@ -309,7 +293,7 @@ def _stacked(stacked: Any, inside: Space[Any], declared: Space[Any]) -> Space[An
 def _normalized(inside: Space[Any], clip: float, keys: Any, name: str | None = None) -> Space[Any]:
     if isinstance(inside, spaces.Dict):
         return spaces.Dict(
-            {part: _normalized(each, clip, keys, part) for part, each in inside.items()}
+            {part: _normalized(part_space, clip, keys, part) for part, part_space in inside.items()}
         )
     if not isinstance(inside, spaces.Box) or (keys is not None and name not in keys):
         return inside
@@ -321,13 +305,13 @@ def _inherited(declared: Space[Any], declared_inside: Space[Any], inside: Space[
     if declared == declared_inside:
         return inside
     parts = (declared, declared_inside, inside)
-    if not all(isinstance(each, spaces.Dict) for each in parts):
+    if not all(isinstance(space, spaces.Dict) for space in parts):
         return declared
-    mine, before, now = (dict(each.items()) for each in parts)  # type: ignore[attr-defined]
+    mine, before, now = (dict(space.items()) for space in parts)  # type: ignore[attr-defined]
     known = before.keys() & now.keys()
     return spaces.Dict(
         {
-            name: _inherited(each, before[name], now[name]) if name in known else each
-            for name, each in mine.items()
+            name: _inherited(space, before[name], now[name]) if name in known else space
+            for name, space in mine.items()
         }
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,27 +14,21 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from tdx.core.meter import Lane, Meter
 from tdx.envs import EnvBase, GymWrapper
 from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.foundation.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.measuring import LANES, measured_levels
-from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.gymnasium.snapshots import level_state as row_state
+from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sb3.levels import (
     arguments_of,
     close_vec_env,
-    core_of,
     list_hidden,
     list_levels,
     list_notes,
-    passes_actions_on,
-    vec_methods,
-    workers_of_vec_env,
 )
-from tdx.stacks.sb3.traces import DONE, VecCallRecorder, VecTraceBuilder
+from tdx.stacks.sb3.observed import DONE, VecEnvLevels
 from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:
@@ -188,9 +181,7 @@ class StableBaselines3Stack(LevelStack):
 
     kind = "stable-baselines3"
     done_keys = (DONE, *FLAGS)
-    recorder = VecCallRecorder
-    builder = VecTraceBuilder
-    vec_methods = staticmethod(vec_methods)
+    level_type = VecEnvLevels
 
     def __init__(self, target: Any) -> None:
         # `hasattr` of a VecEnv wrapper also searches the VecEnvs inside.
@@ -200,10 +191,7 @@ class StableBaselines3Stack(LevelStack):
                 f"the {type(target).__name__} has no env",
                 hint="pass env= to its constructor or load(), or call set_env(env)",
             )
-        workers = workers_of_vec_env(core_of(env))
-        super().__init__(
-            env, list_levels(env, () if workers is None else workers.levels()), workers
-        )
+        super().__init__(env, list_levels(env))
 
     @cached_property
     def notes(self) -> Sequence[str]:
@@ -213,7 +201,7 @@ class StableBaselines3Stack(LevelStack):
     @cached_property
     def hidden(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
-        return list_hidden(self.levels, None if self.workers is None else self.workers.reason)
+        return list_hidden(self.levels)
 
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""
@@ -223,12 +211,6 @@ class StableBaselines3Stack(LevelStack):
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
-    def copy_core(self, env_fns: list[Callable[[], Any]]) -> Any:
-        """Return a ``DummyVecEnv`` like the ``SubprocVecEnv`` of the stack."""
-        from stable_baselines3.common.vec_env import DummyVecEnv
-
-        return DummyVecEnv(env_fns)
-
     def driver(self, policy: Any = None) -> VecEnvDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
         return VecEnvDriver(self, policy)
@@ -236,12 +218,6 @@ class StableBaselines3Stack(LevelStack):
     def as_env(self) -> EnvBase:
         """See :class:`~tdx.stacks.Stack`; the VecEnv and its wrappers are part of the env."""
         return wrap_vec_env(self.target, self.levels[-1].observation_space, self.name)
-
-    @contextmanager
-    def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
-        with measured_levels(self.levels, self.name, meter, _lanes_of, self.workers):
-            yield
 
     def close(self) -> None:
         """See :class:`~tdx.stacks.Stack`."""
@@ -264,14 +240,6 @@ class StableBaselines3Stack(LevelStack):
         from tdx.stacks.sb3.converted import level_at, wrap_level
 
         return wrap_level(level_at(self.levels, last), key)
-
-
-def _lanes_of(level: Level, owner: Any) -> Mapping[str, Lane]:
-    """Return the measured methods: ``step_async`` only if it does more than pass actions on."""
-    if level.in_rows or "step" in vec_methods(owner):
-        return LANES
-    lanes: dict[str, Lane] = {"reset": "reset", "step_wait": "step"}
-    return lanes if passes_actions_on(owner) else {**lanes, "step_async": "inverse"}
 
 
 class VecEnvDriver(LevelDriver):

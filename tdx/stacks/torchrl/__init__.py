@@ -132,10 +132,10 @@ def require_torchrl() -> None:
         >>> require_torchrl()
     """
     try:
-        found = version("torchrl")
+        installed = version("torchrl")
     except PackageNotFoundError as error:
         raise MissingPackageError("TorchRL is not installed", hint=HINT) from error
-    if not found.startswith(f"{SUPPORTED}."):
+    if not installed.startswith(f"{SUPPORTED}."):
         raise MissingPackageError(
-            f"TorchRL {found} is not supported: tdx needs {SUPPORTED}", hint=HINT
+            f"TorchRL {installed} is not supported: tdx needs {SUPPORTED}", hint=HINT
         )

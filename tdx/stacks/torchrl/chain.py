@@ -16,8 +16,8 @@ from tdx.core import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.patches import Patches
 from tdx.specs import Composite
-from tdx.stacks.gymnasium.hooks import replaced_methods
 from tdx.stacks.torchrl.specs import convert_from_torchrl, convert_to_torchrl
 from tdx.transforms import Compose, Transform
 
@@ -157,8 +157,8 @@ class TorchRLStage(Transform):
         return torch.Size(self.original.transform_env_batch_size(batch_size))
 
     def transform_env_device(self, device: torch.device | None) -> torch.device | None:
-        found = self.original.transform_env_device(device) or device
-        return None if found is None else torch.device(found)
+        outer = self.original.transform_env_device(device) or device
+        return None if outer is None else torch.device(outer)
 
     # The original belongs to its own env.
 
@@ -200,8 +200,8 @@ def _new_stage(kind: Any) -> TorchRLStage:
 
 
 def _keys(original: Any, name: str) -> list[NestedKey]:
-    found = getattr(original, name, None)
-    return [] if found is None else [normalize_key(key) for key in found]
+    keys = getattr(original, name, None)
+    return [] if keys is None else [normalize_key(key) for key in keys]
 
 
 def _unlocked(spec: Any) -> Composite:
@@ -295,21 +295,23 @@ class TorchRLBase(EnvBase):
         return self.original.set_seed(seed, static_seed=static_seed)
 
     @contextmanager
-    def noting_threads(self, threads: set[int]) -> Iterator[None]:
+    def _noting_threads(self, threads: set[int]) -> Iterator[None]:
         """Note the threads that reset or step the env of TorchRL in a block.
 
         Args:
             threads: Receives their ids.
         """
 
-        def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             def noted(*args: Any, **kwargs: Any) -> Any:
                 threads.add(get_ident())
                 return original(*args, **kwargs)
 
             return noted
 
-        with replaced_methods([(self.original, wrap)], ("_reset", "_step")):
+        with Patches() as patches:
+            patches.hook(self.original, "_reset", wrap)
+            patches.hook(self.original, "_step", wrap)
             yield
 
     def _move(self, device: torch.device) -> None:
@@ -367,7 +369,7 @@ def _convert(env: Any, in_chain: bool, seed_options: SeedOptions | None) -> EnvB
         return TorchRLBase(env, in_chain, seed_options)
     originals = _flatten(env.transform)
     chain = ChainState(env, len(originals), is_outermost=not in_chain)
-    stages = [create_stage(each, chain, index) for index, each in enumerate(originals)]
+    stages = [create_stage(original, chain, index) for index, original in enumerate(originals)]
     base = _convert(env.base_env, bool(stages) or in_chain, seed_options)
     return TorchRLChain(base, Compose(*stages), env)
 
@@ -396,7 +398,7 @@ def _flatten(transform: Any) -> list[Any]:
     """Return a transform, or the transforms of a (nested) ``Compose``, in order."""
     if type(transform) is not rl.Compose:
         return [transform]
-    return [inner for each in transform for inner in _flatten(each)]
+    return [inner for stage in transform for inner in _flatten(stage)]
 
 
 def _check_resets(env: Any) -> None:

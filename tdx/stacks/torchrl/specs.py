@@ -95,7 +95,9 @@ def _convert_non_tensor(spec: Any, module: Any) -> Any:
 
 
 def _convert_choice(spec: Any, module: Any, kind: type, convert: Convert) -> Any:
-    choices = [each if not isinstance(each, kind) else convert(each) for each in spec._choices]
+    choices = [
+        choice if not isinstance(choice, kind) else convert(choice) for choice in spec._choices
+    ]
     return module.Choice(choices)
 
 

@@ -20,7 +20,8 @@ from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
-from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, Missing, RandomStream
+from tdx.stacks.conversion import ConvertedStack, Entries, Missing, RandomStream
+from tdx.stacks.counterparts import Place, convert_stages
 from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
@@ -28,7 +29,6 @@ from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl import from_torchrl
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
-from tdx.stacks.torchrl.counterparts import find_counterpart
 
 if TYPE_CHECKING:
     from tdx.stacks.replay import BaseCalls
@@ -52,9 +52,9 @@ def convert_chain(env: Any, infos: Sequence[StageInfo]) -> ConvertedStack:
         {'g': 9.0}
     """
     base, transforms = list_transforms(env)
-    stages = tuple(
-        ConvertedStage(info.index, info.name, info.call, find_counterpart(transform))
-        for info, transform in zip(infos, transforms, strict=True)
+    stages = convert_stages(
+        ((info, transform, None, None) for info, transform in zip(infos, transforms, strict=True)),
+        Place(),
     )
     config, missing = _name_env(base)
     return ConvertedStack(config, stages, None, missing)
@@ -111,7 +111,7 @@ def _name_gym_env(base: Any) -> EnvConfig:
     if base.from_pixels:
         levels = levels[:-1]  # the wrapper that renders
     converted = convert_levels(levels)
-    other = next((each for each in converted.stages if each.stages or each.is_missing), None)
+    other = next((stage for stage in converted.stages if stage.stages or stage.is_missing), None)
     if other is not None:
         raise ArgumentError(
             f"the env inside has the Gymnasium wrapper {other.name}",
@@ -151,7 +151,9 @@ def cut_chain(env: Any, count: int) -> Any:
     base, transforms = list_transforms(env)
     if count == len(transforms):
         return env
-    return rl.TransformedEnv(base, rl.Compose(*(each.clone() for each in transforms[:count])))
+    return rl.TransformedEnv(
+        base, rl.Compose(*(transform.clone() for transform in transforms[:count]))
+    )
 
 
 class TorchRLReference:
@@ -207,7 +209,7 @@ class TorchRLReference:
 
 def _entries(tensordict: Any, actions: Sequence[Any]) -> Entries:
     leaves = tensordict.exclude(*actions).items(True, True)
-    return {format_key(key): each.clone() for key, each in leaves if isinstance(each, Tensor)}
+    return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
 
 
 @contextmanager
@@ -315,11 +317,11 @@ class TorchRLStack(NativeStack):
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and the running statistics."""
-        states = {index: dict(_state(each)) for index, each in enumerate(self._originals())}
+        states = {index: dict(_state(original)) for index, original in enumerate(self._originals())}
         return {index: state for index, state in states.items() if state}
 
     def _originals(self) -> list[Any]:
-        return [getattr(each, "original", each) for each in chain_stages(self.target)]
+        return [getattr(stage, "original", stage) for stage in chain_stages(self.target)]
 
 
 def _check_open(env: Any) -> None:

@@ -13,7 +13,7 @@ from tdx.core.transforms.validation import check_number, check_range
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.specs.intervals import clip
+from tdx.specs.bounded import clip
 
 
 class ClipTransform(ScalarTransform):

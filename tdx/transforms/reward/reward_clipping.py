@@ -12,7 +12,7 @@ from tdx.core.transforms.spec_maps import clamped
 from tdx.core.transforms.validation import check_range
 from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.specs.intervals import clip
+from tdx.specs.bounded import clip
 
 
 class RewardClipping(ScalarTransform, RewardTransform):

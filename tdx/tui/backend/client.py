@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from tdx.foundation.processes import ExitReason
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import Activity
 from tdx.tui.backend.messages import (
@@ -169,7 +170,7 @@ class ProcessBackend:
 
     def __init__(
         self,
-        on_exit: Callable[[str, str, str], None] | None = None,
+        on_exit: Callable[[str, ExitReason, str], None] | None = None,
         on_event: Callable[[WorkerEvent], None] | None = None,
     ) -> None:
         self.on_exit = on_exit
@@ -354,7 +355,7 @@ class ProcessBackend:
         process = handle.process
         process.kill()
         self._forward_output(name, handle, last=True)
-        output, reason = process.output_tail(), process.exit_reason()
+        output, reason = process.output_tail(), process.exit_reason
         process.close()
         self._fail_all(handle, WorkerDiedError(_death_problem(reason), output))
         if self.on_exit is not None:
@@ -375,6 +376,8 @@ class ProcessBackend:
 _SUPERSEDED = Problem("TDX000", "superseded by a newer request")
 
 
-def _death_problem(reason: str) -> Problem:
-    message = f"the worker process ended: {reason}" if reason else "the worker process ended"
-    return Problem("TDX000", message, "it restarts when needed; F12 shows its output")
+def _death_problem(reason: ExitReason) -> Problem:
+    hint = "it restarts when needed; F12 shows its output"
+    if reason.hint is not None:
+        hint = f"{reason.hint}; {hint}"
+    return Problem("TDX000", f"the worker process {reason}", hint)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import IO, Any
 
-from tdx.foundation.processes import python_command
+from tdx.foundation.processes import ExitReason, ProgramChild
 from tdx.tui.backend.activity import ActivityRecord
 
 TAIL_BYTES = 64 * 1024
@@ -98,9 +94,10 @@ class Output:
 
 _BOOTSTRAP = """
 import json, sys
-sys.path[:] = json.loads(sys.argv[2])
+descriptor, path, shared = sys.argv[1:]
+sys.path[:] = json.loads(path)
 from tdx.tui.backend.worker import main
-main(int(sys.argv[1]), int(sys.argv[3]))
+main(int(descriptor), int(shared))
 """
 _QUIET_ENVIRONMENT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
@@ -109,15 +106,12 @@ _QUIET_ENVIRONMENT = {
 }
 """Silences start-up messages of libraries, which do not belong in the log."""
 _MAX_OUTPUT_TAIL = 4000
-_CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
 class WorkerProcess:
     """A worker process, from start to exit.
 
-    Its output goes to a file, since an env that prints would garble the screen. It has its own
-    process group, so that its child processes are killed with it, and it exits when the app is
-    gone.
+    Its output goes to a file, since an env that prints would garble the screen.
 
     Args:
         on_message: Called with each message, in a separate thread.
@@ -129,22 +123,16 @@ class WorkerProcess:
     """
 
     def __init__(self, on_message: Callable[[Any], None], on_exit: Callable[[], None]) -> None:
-        ours, theirs = socket.socketpair()
         self.output = Output()
-        with theirs, tempfile.TemporaryFile() as shared:
+        with tempfile.TemporaryFile() as shared:
             self.activity = ActivityRecord(shared.fileno())
-            descriptors = [theirs.fileno(), shared.fileno()]
-            arguments = [str(descriptors[0]), json.dumps(sys.path), str(descriptors[1])]
-            self._process = subprocess.Popen(
-                python_command("-c", _BOOTSTRAP, *arguments),
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=self.output.file,
-                stderr=self.output.file,
-                start_new_session=True,
-                env={**_QUIET_ENVIRONMENT, **os.environ, **_headless_environment()},
+            self._child = ProgramChild(
+                _BOOTSTRAP,
+                [json.dumps(sys.path), str(shared.fileno())],
+                output=self.output.file,
+                descriptors=[shared.fileno()],
+                environ={**_QUIET_ENVIRONMENT, **os.environ, **_headless_environment()},
             )
-        self._pipe = Connection(ours.detach())
         self._on_message, self._on_exit = on_message, on_exit
         self._listener = threading.Thread(target=self._listen, daemon=True)
 
@@ -155,18 +143,16 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         """Process id."""
-        return self._process.pid
+        return self._child.pid
 
     def send(self, message: object) -> None:
         """Send a message; do nothing if the process has exited."""
         with suppress(OSError):
-            self._pipe.send(message)
+            self._child.connection.send(message)
 
     def kill(self) -> None:
         """Kill the process and its child processes; ``on_message`` gets what it has sent."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._child.kill()
         if threading.current_thread() is not self._listener:
             self._listener.join(timeout=1)
 
@@ -174,21 +160,10 @@ class WorkerProcess:
         """Return the end of the output."""
         return self.output.tail(_MAX_OUTPUT_TAIL)
 
-    def exit_reason(self) -> str:
-        """Return why the process has exited.
-
-        Returns:
-            ``"exit code 3"``, ``"crashed (SIGSEGV)"`` or ``"killed (SIGKILL)"``; empty if it exited
-            normally.
-        """
-        code = self._process.returncode
-        if code is None or code >= 0:
-            return f"exit code {code}" if code else ""
-        try:
-            number = signal.Signals(-code)
-        except ValueError:
-            return f"signal {-code}"
-        return f"{'crashed' if number in _CRASH_SIGNALS else 'killed'} ({number.name})"
+    @property
+    def exit_reason(self) -> ExitReason:
+        """Why the process has ended."""
+        return self._child.exit_reason
 
     def close(self) -> None:
         """Kill the process and release its resources."""
@@ -198,9 +173,9 @@ class WorkerProcess:
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._on_message(self._pipe.recv())
+                self._on_message(self._child.connection.recv())
         self._on_exit()
-        self._pipe.close()
+        self._child.connection.close()
 
 
 def _headless_environment() -> dict[str, str]:

@@ -6,8 +6,6 @@ imported when their first request comes.
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import io
 import os
 import queue
@@ -21,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from tdx.foundation.errors import TdxError
+from tdx.foundation.processes import prepare_program
 from tdx.inspection.overview import Problem, find_user_line
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (
@@ -59,7 +58,7 @@ Handler = Callable[[Any, Job], Any]
 
 
 def _run_session(request: RunSession, job: Job) -> None:
-    from tdx.tui.live.rollouts import run_session
+    from tdx.tui.live.worker import run_session
 
     run_session(request, job)
 
@@ -137,9 +136,6 @@ def _unexpected_problem(error: BaseException) -> Problem:
     return Problem("TDX000", message, "F12 shows the traceback", origin=find_user_line(error))
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def main(descriptor: int, shared: int) -> None:
     """Answer requests until the other end of the pipe is closed.
 
@@ -147,16 +143,11 @@ def main(descriptor: int, shared: int) -> None:
         descriptor: File descriptor of this end of the pipe.
         shared: File descriptor of the memory for what this process is doing.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    # If a library crashes, print the Python traceback.
-    faulthandler.enable()
+    prepare_program(_NICE)
     # Show the output of an env in the log at once.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    _exit_with_parent()
-    os.nice(_NICE)
     activity = ActivityRecord(shared)
     os.close(shared)
     _Worker(Connection(descriptor), activity).run()
@@ -164,17 +155,6 @@ def main(descriptor: int, shared: int) -> None:
 
 _NICE = 2
 """Enough for the app to come first; a worker with more gets next to nothing on a busy machine."""
-
-
-def _exit_with_parent() -> None:
-    """Have the kernel kill this process when the app exits.
-
-    The listening thread does so too, but not while a stuck library holds the interpreter lock.
-    Works on Linux only.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _exit_group() -> NoReturn:

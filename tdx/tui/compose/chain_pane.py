@@ -15,7 +15,6 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tdx.pipeline.editing.stack_draft import WrapperStage
 from tdx.tui.chain_status import ENV, ChainRow, build_chain_rows, build_key_rows
 from tdx.tui.workspace import Workspace
 
@@ -343,7 +342,7 @@ class ChainPane(Vertical):
         """Update the key bar if other keys apply."""
         has_fix = self.workspace.find_fixable() is not None
         stage, inapplicable = self.workspace.stage, frozenset[str]()
-        if isinstance(stage, WrapperStage):
+        if stage is not None and stage.wrapper is not None:
             inapplicable = _EDITS | {"edit"}
         elif stage is None and self.workspace.stack is not None:
             inapplicable = _EDITS

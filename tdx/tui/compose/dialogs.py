@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import LeafSpec, domain_text, shape_text
 from tdx.inspection.overview import Problem
 from tdx.pipeline.conversions import to_command
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import list_presets
-from tdx.pipeline.editing.draft import Draft, IndexedDraft
 from tdx.pipeline.model import EnvConfig, Pipeline
+from tdx.specs.leaf import LeafSpec, domain_text, shape_text
 from tdx.tui.backend.client import RequestError, SupersededError
 from tdx.tui.backend.requests import EnvChoice, InspectChain, ListEnvs
 from tdx.tui.chain_status import NO_PIPELINE
@@ -105,9 +105,8 @@ class ComposeDialogs:
             self._screen.notify("no fix available", timeout=2)
             return
         fix = lint.finding.fix
-        target = IndexedDraft(self._workspace.draft, lint.excluded)
-        fix.apply(target)
-        self._workspace.edit(f"{lint.finding.code}: {fix.title}", target.draft)
+        draft = fix.apply(self._workspace.draft, lint.excluded)
+        self._workspace.edit(f"{lint.finding.code}: {fix.title}", draft)
         self._screen.notify(fix.title, timeout=3)
 
     def copy(self) -> None:
@@ -193,7 +192,7 @@ class ComposeDialogs:
             if self._workspace.allow_code and pipeline.env.code is not None:
                 text = f"{text} --allow-code"
         elif form == "yaml":
-            from tdx.pipeline.file.yaml_format import write_pipeline
+            from tdx.pipeline.file.pipeline_text import write_pipeline
 
             text = write_pipeline(pipeline)
         else:

@@ -13,10 +13,10 @@ from textual.widget import Widget
 from textual.widgets import Button, Checkbox, Input, Select, Static
 
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import INPUT_PARTS
 from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import FormField
 from tdx.pipeline.transform_info import strip_markup
+from tdx.specs.leaf import INPUT_PARTS
 from tdx.tui.chain_status import ChainStatus
 
 _SLIM = 38

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import SuspendNotSupported
 
 from tdx.foundation.keys import format_key
-from tdx.pipeline.editing.draft import DraftStage
-from tdx.pipeline.editing.stack_draft import WrapperStage
+from tdx.pipeline.draft import DraftStage
 from tdx.pipeline.values import CodeReference, StageConfig
 from tdx.tui.backend.client import RequestError
 from tdx.tui.backend.requests import FindUnstorable, MeasureNorm
@@ -75,7 +74,7 @@ def find_source(workspace: Workspace) -> SourceLine | str:
             return found
     env = workspace.draft.env
     name = "the env" if stage is None else stage.config.name
-    if isinstance(stage, WrapperStage):
+    if stage is not None and stage.wrapper is not None:
         found = _parse_location(stage.wrapper.location or "")
         return found or f"{name} has no Python source"
     code = env.code if stage is None and env is not None else stage and stage.config.code
@@ -205,7 +204,7 @@ class Repairs:
     def can_measure(self) -> bool:
         """True if a normalizer is selected whose statistics can be measured."""
         stage = self._workspace.stage
-        if stage is None or isinstance(stage, WrapperStage):
+        if stage is None or stage.wrapper is not None:
             return False
         return stage.config.name in NORMS and stage.enabled
 

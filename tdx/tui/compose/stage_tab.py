@@ -27,8 +27,8 @@ from tdx.pipeline.editing.forms import (
     set_argument,
     set_env_field,
 )
-from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper, WrapperStage
 from tdx.pipeline.grammar import format_stage
+from tdx.pipeline.stack_facts import StackFacts, Wrapper
 from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
@@ -252,7 +252,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
     def _wrapper(self) -> Wrapper | None:
         """The selected wrapper. ``None``: a stage that can be edited, the env or the output."""
         stage = self.workspace.stage
-        return stage.wrapper if isinstance(stage, WrapperStage) else None
+        return None if stage is None else stage.wrapper
 
     def _keys(self, field: FormField) -> tuple[str, ...]:
         stage = self.workspace.stage

@@ -126,9 +126,9 @@ one reference step."""
             self._finish(None, Content.styled(f"✕ {problem.message}{hint}", "$text-error"))
             return
         mode = " · as an evaluation" if self._is_evaluation else ""
-        style = "bold $success" if found.is_same else "bold $error"
-        aside = (f"  {found.steps} reference steps{mode}", "dim")
-        self._finish(found, Content.assemble((heading(found), style), aside))
+        style = "bold $success" if found.report.same else "bold $error"
+        aside = (f"  {found.report.steps} reference steps{mode}", "dim")
+        self._finish(found, Content.assemble((heading(found.report), style), aside))
 
     def _show_progress(self) -> None:
         seconds = time.monotonic() - self._started

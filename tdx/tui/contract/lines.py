@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from tdx.compare.report import ContractReport, Difference
 from tdx.tui.contract.messages import (
     Comparison,
-    DifferenceText,
     KeyValues,
     Records,
     StageComparison,
@@ -119,7 +119,7 @@ def _fit(text: str, width: int) -> str:
 def list_lines(comparison: Comparison) -> list[Line]:
     """Return the lines of a comparison: each stage, then its keys."""
     lines: list[Line] = []
-    first = comparison.first
+    first = comparison.report.first
     found = False
     for stage in comparison.stages:
         is_here = not found and first is not None and first in stage.differences
@@ -137,27 +137,22 @@ def start_line(comparison: Comparison) -> int:
         key = lines[place].key
         if key is None:
             break
-        if key.differs and comparison.first is not None:
+        if key.differs and comparison.report.first is not None:
             return place
     return at
 
 
-def heading(comparison: Comparison) -> str:
+def heading(report: ContractReport) -> str:
     """Return the result in one line."""
-    if comparison.first is None and not comparison.is_enough:
-        return f"? not comparable: {comparison.coverage}"
-    if comparison.first is None:
-        return f"= same: {comparison.coverage}"
-    causes = comparison.causes
-    follows = len(comparison.differences) - causes
+    if report.verdict != "different":
+        sign = "=" if report.same else "?"
+        return f"{sign} {report.verdict}: {report.coverage}"
+    causes, follows = len(report.causes), len(report.follows)
     text = f"≠ {causes} difference{'' if causes == 1 else 's'}"
     if not follows:
         return text
-    return f"{text}, {follows} follow{'s' if follows == 1 else ''} from {_it(comparison)}"
-
-
-def _it(comparison: Comparison) -> str:
-    return "it" if comparison.causes == 1 else "them"
+    them = "it" if causes == 1 else "them"
+    return f"{text}, {follows} follow{'s' if follows == 1 else ''} from {them}"
 
 
 def details(comparison: Comparison, line: Line, step: int, width: int) -> Content:
@@ -177,14 +172,18 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
         parts += _unlisted_lines(comparison, line.stage)
         parts += _stage_lines(line.stage, width)
         if line.stage.a is not None and line.stage.a.index < 0:
-            parts += [Content.styled(f"· {note}", "dim") for note in comparison.notes]
+            parts += [Content.styled(f"· {note}", "dim") for note in _notes(comparison.report)]
     return Content("\n").join(parts)
+
+
+def _notes(report: ContractReport) -> list[str]:
+    return [*(f"excluded: {stage}" for stage in report.excluded), *report.notes]
 
 
 def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
     """Yield the causes at a stage, else what follows from earlier ones."""
-    stage, key = line.stage, line.key
-    found = [each for each in stage.differences if each.is_cause]
+    stage, key, report = line.stage, line.key, comparison.report
+    found = [each for each in stage.differences if each in report.causes]
     if not found:
         of_key = [each for each in stage.differences if key is not None and each.key == key.key]
         found = of_key or list(stage.differences)
@@ -193,17 +192,17 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
     elif not found:
         yield Content(_STATUS_TEXTS[stage.status])
     for each in found:
-        yield from _difference_lines(each, each == comparison.first)
-    if found and comparison.first is not None and not found[0].is_cause:
-        yield Content.styled(f"follows from {comparison.first.place}", "dim")
+        yield from _difference_lines(each, report)
+    if found and report.first is not None and found[0] not in report.causes:
+        yield Content.styled(f"follows from {report.first.place}", "dim")
 
 
 def _follow_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Content]:
     """Yield what follows from the causes, at a stage with one."""
-    follows = [each for each in comparison.differences if not each.is_cause]
-    if follows and any(each.is_cause for each in stage.differences):
+    causes, follows = comparison.report.causes, comparison.report.follows
+    if follows and any(difference in causes for difference in stage.differences):
         yield Content("")
-        what = "the difference" if comparison.causes == 1 else "the differences"
+        what = "the difference" if len(causes) == 1 else "the differences"
         yield Content.styled(f"follows from {what}", "bold")
         sentences = dict.fromkeys(each.sentence for each in follows)
         yield from (Content.assemble(("↳ ", "$warning"), each) for each in sentences)
@@ -214,7 +213,7 @@ def _unlisted_lines(comparison: Comparison, stage: StageComparison) -> Iterator[
     sides = [each for each in _both(stage) if each is not None]
     names = dict.fromkeys(name for each in sides for name in each.unlisted)
     if names:
-        compared = " and ".join(comparison.parts)
+        compared = " and ".join(comparison.report.compare)
         text = f"writes {', '.join(names)}, not compared: the contract compares {compared}"
         yield Content.styled(text, "dim")
 
@@ -226,9 +225,10 @@ _STATUS_TEXTS = {
 }
 
 
-def _difference_lines(each: DifferenceText, is_first: bool) -> Iterator[Content]:
-    sign = FIRST if is_first else "≠" if each.is_cause else "↳"
-    style = "bold $error" if each.is_cause else "$warning"
+def _difference_lines(each: Difference, report: ContractReport) -> Iterator[Content]:
+    is_first, is_cause = each == report.first, each in report.causes
+    sign = FIRST if is_first else "≠" if is_cause else "↳"
+    style = "bold $error" if is_cause else "$warning"
     where = "first difference  " if is_first else ""
     yield Content.assemble((f"{sign} {where}{each.code} {each.kind}", style))
     has_size = each.size is None or "up to" in each.message

@@ -4,46 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from tdx.compare.report import ContractReport, Difference, RowStatus
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Request
 
 WORKER = "contract"
 MAX_ELEMENTS = 64
 """Elements of a key whose values are shown."""
-Status = Literal["same", "differs", "follows", "not compared"]
-
-
-@dataclass(frozen=True, slots=True)
-class DifferenceText:
-    """A difference in words.
-
-    Args:
-        code: Code of its kind.
-        kind: What differs.
-        place: Stage.
-        key: Key that differs first. ``None``: no value differs.
-        message: The difference.
-        size: Largest absolute difference of the key. ``None``: unknown.
-        hint: How to correct it. ``None``: unknown.
-        is_cause: False if it follows from an earlier difference.
-    """
-
-    code: str
-    kind: str
-    place: str
-    key: str | None
-    message: str
-    size: float | None = None
-    hint: str | None = None
-    is_cause: bool = True
-
-    @property
-    def sentence(self) -> str:
-        """Stage, key and difference on one line."""
-        key = "" if self.key is None else f", key {self.key!r}"
-        return f"{self.place}{key}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +100,8 @@ class StageComparison:
 
     a: StageText | None
     b: StageText | None
-    status: Status
-    differences: tuple[DifferenceText, ...] = ()
+    status: RowStatus
+    differences: tuple[Difference, ...] = ()
     keys: tuple[KeyValues, ...] = ()
     is_random: bool = False
 
@@ -143,41 +111,12 @@ class Comparison:
     """A contract and a target side by side.
 
     Args:
-        reference: Name of the contract or of the first target.
-        target: Name of the target.
-        steps: Number of reference steps.
-        differences: Causes, the first one first, and then what follows from them.
+        report: Their comparison.
         stages: The env and the stages.
-        parts: Parts of the values that are compared, such as ``observation``.
-        notes: What is excluded, or differs without an effect.
-        coverage: How much of the contract was compared, in words.
-        is_enough: False if that is too little for an answer.
     """
 
-    reference: str
-    target: str
-    steps: int
-    differences: tuple[DifferenceText, ...]
+    report: ContractReport
     stages: tuple[StageComparison, ...]
-    parts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    coverage: str = ""
-    is_enough: bool = True
-
-    @property
-    def is_same(self) -> bool:
-        """True if enough was compared, and nothing differs."""
-        return self.first is None and self.is_enough
-
-    @property
-    def first(self) -> DifferenceText | None:
-        """The first difference."""
-        return self.differences[0] if self.differences else None
-
-    @property
-    def causes(self) -> int:
-        """Number of differences with a cause of their own."""
-        return sum(each.is_cause for each in self.differences)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.contracts import ContractReport, Difference, freeze, load_contract, save_contract
-from tdx.contracts.check import compare_target
-from tdx.contracts.model import Contract, Segment, StageRecord
-from tdx.contracts.side_by_side import KeyRow, StageRow, side_by_side
+from tdx.compare.model import Contract, Segment, StageRecord
+from tdx.compare.report import ContractReport, KeyRow, StageRow
+from tdx.compare.values import Values, differing_elements, format_number
+from tdx.contracts import check_contract, freeze, load_contract, save_contract
 from tdx.contracts.storage import check_target, is_contract
-from tdx.contracts.values import Values, differing_elements, format_number
 from tdx.foundation.errors import ArgumentError, StorageError, TdxError
 from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
@@ -27,7 +26,6 @@ from tdx.tui.contract.messages import (
     MAX_ELEMENTS,
     CompareContract,
     Comparison,
-    DifferenceText,
     FreezeContract,
     KeyValues,
     Records,
@@ -48,7 +46,7 @@ def compare_contract(request: CompareContract, job: Job) -> Comparison:
         raise ArgumentError(f"{request.reference}: {error.message}", hint=error.hint) from error
     stack = build_stack(request.pipeline, request.allow_code)
     try:
-        report, target = compare_target(
+        report = check_contract(
             stack,
             contract,
             request.pipeline.env.id,
@@ -57,7 +55,7 @@ def compare_contract(request: CompareContract, job: Job) -> Comparison:
         )
     finally:
         stack.close()
-    described: Comparison = _escape(_describe(contract, target, report))
+    described: Comparison = _escape(_describe(contract.inputs, report))
     return described
 
 
@@ -112,37 +110,24 @@ def _escape(value: Any) -> Any:
     return value
 
 
-def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Comparison:
-    differences = (
-        *(_describe_difference(each, True) for each in report.causes),
-        *(_describe_difference(each, False) for each in report.follows),
+def _describe(inputs: Sequence[Segment], report: ContractReport) -> Comparison:
+    padded = _find_padded(report.rows)
+    inside_a, inside_b = (
+        {stage.index + 1: stage for stage in stages if stage is not None}
+        for stages in ([row.a for row in report.rows], [row.b for row in report.rows])
     )
-    rows = side_by_side(a, b, report)
-    padded = _find_padded(rows)
-    return Comparison(
-        report.reference,
-        report.target,
-        report.steps,
-        differences,
-        tuple(_describe_row(row, a, b, report, padded) for row in rows),
-        tuple(a.compare),
-        (*(f"excluded: {each}" for each in report.excluded), *report.notes),
-        str(report.coverage),
-        report.coverage.is_enough,
+    stages = tuple(
+        StageComparison(
+            _describe_stage(row.a, inside_a, report.compare, row),
+            _describe_stage(row.b, inside_b, report.compare, row),
+            row.status,
+            row.differences,
+            tuple(_describe_key(key, inputs, padded) for key in row.keys),
+            any(stage is not None and stage.random == "excluded" for stage in (row.a, row.b)),
+        )
+        for row in report.rows
     )
-
-
-def _describe_difference(each: Difference, is_cause: bool) -> DifferenceText:
-    return DifferenceText(
-        each.code,
-        each.kind,
-        each.place,
-        each.key,
-        each.message,
-        each.size,
-        each.hint,
-        is_cause,
-    )
+    return Comparison(replace(report, rows=()), stages)
 
 
 def _find_padded(rows: Sequence[StageRow]) -> str:
@@ -161,27 +146,15 @@ def _has_other_shape(key: KeyRow) -> bool:
     return key.a is not None and key.b is not None and key.a.shape != key.b.shape
 
 
-def _describe_row(
-    row: StageRow, a: Contract, b: Contract | None, report: ContractReport, padded: str
-) -> StageComparison:
-    found = (_describe_difference(each, each in report.causes) for each in row.differences)
-    is_paired = row.a is not None and row.b is not None
-    return StageComparison(
-        _describe_stage(row.a, a, a.compare, is_paired),
-        _describe_stage(row.b, b, a.compare, is_paired),
-        row.status,
-        tuple(found),
-        tuple(_describe_key(each, a.inputs, padded) for each in row.keys),
-        any(each is not None and each.random == "excluded" for each in (row.a, row.b)),
-    )
-
-
 def _describe_stage(
-    stage: StageRecord | None, side: Contract | None, compared: Sequence[str], is_paired: bool
+    stage: StageRecord | None,
+    inside: Mapping[int, StageRecord],
+    compared: Sequence[str],
+    row: StageRow,
 ) -> StageText | None:
-    if stage is None or side is None:
+    if stage is None:
         return None
-    before = set() if stage.index < 0 else set(side.stage(stage.index - 1).specs)
+    before = set() if stage.index < 0 else set(inside[stage.index].specs)
     written = {name.partition(" ")[2] for name in stage.writes}
     changed = {
         each.key
@@ -189,6 +162,7 @@ def _describe_stage(
         if stage.index >= 0 and (each.key in written or each not in before)
     }
     own = {each.key for each in stage.specs if each.part in compared}
+    is_paired = row.a is not None and row.b is not None
     listed = own | changed if is_paired or stage.index < 0 else changed
     return StageText(
         stage.index,

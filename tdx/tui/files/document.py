@@ -18,8 +18,8 @@ from textual.timer import Timer
 from tdx.foundation.errors import TdxError, summarize_error
 from tdx.foundation.files import write_atomically
 from tdx.foundation.settings import state_path
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import Document
-from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, TextScreen
 

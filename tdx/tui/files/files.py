@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
+from tdx.foundation.container import UnsyncedError
 from tdx.foundation.errors import TdxError
-from tdx.foundation.files import UnsyncedError
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
-from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.files.document import Autosave, CurrentDocument, DiskWatch

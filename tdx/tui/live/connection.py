@@ -1,4 +1,4 @@
-"""Connection of the Live tab to its worker, and the history that outlives it."""
+"""App side of the Live tab: starts sessions, sends commands, receives views and keeps them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,34 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from textual.timer import Timer
 from textual.widget import Widget
 
 from tdx.inspection.live.views import ImageView, TraceView
 from tdx.inspection.overview import Problem
+from tdx.pipeline.draft import Draft
+from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.activity import Activity
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
+from tdx.tui.backend.messages import with_app_hint
 from tdx.tui.live.messages import (
+    RATES,
     Command,
     CommandEnvelope,
     CompareWith,
+    FocusEnv,
     LateTrace,
     LiveState,
+    Pause,
+    Reset,
+    Run,
     RunSession,
+    SessionInfo,
+    SetActionSource,
+    SetPanes,
+    SetRate,
     ShowTrace,
 )
 from tdx.tui.live.panes import LivePanes
@@ -31,112 +44,12 @@ WORKER = "live"
 ANSWER_TIMEOUT = 1.0
 """Seconds after which an answer is overdue."""
 MAX_CACHED_TRACES = 150
-
-
-class LiveConnection:
-    """Runs one session at a time, each as a request without an end.
-
-    Args:
-        workspace: State of the app.
-        on_push: Called with topic and value of each message from the session.
-        on_end: Called with a problem and its details when a session fails.
-    """
-
-    def __init__(
-        self,
-        workspace: Workspace,
-        on_push: Callable[[str, Any], None],
-        on_end: Callable[[Problem, str], None],
-    ) -> None:
-        self._workspace = workspace
-        self._on_push, self._on_end = on_push, on_end
-        self._ticket: Ticket[None] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._last_command = 0
-        self._waiting_since: float | None = None
-        self._last_message_time = 0.0
-        self._state: LiveState | None = None
-        self._read_activity: Callable[[], Activity | None] = lambda: None
-
-    @property
-    def is_open(self) -> bool:
-        """True if there is a session, or one is starting."""
-        return self._ticket is not None
-
-    @property
-    def is_responsive(self) -> bool:
-        """True if there is a session and no answer is overdue."""
-        return self.is_open and self.overdue() < ANSWER_TIMEOUT
-
-    def start(self, request: RunSession) -> None:
-        """Start a session and end the previous one."""
-        self.end()
-        now = time.monotonic()
-        self._state, self._waiting_since, self._last_message_time = None, now, now
-        ticket = self._workspace.backend.ask(
-            request,
-            worker=WORKER,
-            slot=WORKER,
-            on_push=lambda topic, value: self._receive(ticket, topic, value),
-        )
-        self._ticket, self._read_activity = ticket, ticket.read_activity
-        self._task = asyncio.get_running_loop().create_task(self._wait(ticket))
-
-    def send(self, command: Command) -> None:
-        """Send a command; do nothing if no session is open."""
-        if self._ticket is not None:
-            self._last_command += 1
-            if self._waiting_since is None:
-                self._waiting_since = time.monotonic()
-            envelope = CommandEnvelope(self._last_command, command)
-            self._workspace.backend.send(self._ticket, envelope)
-
-    def end(self) -> None:
-        """End the session after its current step."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            self._workspace.backend.cancel(ticket)
-
-    def kill(self) -> None:
-        """Kill the worker at once; what it has sent arrives before."""
-        self._workspace.backend.restart(WORKER)
-        self._ticket = None
-
-    def activity(self) -> Activity | None:
-        """Return the call that the worker is in, or was in when it died."""
-        return self._read_activity()
-
-    def overdue(self) -> float:
-        """Return for how many seconds an answer has been overdue; 0 if none is."""
-        if self._ticket is None:
-            return 0.0
-        state, now = self._state, time.monotonic()
-        if self._waiting_since is not None:
-            return now - self._waiting_since
-        if state is None or state.status == "paused":
-            return 0.0
-        pause = 1 / state.rate if state.rate else 0.0
-        return max(0.0, now - self._last_message_time - pause)
-
-    def _receive(self, ticket: Ticket[None], topic: str, value: Any) -> None:
-        if ticket is not self._ticket:
-            return
-        self._last_message_time = time.monotonic()
-        if isinstance(value, LiveState):
-            self._state = value
-            if value.last_command >= self._last_command:
-                self._waiting_since = None
-        self._on_push(topic, value)
-
-    async def _wait(self, ticket: Ticket[None]) -> None:
-        try:
-            await ticket
-        except SupersededError:
-            return
-        except RequestError as error:
-            if ticket is self._ticket:
-                self._ticket = None
-                self._on_end(error.problem, error.details)
+_RESTART_DELAY = 0.4
+"""Seconds without an edit after which the session restarts."""
+_DEFAULT_RATE = 20
+_OVERDUE_INTERVAL = 0.5
+_RESTART_HINT = "press Space or r to restart"
+_HISTORY_HINT = f"← → browse the history · {_RESTART_HINT}"
 
 
 class TraceCache:
@@ -191,10 +104,10 @@ class TraceCache:
         if not self._views:
             return None
         if index < start:
-            before = (each for each in self._views if each <= index)
+            before = (number for number in self._views if number <= index)
             at = max(before, default=min(self._views))
         else:
-            after = (each for each in self._views if each >= index)
+            after = (number for number in self._views if number >= index)
             at = min(after, default=max(self._views))
         return self._views[at], self._images.get(at, ())
 
@@ -202,38 +115,405 @@ class TraceCache:
 Target = Literal["trace", "episode", "problem", "difference", "first", "latest"]
 
 
-class BrowsedSession(Protocol):
-    """What choosing a trace needs of a session."""
-
-    state: LiveState | None
-    connection: LiveConnection
-
-    def show_message(self, text: str) -> None:
-        """Show a message."""
-
-
-class HistoryBrowser:
-    """Chooses the trace that is shown, also after the worker is gone.
+class LiveConnection:
+    """Runs one session at a time, each as a request without an end; its history outlives it.
 
     Args:
-        session: The session.
-        owner: Shows notices.
-        panes: Show traces of the cache.
+        owner: Provides timers and tells whether the tab is visible.
+        workspace: State of the app.
+        panes: Show what the worker sends.
+        on_layout: Called when other panes may have room now, and when a setting has changed.
 
     Attributes:
+        state: State of the session. ``None``: it has not sent any yet.
+        info: Facts about the session that do not change.
+        rate: Steps per second. ``None``: as many as possible.
+        action_source: Where actions come from.
+        stop_condition: Condition that ends a run. ``None``: no condition.
         cache: Traces that were displayed last.
         requested: Trace that was requested and is not shown yet.
     """
 
-    def __init__(self, session: BrowsedSession, owner: Widget, panes: LivePanes) -> None:
-        self._session, self._owner, self._panes = session, owner, panes
+    def __init__(
+        self, owner: Widget, workspace: Workspace, panes: LivePanes, on_layout: Callable[[], None]
+    ) -> None:
+        self._owner, self._workspace = owner, workspace
+        self._panes, self._on_layout = panes, on_layout
+        self.state: LiveState | None = None
+        self.info: SessionInfo | None = None
+        self.rate: float | None = _DEFAULT_RATE
+        self.action_source = "random"
+        self.stop_condition: str | None = None
         self.cache = TraceCache()
         self.requested: int | None = None
+        self._draft: Draft | None = None
+        self._pipeline: Pipeline | None = None
+        self._has_failed = False
+        self._views = SetPanes()
+        self._message = ""
+        self._repeats = False
+        self._restart_timer: Timer | None = None
+        self._is_watching = False
+        self._ticket: Ticket[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._read_activity: Callable[[], Activity | None] = lambda: None
+        self._last_command = 0
+        self._waiting_since: float | None = None
+        self._last_message_time = 0.0
 
-    def clear(self) -> None:
-        """Forget all traces, because a session starts."""
+    @property
+    def num_envs(self) -> int:
+        """Number of envs in the batch."""
+        return 1 if self.info is None else self.info.num_envs
+
+    @property
+    def is_running(self) -> bool:
+        """True if the env is stepped continuously."""
+        return self.state is not None and self.state.status == "running"
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is a session, or one is starting."""
+        return self._ticket is not None
+
+    def overdue(self) -> float:
+        """Return for how many seconds an answer has been overdue; 0 if none is."""
+        if self._ticket is None:
+            return 0.0
+        state, now = self.state, time.monotonic()
+        if self._waiting_since is not None:
+            return now - self._waiting_since
+        if state is None or state.status == "paused":
+            return 0.0
+        pause = 1 / state.rate if state.rate else 0.0
+        return max(0.0, now - self._last_message_time - pause)
+
+    # Lifecycle
+
+    def start(
+        self, *, is_running: bool = False, repeat: bool = False, until: int | None = None
+    ) -> None:
+        """Start a session with the chain of the draft.
+
+        Args:
+            is_running: Step continuously from the start.
+            repeat: Repeat the resets and actions of the session before it.
+            until: Trace of that session to stop at. ``None``: its end.
+        """
+        draft = self._workspace.draft
+        if draft.env is None:
+            self.show_message("choose an env first: press e")
+            return
+        self._draft, self._pipeline = draft, draft.pipeline()
+        self._has_failed = False
+        self._report(None)
+        self.state = None
         self.requested = None
         self.cache.clear()
+        self._watch()
+        self._panes.header.show_message("starting worker …")
+        settings = (self._workspace.allow_code, is_running, self.rate, self.action_source)
+        self._repeats = False
+        self._open(RunSession(self._pipeline, *settings, draft.positions, repeat, until))
+        self.send_if_open(self._views)
+
+    def _open(self, request: RunSession) -> None:
+        self.end()
+        self._waiting_since = self._last_message_time = time.monotonic()
+        ticket = self._workspace.backend.ask(
+            request,
+            worker=WORKER,
+            slot=WORKER,
+            on_push=lambda topic, value: self._receive(ticket, topic, value),
+        )
+        self._ticket, self._read_activity = ticket, ticket.read_activity
+        self._task = asyncio.get_running_loop().create_task(self._wait(ticket))
+
+    async def _wait(self, ticket: Ticket[None]) -> None:
+        try:
+            await ticket
+        except SupersededError:
+            return
+        except RequestError as error:
+            if ticket is self._ticket:
+                self._ticket = None
+                self._handle_end(error.problem, error.details)
+
+    def end(self) -> None:
+        """End the session after its current step."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._workspace.backend.cancel(ticket)
+
+    def _kill_worker(self) -> None:
+        """Kill the worker at once; what it has sent arrives before."""
+        self._workspace.backend.restart(WORKER)
+        self._ticket = None
+
+    def _watch(self) -> None:
+        """Watch the worker and the chain, from the first session on."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._owner.set_interval(_OVERDUE_INTERVAL, self.show_overdue)
+            self._workspace.edited.subscribe(self._owner, self.restart_after_edit)
+            self._workspace.code_reloaded.subscribe(self._owner, self._restart_with_new_code)
+
+    def start_if_new(self) -> None:
+        """Start the first session, if there is an env and no session has failed."""
+        is_new = self.state is None and not self._has_failed
+        if is_new and not self.is_open and self._workspace.draft.env is not None:
+            self.start(repeat=self._repeats)
+
+    def branch(self) -> None:
+        """Start a session that repeats this one up to the shown trace."""
+        state = self.state
+        if state is None or not state.steps or not self.is_open:
+            self.show_message("nothing to branch from: make a step first")
+        else:
+            self.start(repeat=True, until=self._current(state))
+
+    def restart_after_edit(self, draft: Draft) -> None:
+        """Restart when the chain has changed and no further edit follows for a moment."""
+        is_same = draft.env is not None and draft.pipeline() == self._pipeline
+        if is_same:
+            return
+        self._report(None)
+        is_running = self.is_running
+        if self._restart_timer is not None:
+            self._restart_timer.stop()
+        self._restart_timer = self._owner.set_timer(
+            _RESTART_DELAY, lambda: self._restart(is_running)
+        )
+
+    def _restart_with_new_code(self, draft: Draft) -> None:
+        self._kill_worker()
+        self._restart(self.is_running, "restarted with the new code")
+
+    def kill(self) -> None:
+        """Kill the worker; the traces in the cache remain."""
+        self._kill_worker()
+        state = self.state
+        if state is None:
+            activity = self._read_activity()
+            where = "" if activity is None else f" in {activity.text}"
+            self._panes.header.show_message(f"worker killed{where} · {_RESTART_HINT}")
+        else:
+            where = self._mark_ended(state)
+            self._panes.header.show_message(f"worker killed{where} · {_HISTORY_HINT}")
+        self._on_layout()
+
+    def show_overdue(self) -> None:
+        """Show which call takes long, or for how long the worker has not answered."""
+        overdue, activity = self.overdue(), self._read_activity()
+        if not self.is_open or not self._owner.is_on_screen:
+            return
+        if activity is not None and activity.seconds > ANSWER_TIMEOUT:
+            what = f"{activity.text}: {activity.seconds:.0f} s"
+        elif overdue > ANSWER_TIMEOUT:
+            what = "starting worker" if self.state is None else "no answer from the worker"
+            what = f"{what}: {overdue:.0f} s"
+        else:
+            return
+        browse = " · ← → browse the history" if len(self.cache) > 1 else ""
+        self._panes.header.show_message(f"{what} · Ctrl+K kills the worker{browse}")
+
+    def _restart(self, is_running: bool, message: str = "restarted after an edit") -> None:
+        self.end()
+        self.state, self._has_failed = None, False
+        self._message = message
+        self._repeats = True
+        if self._owner.is_on_screen or not self._workspace.status.problems:
+            self.start(is_running=is_running, repeat=True)
+
+    def _handle_end(self, problem: Problem, details: str) -> None:
+        """Show why a session could not start, or why its worker died."""
+        self._has_failed = True
+        positions = () if self._draft is None else self._draft.positions
+        stage = problem.where.stage
+        if stage is not None and stage < len(positions):
+            problem = replace(problem, where=replace(problem.where, stage=positions[stage]))
+        problem = with_app_hint(replace(problem, details=problem.details or details))
+        self._report(problem)
+        state = self.state
+        if state is not None:
+            message = f"{problem.message}{self._mark_ended(state)}"
+            hint = f"{_HISTORY_HINT} · F12 shows the output"
+            problem = replace(problem, message=message, hint=hint)
+        self._panes.header.show_problem(problem)
+        self._on_layout()
+
+    def _mark_ended(self, state: LiveState) -> str:
+        """Keep the last state of a session whose worker is gone; return the call it was in."""
+        self.state = replace(state, status="ended", follows_latest=False)
+        self.requested = None
+        self._panes.timeline.show(self.state)
+        activity = self._read_activity()
+        if activity is None:
+            return ""
+        lost = activity.steps - state.steps
+        suffix = f"; the values of {lost:,} completed steps are lost" if lost > 0 else ""
+        return f" in {activity.text}{suffix}"
+
+    def _report(self, problem: Problem | None) -> None:
+        """Report a problem to the rest of the app. ``None``: the session has no problem."""
+        if problem is None or self._draft is None:
+            self._workspace.report("live", {})
+            return
+        # The wrappers of another library are known after the first inspection.
+        draft = self._draft if self._workspace.stack is None else self._workspace.draft
+        place, stages = problem.where.stage, draft.stages
+        number = None if place is None or place >= len(stages) else stages[place].number
+        self._workspace.report("live", {number: problem})
+
+    # Messages from the worker
+
+    def _receive(self, ticket: Ticket[None], topic: str, value: Any) -> None:
+        if ticket is not self._ticket:
+            return
+        self._last_message_time = time.monotonic()
+        if not self._owner.is_mounted:
+            return
+        if topic == "state":
+            self._receive_state(value)
+        elif topic == "info":
+            self.info = value
+            self._panes.manual.set_fields(value.fields)
+            if self.action_source == "manual":
+                self.send_action_source()
+            self._on_layout()
+        elif topic == "trace":
+            self.cache.add(value)
+            self._panes.show_trace(value)
+        elif topic == "images":
+            self.cache.add_images(value)
+            if self._panes.show_images(value):
+                self._on_layout()
+        elif isinstance(value, LateTrace):
+            self.cache.add_late(value)
+        elif topic == "cells":
+            self._panes.show_env_cells(value, None if self.state is None else self.state.row)
+        elif topic == "episodes":
+            self._panes.episodes.show_episodes(value, is_batched=self.num_envs > 1)
+        else:
+            self._panes.plots.show(value)
+
+    def _receive_state(self, state: LiveState) -> None:
+        was_running, self.state = self.is_running, state
+        if state.last_command >= self._last_command:
+            self._waiting_since = None
+        if state.shown == self.requested or state.follows_latest:
+            self.requested = None
+        self._panes.show_state(state, self.num_envs)
+        self.show_header()
+        self._report(state.problem)
+        if state.problem is not None:
+            self._panes.header.show_problem(state.problem)
+        else:
+            self._panes.header.show_message(state.message or self._message)
+        if self.is_running and not was_running:
+            self._message = ""
+
+    def show_header(self) -> None:
+        """Update the header."""
+        self._panes.header.show_settings(
+            is_running=self.is_running,
+            stop_condition=self.stop_condition,
+            rate=self.rate,
+            action_source=self.action_source,
+        )
+        self._panes.show_header(self.state, self.info)
+
+    def show_message(self, text: str) -> None:
+        """Show a message until a run starts or the worker sends another one."""
+        self._message = text
+        self._panes.header.show_message(text)
+
+    # Commands to the worker
+
+    def send(self, command: Command) -> None:
+        """Send a command; start a session first if none is open."""
+        if not self.is_open:
+            self.start()
+        self.send_if_open(command)
+
+    def send_if_open(self, command: Command) -> None:
+        """Send a command; do nothing if no session is open."""
+        if self._ticket is not None:
+            self._last_command += 1
+            if self._waiting_since is None:
+                self._waiting_since = time.monotonic()
+            envelope = CommandEnvelope(self._last_command, command)
+            self._workspace.backend.send(self._ticket, envelope)
+
+    def toggle_run(self) -> None:
+        """Pause if running, else run until the stop condition holds."""
+        if self.is_running and self.is_open:
+            self.send_if_open(Pause())
+        else:
+            self.run(until=self.stop_condition)
+
+    def run(self, steps: int | None = None, until: str | None = None) -> None:
+        """Step the env.
+
+        Args:
+            steps: Number of steps. ``None``: unlimited.
+            until: Condition that ends the run. ``None``: no condition.
+        """
+        self.requested = None
+        self.send(Run(steps, until))
+        if self.state is None and self.is_open:
+            self._panes.header.show_message("starting worker … · the run is queued")
+
+    def reset(self) -> None:
+        """Reset the env; start a session if none is open."""
+        self.requested = None
+        if self.is_open:
+            self.send_if_open(Reset())
+        else:
+            self.start()
+
+    def run_until(self, condition: str | None) -> None:
+        """Set the stop condition and run. ``None``: remove the condition, do not run."""
+        self.stop_condition = condition
+        self._on_layout()
+        if condition is not None:
+            self.send(Run(until=condition))
+
+    def change_rate(self, by: int) -> None:
+        """Use the next larger or smaller rate."""
+        at = RATES.index(self.rate) if self.rate in RATES else RATES.index(_DEFAULT_RATE)
+        self.rate = RATES[max(0, min(at + by, len(RATES) - 1))]
+        self.send_if_open(SetRate(self.rate))
+        self._on_layout()
+
+    def set_action_source(self, source: str) -> None:
+        """Take actions from another source from now on."""
+        self.action_source = source
+        self.send_action_source()
+        self._on_layout()
+
+    def send_action_source(self) -> None:
+        """Send the action source, and the action if it is set by hand."""
+        numbers = self._panes.manual.action if self.action_source == "manual" else ()
+        self.send_if_open(SetActionSource(self.action_source, numbers))
+
+    def focus_env(self, by: int) -> None:
+        """Focus the next env of a batch; before the first one comes the whole batch."""
+        if self.state is None or self.num_envs == 1:
+            return
+        row = -1 if self.state.row is None else self.state.row
+        to = (row + 1 + by) % (self.num_envs + 1) - 1
+        # The next key may come before the worker's answer.
+        self.state = replace(self.state, row=None if to < 0 else to)
+        self.send_if_open(FocusEnv(self.state.row))
+
+    def set_views(self, views: SetPanes) -> None:
+        """Tell the worker what the panes have room for, if that has changed."""
+        if views != self._views:
+            self._views = views
+            self.send_if_open(views)
+
+    # History
 
     def browse(self, target: Target, by: int = 1) -> None:
         """Show another trace.
@@ -243,11 +523,11 @@ class HistoryBrowser:
                 ``difference`` to the earlier rollout (the next), ``first`` or ``latest``.
             by: Number of traces; for episodes only the sign counts.
         """
-        state = self._session.state
+        state = self.state
         if state is None:
             return
         if target == "trace":
-            self.show_trace(self.current(state) + by)
+            self.show_trace(self._current(state) + by)
         elif target == "episode":
             self._show_episode(state, by)
         elif target == "problem":
@@ -260,59 +540,59 @@ class HistoryBrowser:
 
     def show_trace(self, index: int | None) -> None:
         """Show a trace. ``None``: follow the latest one."""
-        state = self._session.state
+        state = self.state
         if state is None:
             return
         if index is not None:
             index = max(state.first, min(index, state.last))
-        if not self._session.connection.is_responsive:
+        if not self.is_open or self.overdue() >= ANSWER_TIMEOUT:
             self._show_cached_trace(state, state.last if index is None else index)
             return
         is_latest = index is None or (index >= state.last and state.status == "paused")
         self.requested = index
-        self._session.connection.send(ShowTrace(None if is_latest else index))
+        self.send_if_open(ShowTrace(None if is_latest else index))
 
     def _show_episode(self, state: LiveState, by: int) -> None:
         """Show the start of an earlier or later episode."""
-        now, starts = self.current(state), state.episode_starts
+        now, starts = self._current(state), state.episode_starts
         if by < 0:
-            self.show_trace(max((each for each in starts if each < now), default=state.first))
+            self.show_trace(max((start for start in starts if start < now), default=state.first))
         else:
-            self.show_trace(min((each for each in starts if each > now), default=None))
+            self.show_trace(min((start for start in starts if start > now), default=None))
 
     def _show_next(self, state: LiveState, traces: Sequence[int], otherwise: str) -> None:
         """Show the next of some traces; start over after the last one."""
         if not traces:
             self._owner.notify(otherwise, timeout=2)
         else:
-            after: Sequence[int] = [each for each in traces if each > self.current(state)]
-            self.show_trace(after[0] if after else traces[0])
+            later = (trace for trace in traces if trace > self._current(state))
+            self.show_trace(next(later, traces[0]))
 
     def toggle_earlier(self) -> None:
         """Compare with the earlier rollout, or with the previous trace."""
-        state = self._session.state
+        state = self.state
         if state is None or state.differences is None:
             self._owner.notify("no earlier rollout: edit the chain, or branch with B", timeout=3)
             return
         is_earlier = not state.is_earlier
-        self._session.connection.send(CompareWith(is_earlier=is_earlier))
+        self.send_if_open(CompareWith(is_earlier=is_earlier))
         what = "earlier rollout" if is_earlier else "previous trace"
-        self._session.show_message(f"comparing with the {what}")
+        self.show_message(f"comparing with the {what}")
 
     def mark_for_comparison(self) -> None:
         """Compare with the shown trace; if it is marked already, with the previous trace."""
-        state = self._session.state
-        if state is not None and self._session.connection.is_open:
-            shown = self.current(state)
+        state = self.state
+        if state is not None and self.is_open:
+            shown = self._current(state)
             mark = None if state.reference == shown else shown
-            self._session.connection.send(CompareWith(mark))
-            self._session.show_message(
+            self.send_if_open(CompareWith(mark))
+            self.show_message(
                 "comparing with the previous trace"
                 if mark is None
                 else f"comparing with trace {mark}"
             )
 
-    def current(self, state: LiveState) -> int:
+    def _current(self, state: LiveState) -> int:
         return state.shown if self.requested is None else self.requested
 
     def _show_cached_trace(self, state: LiveState, index: int) -> None:
@@ -321,7 +601,7 @@ class HistoryBrowser:
         if cached is not None:
             view, images = cached
             self.requested = None
-            self._session.state = state = replace(state, shown=view.index, follows_latest=False)
+            self.state = state = replace(state, shown=view.index, follows_latest=False)
             self._panes.show_trace(view)
             self._panes.images.show(images)
             self._panes.timeline.show(state)

@@ -1,8 +1,7 @@
-"""Images in the graphics protocol of the terminal, or in half-cells, two pixels per cell."""
+"""Images in half-cells: each cell of the terminal shows two pixels."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,23 +9,14 @@ from functools import lru_cache
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Region
 from textual.message import Message
-from textual.timer import Timer
 
 from tdx.inspection.live.views import ImageView
-from tdx.tui.compositor import Graphic, GraphicWidget
 from tdx.tui.live.line_widgets import RowWidget, truncate
-from tdx.tui.terminal_graphics import Graphics, delete_kitty, encode_kitty, encode_sixel
 
 _GAP = 2
 _MIN_IMAGE_WIDTH = 12
 """Minimum width of an image with its title."""
-_SECONDS_PER_IMAGE = 1 / 12
-"""Minimum time between two images in a graphics protocol."""
-_MAX_PIXELS = 640
-"""Maximum width and height of an image in a graphics protocol before the terminal scales it."""
-_FIRST_ID = 7_464_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +78,7 @@ ImageRow = tuple[str | tuple[Cell, ...], ...]
 """Parts of a line: a text, or cells of an image."""
 
 
-class ImagePane(RowWidget[ImageRow], GraphicWidget, can_focus=True):
+class ImagePane(RowWidget[ImageRow], can_focus=True):
     """Draws images side by side: the env's image, and one for each stage that changes it."""
 
     HELP = """## Images
@@ -108,46 +98,21 @@ stage is selected, only the images before and after it."""
         self.border_title = "images"
         self.images: tuple[ImageView, ...] = ()
         self.stage: int | None = None
-        self._is_graphic = False
-        self._placed: list[tuple[Region, ImageView]] = []
-        self._drawn_at = 0.0
-        self._timer: Timer | None = None
 
     def on_resize(self) -> None:
         super().on_resize()
         self.post_message(self.Resized())
 
     def show(self, images: Sequence[ImageView]) -> None:
-        """Replace the images; at most a dozen times a second in a graphics protocol."""
-        if images == self.images:
-            return
-        self.images = tuple(images)
-        if not self._is_graphic:
+        """Replace the images."""
+        if images != self.images:
+            self.images = tuple(images)
             self.invalidate()
-        elif self._timer is None:
-            wait = self._drawn_at + _SECONDS_PER_IMAGE - time.monotonic()
-            if wait > 0:
-                self._timer = self.set_timer(wait, self._show_latest)
-            else:
-                self._show_latest()
-
-    def _show_latest(self) -> None:
-        """Draw changed titles, and the images that have changed."""
-        self._timer, self._drawn_at = None, time.monotonic()
-        before = self._placed
-        self.invalidate()
-        if [region for region, _ in before] != [region for region, _ in self._placed]:
-            self.refresh()
-            return
-        pairs = zip(before, self._placed, strict=True)
-        changed = [Region(new.x, new.y, 1, 1) for (_, old), (new, image) in pairs if old != image]
-        if changed:
-            self.refresh(*changed)
 
     def set_stage(self, stage: int | None) -> None:
         """Show only the images before and after a stage, if it writes one."""
         self.stage = stage
-        self._show_latest()
+        self.invalidate()
 
     def row_parts(self, row: ImageRow) -> Sequence[Segment]:
         parts: list[Segment] = []
@@ -166,35 +131,7 @@ stage is selected, only the images before and after it."""
         if placed:
             width = max(each.width for each in placed)
             height = max(each.height for each in placed)
-        graphics = self._terminal_graphics()
-        if graphics is None:
-            return width, 2 * height
-        # Not the state at this moment: a dialog is closed without another request.
-        cell = graphics.cell_size()
-        return min(width * cell[0], _MAX_PIXELS), min(height * cell[1], _MAX_PIXELS)
-
-    def _terminal_graphics(self) -> Graphics | None:
-        graphics = getattr(self.app, "graphics", None)
-        return graphics if isinstance(graphics, Graphics) else None
-
-    def set_graphics_mode(self, is_on: bool) -> bool:
-        is_on = is_on and self._terminal_graphics() is not None
-        if is_on == self._is_graphic:
-            return False
-        self._is_graphic, self._rows = is_on, None
-        return True
-
-    def graphics(self, changed: Sequence[Region]) -> tuple[set[int], list[Graphic]]:
-        terminal = self._terminal_graphics()
-        if terminal is None:
-            return set(), []
-        self.line_key(0)  # places the images
-        drawn = [
-            _graphic(terminal, _FIRST_ID + number, region, image)
-            for number, (region, image) in enumerate(self._placed)
-            if any(each.overlaps(region) for each in changed)
-        ]
-        return {_FIRST_ID + number for number in range(len(self._placed))}, drawn
+        return width, 2 * height
 
     def _images_to_draw(self) -> Sequence[ImageView]:
         """Return all images, or those before and after the selected stage."""
@@ -206,7 +143,6 @@ stage is selected, only the images before and after it."""
         return [*earlier[-1:], *(self.images[n] for n in after)]
 
     def all_rows(self) -> Iterator[ImageRow]:
-        self._placed = []
         if self.size.height < 2:
             return
         shown = self._images_to_draw()
@@ -214,39 +150,15 @@ stage is selected, only the images before and after it."""
             yield ("no key contains an image",)
             yield ("set from_pixels of the env to render images",)
             return
-        number = y = 0
+        number = 0
         for line in place_images(shown, *self.size):
             yield tuple(
-                _padded(_image_title(each, number + n), each) for n, each in enumerate(line)
+                _padded(_image_title(placed, number + n), placed) for n, placed in enumerate(line)
             )
             number += len(line)
             if _title_height(line) > 1:
-                yield tuple(_padded(_frame_labels(each), each) for each in line)
-            y += _title_height(line)
-            if self._is_graphic:
-                yield from self._place_graphics(line, y)
-            else:
-                yield from _half_cell_rows(line)
-            y += max(each.height for each in line)
-
-    def _place_graphics(self, line: Sequence[PlacedImage], y: int) -> Iterator[ImageRow]:
-        """Record where the images of a line are drawn; yield blank rows."""
-        x = 0
-        for each in line:
-            self._placed.append((Region(x, y, each.width, each.height), each.image))
-            x += each.room + _GAP
-        for _ in range(max(each.height for each in line)):
-            yield (" " * x,)
-
-
-def _graphic(terminal: Graphics, number: int, region: Region, image: ImageView) -> Graphic:
-    size = image.width, image.height
-    if terminal.protocol == "kitty":
-        data = encode_kitty(image.rgb, size, region.size, number)
-        return Graphic(number, region, data, delete_kitty(number))
-    width, height = terminal.cell_size()
-    target = region.width * width, max(6, region.height * height // 6 * 6)
-    return Graphic(number, region, encode_sixel(image.rgb, size, target), "")
+                yield tuple(_padded(_frame_labels(placed), placed) for placed in line)
+            yield from _half_cell_rows(line)
 
 
 def _half_cell_rows(line: Sequence[PlacedImage]) -> Iterator[ImageRow]:

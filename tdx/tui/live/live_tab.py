@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from tdx.tui.chain_status import ChainStatus
 from tdx.tui.files.path_screen import suggest_name
-from tdx.tui.live.connection import Target
+from tdx.tui.live.connection import LiveConnection, Target
 from tdx.tui.live.history import EnvStrip, Timeline
 from tdx.tui.live.images import ImagePane
 from tdx.tui.live.line_widgets import LineList
@@ -22,7 +22,6 @@ from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
 from tdx.tui.live.panes import PANES, TITLES, ActionLabel, LivePanes, Pane
 from tdx.tui.live.plots import PlotPane
-from tdx.tui.live.session import SessionController
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
@@ -199,8 +198,8 @@ LIVE_BINDINGS = (
 class LiveTab(SearchableTab):
     """Steps the env of the workspace in a worker and shows its history.
 
-    The actions of the keys are one line each: :attr:`session` controls the worker and the history,
-    :attr:`panes` show what it sends.
+    The actions of the keys are one line each: :attr:`connection` controls the worker and the
+    history, :attr:`panes` show what it sends.
 
     Args:
         workspace: State of the app.
@@ -221,7 +220,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace, id="live-tab")
         self.panes = LivePanes()
-        self.session = SessionController(self, workspace, self.panes, self.lay_out)
+        self.connection = LiveConnection(self, workspace, self.panes, self.lay_out)
 
     def compose(self) -> ComposeResult:
         panes = self.panes
@@ -249,17 +248,17 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def _start_early(self, status: ChainStatus) -> None:
         """Start the worker as soon as the env works, before the tab is opened."""
         if status.phase == "ready" and not status.problems:
-            self.session.start_if_new()
+            self.connection.start_if_new()
 
     def update(self) -> None:
         """Show the selected stage."""
         self.panes.select_stage(None if self.workspace.stage is None else self.workspace.place)
 
     def on_unmount(self) -> None:
-        self.session.connection.end()
+        self.connection.end()
 
     def on_show(self) -> None:
-        self.session.start_if_new()
+        self.connection.start_if_new()
         self.call_after_refresh(self._send_views)
 
     def on_hide(self) -> None:
@@ -276,10 +275,10 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         """Display the panes that have room."""
         if not self.is_mounted:
             return
-        session = self.session
-        is_manual = session.action_source == "manual"
-        self.panes.arrange(self, is_manual=is_manual, num_envs=session.num_envs)
-        session.show_header()
+        connection = self.connection
+        is_manual = connection.action_source == "manual"
+        self.panes.arrange(self, is_manual=is_manual, num_envs=connection.num_envs)
+        connection.show_header()
         self.call_after_refresh(self._send_views)
 
     def show_pane(self, pane: Pane) -> None:
@@ -291,9 +290,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     @on(ImagePane.Resized)
     def _send_views(self) -> None:
         """Tell the worker what there is room for, so that it sends no more."""
-        num_envs = self.session.num_envs
+        num_envs = self.connection.num_envs
         views = self.panes.required_views(num_envs) if self.is_on_screen else SetPanes()
-        self.session.set_views(views)
+        self.connection.set_views(views)
 
     def _toggle_plot(self, name: str) -> None:
         self.panes.toggle_plot(name)
@@ -302,61 +301,62 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def _set_action_source(self, source: str) -> None:
         if source == "manual":
             self.show_pane("manual")
-        self.session.set_action_source(source)
+        self.connection.set_action_source(source)
 
     # ------------------------------------------------------------------ actions: stepping
 
     def action_run(self) -> None:
-        self.session.toggle_run()
+        self.connection.toggle_run()
 
     def action_steps(self, count: int | None = None) -> None:
         """Make a number of steps. ``None``: ask for it; the stop condition applies."""
         if count is not None:
-            self.session.run(count)
+            self.connection.run(count)
             return
-        until = self.session.stop_condition
-        ask_steps(self.app, lambda count: self.session.run(count, until))
+        until = self.connection.stop_condition
+        ask_steps(self.app, lambda count: self.connection.run(count, until))
 
     def action_reset(self) -> None:
-        self.session.reset()
+        self.connection.reset()
 
     def action_until(self) -> None:
-        ask_stop_condition(self.app, self.session.stop_condition, self.session.run_until)
+        ask_stop_condition(self.app, self.connection.stop_condition, self.connection.run_until)
 
     def action_rate(self, by: int) -> None:
-        self.session.change_rate(by)
+        self.connection.change_rate(by)
 
     def action_source(self) -> None:
-        ask_action_source(self.app, self.session.action_source, self._set_action_source)
+        ask_action_source(self.app, self.connection.action_source, self._set_action_source)
 
     def action_env(self, by: int) -> None:
-        self.session.focus_env(by)
+        self.connection.focus_env(by)
 
     def action_kill(self) -> None:
-        self.session.kill()
+        self.connection.kill()
 
     def action_dump(self) -> None:
-        session = self.session
-        is_empty = session.state is None or not session.state.steps
-        if session.info is None or is_empty or not session.connection.is_open:
-            session.show_message("nothing to dump: make a step first")
+        connection = self.connection
+        is_empty = connection.state is None or not connection.state.steps
+        if connection.info is None or is_empty or not connection.is_open:
+            connection.show_message("nothing to dump: make a step first")
             return
-        ask_dump_folder(self.app, session.info.env, lambda path: session.send(DumpSteps(path)))
+        env = connection.info.env
+        ask_dump_folder(self.app, env, lambda path: connection.send(DumpSteps(path)))
 
     # ------------------------------------------------------------------ actions: history
 
     def action_browse(self, target: Target, by: int = 1) -> None:
-        self.session.history.browse(target, by)
+        self.connection.browse(target, by)
 
     def action_mark(self) -> None:
-        self.session.history.mark_for_comparison()
+        self.connection.mark_for_comparison()
 
     def action_branch(self) -> None:
         """Repeat the rollout up to the shown trace, so that other actions can follow."""
-        self.session.branch()
+        self.connection.branch()
 
     def action_earlier(self) -> None:
-        self.session.history.toggle_earlier()
+        self.connection.toggle_earlier()
 
     # ------------------------------------------------------------------ actions: panes
 
@@ -371,7 +371,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.show_pane(pane or PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
 
     def action_plot(self) -> None:
-        state = self.session.state
+        state = self.connection.state
         if state is None or not state.plot_names:
             self.notify("there are no values to plot yet: press s to step", timeout=2)
             return
@@ -394,18 +394,18 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     @on(PlotPane.Picked)
     def _show_picked_trace(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
         event.stop()
-        self.session.history.show_trace(event.index)
+        self.connection.show_trace(event.index)
 
     @on(EnvStrip.Picked)
     def _focus_picked_env(self, event: EnvStrip.Picked) -> None:
         event.stop()
-        self.session.connection.send(FocusEnv(event.row))
+        self.connection.send_if_open(FocusEnv(event.row))
 
     @on(ManualActionPane.Changed)
     def _send_manual_action(self, event: ManualActionPane.Changed) -> None:
         event.stop()
-        if self.session.action_source == "manual":
-            self.session.send_action_source()
+        if self.connection.action_source == "manual":
+            self.connection.send_action_source()
         else:
             self._set_action_source("manual")
 
@@ -416,6 +416,6 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         if event.lines is panes.episodes:
             episode = panes.episodes.at(event.at)
             if episode is not None:
-                self.session.history.show_trace(episode.first)
+                self.connection.show_trace(episode.first)
         elif event.lines is panes.values and panes.values.key is not None:
             self._toggle_plot(panes.values.key)

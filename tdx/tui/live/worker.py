@@ -1,15 +1,23 @@
-"""Worker side of the Live tab: steps an env on command and pushes views of its history."""
+"""Worker side of the Live tab: steps an env on command and pushes views of its history.
+
+:func:`run_session` answers a request. :class:`Rollouts` keeps the latest two sessions, each with a
+:class:`LivePlayer`. :class:`StepWatch` reports while a call takes long.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from tdx.core.chain import chain_stages
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, Where
@@ -20,9 +28,9 @@ from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import ImageView, PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
-from tdx.stacks.building import load_policy
+from tdx.stacks.building import build_stack, load_policy
 from tdx.tui.backend.activity import ActivityRecord
-from tdx.tui.backend.messages import with_app_hint
+from tdx.tui.backend.messages import Job, with_app_hint
 from tdx.tui.live.messages import (
     Command,
     CommandEnvelope,
@@ -41,7 +49,6 @@ from tdx.tui.live.messages import (
     SetRate,
     ShowTrace,
 )
-from tdx.tui.live.step_watch import StepWatch
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -61,6 +68,7 @@ IDLE_SECONDS = 0.02
 MAX_LATE_TRACES = 100
 """Maximum number of traces that are pushed while a call takes long."""
 _MAX_MARKS = 400
+_WATCH_INTERVAL = 0.1
 Push = Callable[[str, Any], None]
 
 
@@ -477,3 +485,182 @@ class LivePlayer:
         if not self.is_running or len(times) < 2 or times[-1] == times[0]:
             return 0.0
         return (len(times) - 1) / (times[-1] - times[0])
+
+
+class StepWatch:
+    """Probe of a tracer that keeps the app up to date while a hook does not return.
+
+    A worker that is killed takes its history with it, so the completed steps are sent before. The
+    thread that sends them reads the history during a hook only: then nothing else changes it, and
+    the hook cannot return before the thread has finished.
+
+    Args:
+        player: Steps the env.
+        activity: Where to record the running hook.
+    """
+
+    def __init__(self, player: LivePlayer, activity: ActivityRecord) -> None:
+        self._player, self._activity = player, activity
+        self._lock = threading.Lock()
+        self._is_inside = False
+        self._calls = 0
+
+    def before(self, place: Place, direction: Direction, hook: Hook) -> None:
+        """Record that a hook begins."""
+        player = self._player
+        self._activity.begin(player.describe_call(place, direction, hook), player.steps)
+        self._calls += 1
+        self._is_inside = True
+
+    def after(self, place: Place, direction: Direction, hook: Hook) -> None:
+        """Record that a hook has returned."""
+        with self._lock:
+            self._is_inside = False
+        self._activity.end()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Push completed steps in a thread, during a block."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._run, args=(done,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _run(self, done: threading.Event) -> None:
+        seen = 0
+        while not done.wait(_WATCH_INTERVAL):
+            # A hook that was running at the last look already takes long.
+            if self._calls == seen:
+                while self._push(seen) and not done.is_set():
+                    pass
+            seen = self._calls
+
+    def _push(self, call: int) -> bool:
+        with self._lock:
+            return self._is_inside and self._calls == call and self._player.push_completed()
+
+
+OpenEnv = Callable[[RunSession, int, ExitStack], "EnvBase | StackEnv"]
+_KEPT = 2
+
+
+def run_session(request: RunSession, job: Job) -> None:
+    """Step an env until the request is cancelled."""
+    job.activity.begin(f"building {request.pipeline.env.id}", 0)
+    player = job.get_cached("rollouts", lambda: Rollouts(activity=job.activity)).open(
+        request, job.push
+    )
+    job.activity.end()
+    tracer = player.session.tracer
+    attached = tracer.attached() if isinstance(tracer, LiveStackTracer) else nullcontext()
+    with attached, player.watch.running():
+        while not job.is_cancelled:
+            wait = player.run_once(job.receive())
+            if wait > 0:
+                job.wait(wait)
+
+
+def open_env(request: RunSession, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
+    """Build and seed the env with its chain.
+
+    Args:
+        request: What to build.
+        seed: Seed of the env and of the global generators, if the pipeline has none.
+        closing: Closes the env.
+    """
+    stack = build_stack(request.pipeline, request.allow_code)
+    closing.callback(stack.close)
+    env = stack.chain_env
+    own_seed = request.pipeline.env.seed
+    if env is None:
+        closing.enter_context(stack.seeded(seed if own_seed is None else own_seed))
+        return StackEnv(stack)
+    if own_seed is None:  # a chain of tdx is seeded when it is built
+        env.set_seed(seed)
+    torch.manual_seed(seed)
+    return env
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A session with its env.
+
+    Args:
+        request: What it was opened with.
+        seed: Seed of the env.
+        player: Steps the env.
+        closing: Closes the env.
+    """
+
+    request: RunSession
+    seed: int
+    player: LivePlayer
+    closing: ExitStack
+
+
+class Rollouts:
+    """The current session and the one before it.
+
+    A session of an edited chain can repeat the current one. Undoing the edit continues the one
+    before it where it was left.
+
+    Args:
+        open_env: Builds an env.
+        clock: Returns nanoseconds.
+        activity: Where sessions record the running call. ``None``: nobody reads it.
+    """
+
+    def __init__(
+        self,
+        open_env: OpenEnv = open_env,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        activity: ActivityRecord | None = None,
+    ) -> None:
+        self._open_env, self._clock, self._activity = open_env, clock, activity
+        self._kept: list[Rollout] = []
+
+    def open(self, request: RunSession, push: Push) -> LivePlayer:
+        """Continue or start a session.
+
+        Raises:
+            TdxError: The env or the chain cannot be built; the kept sessions remain.
+        """
+        undone = next((kept for kept in self._kept if _is_same(kept.request, request)), None)
+        if request.repeat and request.until is None and undone is not None:
+            self._keep(undone)
+            undone.player.resume(request, push)
+            return undone.player
+        earlier = next((kept for kept in self._kept if kept.player.is_worth_keeping), None)
+        repeated = earlier if request.repeat else None
+        seed = random.SystemRandom().randrange(2**31) if repeated is None else repeated.seed
+        closing = ExitStack()
+        try:
+            env = self._open_env(request, seed, closing)
+            session = None if repeated is None else repeated.player.session
+            player = LivePlayer(env, request, push, self._clock, session, self._activity)
+        except BaseException:
+            closing.close()
+            raise
+        self._keep(Rollout(request, seed, player, closing))
+        return player
+
+    def close(self) -> None:
+        """Close all envs."""
+        while self._kept:
+            self._kept.pop().closing.close()
+
+    def _keep(self, current: Rollout) -> None:
+        others = [rollout for rollout in self._kept if rollout is not current]
+        kept = [rollout for rollout in others if rollout.player.is_worth_keeping][: _KEPT - 1]
+        for rollout in others:
+            if rollout not in kept:
+                rollout.closing.close()
+        self._kept = [current, *kept]
+
+
+def _is_same(one: RunSession, other: RunSession) -> bool:
+    return (one.pipeline, one.numbers) == (other.pipeline, other.numbers)

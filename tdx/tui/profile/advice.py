@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tdx.pipeline.editing.draft import Draft, DraftStage
+from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 from tdx.tui.profile.measurement import MeasurementController

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.stack_draft import StackDraft
+from tdx.pipeline.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.profile.messages import (
     PROGRESS,
@@ -183,7 +182,7 @@ class MeasurementController:
     def _with_wrappers(self, draft: Draft) -> Draft:
         """Return the draft with the stages of its factory, known after the first inspection."""
         current = self._workspace.draft
-        is_same = isinstance(current, StackDraft) and current.edited() == draft
+        is_same = current.stack is not None and current.edited() == draft
         return current if is_same else draft
 
     async def _wait_for_advice(self, ticket: Ticket[AdviceResult], draft: Draft) -> None:

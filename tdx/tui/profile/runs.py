@@ -8,7 +8,8 @@ from typing import Literal
 
 from textual.content import Content
 
-from tdx.pipeline.editing.draft import Draft, describe_changes
+from tdx.pipeline.draft import Draft
+from tdx.pipeline.editing.editor import describe_changes
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
 from tdx.tui.profile.numbers import format_delta, format_micros, format_percent
 

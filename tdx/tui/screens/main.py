@@ -26,7 +26,7 @@ from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
-from tdx.tui.compositor import remove_graphics, use_partial_compositor
+from tdx.tui.compositor import use_partial_compositor
 from tdx.tui.contract.commands import ContractCommands
 from tdx.tui.keyboard import (
     TABS_PANE,
@@ -347,9 +347,6 @@ class MainScreen(FocusGuard):
 
     def action_open_source(self) -> None:
         self.repairs.open_source()
-
-    def on_screen_suspend(self) -> None:
-        remove_graphics(self)
 
     def is_applicable(self, action: str) -> bool:
         """Return False for a measurement if no normalizer is selected."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from tdx.foundation.errors import ArgumentError, ExitCode, MissingPackageError, install_extra
-from tdx.foundation.processes import python_command
+from tdx.foundation.safe_path import python_command
 
 if TYPE_CHECKING:
     from tdx.tui.serving.server import AppServer

@@ -11,8 +11,8 @@ from textual.content import Content
 
 from tdx.foundation.keys import format_key, split_key
 from tdx.inspection.chain import Direction
-from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text
 from tdx.inspection.spec_report import KeyChange
+from tdx.specs.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text
 from tdx.tui.chain_status import ENV, ChainStatus, compact_shape, truncate_middle
 from tdx.tui.workspace import Workspace
 

@@ -92,7 +92,7 @@ def nothing_runs(program: subprocess.Popen[str]) -> bool:
     return becomes_true(lambda: not session_members(program.pid))
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(
     start: Start, method: str
 ) -> None:
@@ -101,7 +101,7 @@ def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(
     assert nothing_runs(program)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("processes", [2, 3, 5])
 def test_ctrl_c_while_the_workers_start(start: Start, processes: int) -> None:
     """The program starts the resource tracker, the fork server and two workers."""
     program = start("imported")

@@ -13,7 +13,7 @@ import pytest
 
 from tdx.envs.gym import providers, registry
 from tdx.envs.gym.providers import Provider
-from tdx.envs.gym.registry import find_env, survey_envs, write_cache
+from tdx.envs.gym.registry import find_env, survey_envs
 from tdx.foundation.errors import EnvNotFoundError, MissingPackageError
 from tdx.inspection.doctor import _check_envs
 from tdx.inspection.envs import find_envs
@@ -61,16 +61,7 @@ def test_only_the_package_of_the_id_is_imported(install: Install) -> None:
     assert "first_envs" not in sys.modules
 
 
-def test_id_of_unknown_form_is_found_in_the_cache(install: Install) -> None:
-    install("first_envs", "First-", REGISTERS.format(id="First-v0"))
-    install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
-    env = {"id": "Plain-v0", "package": "second-envs", "installed": True}
-    write_cache([{**env, "hint": None, "replaced_by": None}])
-    assert find_env("Plain").id == "Plain-v0"
-    assert "first_envs" not in sys.modules
-
-
-def test_id_of_unknown_form_is_found_without_a_cache(install: Install) -> None:
+def test_id_of_unknown_form_is_found(install: Install) -> None:
     install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
     assert find_env("Plain-v0").id == "Plain-v0"
 

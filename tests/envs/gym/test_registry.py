@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tdx.envs.gym import available_envs, registry
-from tdx.envs.gym.registry import read_cache, write_cache
+from tdx.envs.gym.registry import RegisteredEnv, read_cache, write_cache
 
 LIST = """
 import sys
@@ -80,7 +80,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None, "replaced_by": None}
+ENTRY = RegisteredEnv("A-v0", "a", True)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None, "replace
 )
 def test_invalid_cache_is_ignored(cache: Path, change: Callable[[str], str]) -> None:
     write_cache([ENTRY])
-    assert read_cache() == [ENTRY]
+    assert read_cache() == (ENTRY,)
     (kept,) = cache.rglob("envs.json")
     kept.write_text(change(kept.read_text()))
     assert read_cache() is None
@@ -110,13 +110,13 @@ def test_cache_is_outdated_after_an_installation(
     packages.mkdir()
     monkeypatch.syspath_prepend(str(packages))
     write_cache([ENTRY])
-    assert read_cache() == [ENTRY]
+    assert read_cache() == (ENTRY,)
     os.utime(packages, (1, 1))
     assert read_cache() is None
 
 
 def test_a_full_disk_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object) -> None:
+    def full(*args: object, **kwargs: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)

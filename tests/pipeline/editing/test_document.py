@@ -9,8 +9,9 @@ import pytest
 
 from tdx.foundation.errors import PipelineError
 from tdx.pipeline import Pipeline
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document
-from tdx.pipeline.editing.draft import Draft, describe_changes
+from tdx.pipeline.editing.editor import describe_changes
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
 OTHER = TEXT.replace("swing up", "by hand").replace("RewardSum", "StepCounter")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tdx.foundation.container import UnsyncedError
 from tdx.foundation.errors import StorageError
-from tdx.foundation.files import UnsyncedError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import MAX_RECENT, Document, RecentFiles

@@ -14,8 +14,8 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from tdx.pipeline import format_stage
+from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import RecentFiles
-from tdx.pipeline.editing.draft import Draft, Editor
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.tui.backend.client import Ticket

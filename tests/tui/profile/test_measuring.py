@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tdx.tui.profile.messages import (
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
 
+FAILING = EnvConfig("tests.tui.bad_envs:FailsAt", kwargs={"step": 66, "how": "raise"})
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 
 
@@ -58,7 +60,7 @@ def test_rows_of_both_modes_sum_to_the_total() -> None:
 
 
 def test_rows_are_kept_if_the_env_raises() -> None:
-    pipeline = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
+    pipeline = Pipeline.of(FAILING, "RewardSum")
     job = Job(lambda topic, value: None, {})
     request = MeasurePipeline(
         pipeline, ("eager", "planned"), 30, repeats=9, warmup=3, allow_code=True
@@ -88,7 +90,7 @@ async def test_measurement_is_cancelled_and_its_worker_is_killed() -> None:
         assert found.error == "interrupted"
         assert found.modes[0].steps >= 300
         received.clear()
-        env = EnvConfig("tests.tui.profile.failing_env:make", kwargs={"hangs": True})
+        env = replace(FAILING, kwargs={"step": 65})
         hanging = MeasurePipeline(Pipeline(env), ("planned",), 30, 9, warmup=1, allow_code=True)
         sleeping = backend.ask(hanging, worker="profile", on_push=on_push)
         await asyncio.wait_for(received.wait(), PATIENCE)
@@ -100,7 +102,7 @@ async def test_measurement_is_cancelled_and_its_worker_is_killed() -> None:
         second = backend.ask(endless, worker="profile", on_push=on_push)
         await asyncio.wait_for(received.wait(), PATIENCE)
         os.kill(backend.pids()["profile"], signal.SIGKILL)
-        with pytest.raises(RequestError, match="the worker process ended"):
+        with pytest.raises(RequestError, match="the worker process was killed by SIGKILL"):
             await asyncio.wait_for(_answer(second), PATIENCE)
     finally:
         backend.close()
@@ -126,7 +128,7 @@ def test_suggestions_are_measured_with_few_steps() -> None:
     assert tried.pipeline is not None
     assert [stage.name for stage in tried.pipeline.transforms] == ["RewardSum"]
     assert "alternating" in received
-    failing = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
+    failing = Pipeline.of(FAILING, "RewardSum")
     broken = find_advice(FindAdvice(failing, "planned", 70, 2, 2, allow_code=True), job)
     assert broken.error is not None
     assert "the gripper is stuck" in broken.error

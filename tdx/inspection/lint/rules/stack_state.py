@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from tdx.foundation.keys import NestedKey, format_key, split_key
-from tdx.inspection.leaf import shape_text
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMAGE, EXAMPLE_IMPORTS
 from tdx.inspection.lint.stack_context import StackContext, ValueRange
+from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tdx.foundation.keys import format_key, split_key
-from tdx.inspection.leaf import shape_text
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMAGE, EXAMPLE_IMPORTS
 from tdx.inspection.lint.stack_context import StackContext
+from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
     from tdx.foundation.keys import NestedKey

@@ -1,0 +1,1 @@
+"""Compare two sides: align their stages, compare their values, and report what differs."""

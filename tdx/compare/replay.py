@@ -1,0 +1,466 @@
+"""Record the calls of each level of a stack, and replay them on another stack of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdx.compare.model import Contract, Lane, Place, display_key, key_name
+from tdx.compare.report import Coverage
+from tdx.compare.roles import PASSIVE, align_all, relevant_stages, role_of
+from tdx.compare.states import is_statistic
+from tdx.compare.values import (
+    Change,
+    Tolerance,
+    Values,
+    differing_elements,
+    dtype_name,
+    explain_change,
+)
+from tdx.foundation.errors import EnvError, TdxError, summarize_error
+from tdx.stacks.observe import (
+    Event,
+    Levels,
+    Recorder,
+    Recording,
+    Replay,
+    is_same_plain,
+    preserved_generators,
+)
+from tdx.stacks.replay import StateKeeper, base_key
+
+if TYPE_CHECKING:
+    from tdx.stacks import Stack
+
+MAX_ROWS = 2
+"""Sub-envs of a vector env whose values are recorded."""
+_EXACT = Tolerance(1e-6, 1e-9)
+"""What a level that repeats itself may differ by, from one run to the next."""
+
+
+@contextmanager
+def restored(stack: Stack, *, generators: bool = True) -> Iterator[None]:
+    """Restore the state of the stages of a stack after a block.
+
+    Args:
+        stack: The stack.
+        generators: True to restore their random generators as well.
+    """
+    keeper = StateKeeper(stack.state_owners(), generators=generators)
+    try:
+        yield
+    finally:
+        keeper.restore()
+
+
+def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | None:
+    """Record a few random steps of a stack, and replay them on itself.
+
+    The env is reset and stepped. The state of the stages is restored, that of the env is not.
+
+    Args:
+        stack: The stack.
+        seed: Seed of the env, of the actions and of all generators.
+        steps: Number of steps.
+
+    Returns:
+        The recording, and the replay; ``None`` if the levels of the stack cannot be observed.
+
+    Raises:
+        TdxError: The env or a stage raised.
+    """
+    levels = stack.observed_levels()
+    if levels is None:
+        return None
+    try:
+        recording = _record(stack, levels, seed, steps, learning=False)
+    except TdxError:
+        # Statistics that do not exist yet cannot be frozen.
+        recording = _record(stack, levels, seed, steps, learning=True)
+    same = {index: index for index in recording.forms}
+    again = replay(stack, recording, same)
+    recording = replace(
+        recording,
+        unrepeatable=frozenset(again.changed_levels()),
+        env_repeats=again.env_difference() is None,
+    )
+    return recording, again
+
+
+def _record(stack: Stack, levels: Levels, seed: int, steps: int, *, learning: bool) -> Recording:
+    recorder = Recorder(levels, seed, MAX_ROWS)
+    with restored(stack), _learning(stack, learning), stack.seeded(seed):
+        before = stack.state()
+        with _located_errors(stack), recorder.recording():
+            driver = stack.driver()
+            driver.reset(seed)
+            for step in range(steps):
+                # A second episode shows what a reset leaves behind.
+                if driver.reset_due or step == -(-steps * 2 // 3):
+                    driver.reset(None)
+                driver.step()
+        after = stack.state()
+    recording = recorder.result(learning=learning)
+    return replace(recording, start=_episode_state(stack, levels, before, after))
+
+
+@contextmanager
+def _located_errors(stack: Stack) -> Iterator[None]:
+    """Raise errors of an env or a wrapper in a block as errors that name the stage."""
+    try:
+        yield
+    except TdxError:
+        raise
+    except Exception as error:
+        located = stack.locate_error(error)
+        if located is None:
+            hint = "correct the stage; --debug shows the traceback"
+            located = EnvError(f"the stack raised {summarize_error(error)}", hint=hint)
+        raise located from error
+
+
+def _learning(stack: Stack, learning: bool) -> AbstractContextManager[None]:
+    return nullcontext() if learning else stack.paused_learning()
+
+
+def _episode_state(
+    stack: Stack,
+    levels: Levels,
+    before: Mapping[int, Mapping[str, Tensor]],
+    after: Mapping[int, Mapping[str, Tensor]],
+) -> dict[int, dict[str, Tensor]]:
+    """Return the counters, flags and queues that belong to an episode.
+
+    They may differ between an env in use and a new one, and are not compared. Statistics, and
+    numbers that only a constructor sets, are compared.
+    """
+    kept: dict[int, dict[str, Tensor]] = {}
+    for index, values in before.items():
+        if role_of(stack.stages[index].name) in PASSIVE:
+            continue
+        assigned = levels.assigned_names(index)
+        for name, value in values.items():
+            if is_statistic(name, values):
+                continue
+            other = after.get(index, {}).get(name)
+            changed = other is None or other.shape != value.shape or not other.equal(value)
+            is_flag = not value.is_floating_point() and name in assigned
+            if changed or is_flag:
+                kept.setdefault(index, {})[name] = value
+    return kept
+
+
+@dataclass
+class Replayed:
+    """What the stages of a stack did with the recorded calls of another one.
+
+    Args:
+        pairs: Index of the recorded level by that of the stack.
+        values: By lane, level and name of the key: recorded and own values, ``[R, ...]`` each, with
+            the number of the event.
+        failures: What a stage raised first, by its index.
+        call_counts: Stages that made another number of inner calls: recorded and own number of the
+            first such call, and how often.
+        compared: Numbers of the events whose results were compared.
+        compared_actions: Numbers of the events whose actions were compared.
+        rows: Number of recorded sub-envs that the stack has too.
+        env_raised: What the env inside raised.
+    """
+
+    pairs: Mapping[int, int]
+    values: Mapping[Place, list[tuple[int, Tensor, Tensor]]]
+    failures: Mapping[int, Exception]
+    call_counts: Mapping[int, tuple[int, int, int]]
+    compared: frozenset[int]
+    compared_actions: frozenset[int]
+    rows: int
+    env_raised: str | None = None
+
+    def keys(self, lane: Lane, index: int) -> list[str]:
+        """Return the keys with values at a level."""
+        return [key for at, level, key in self.values if at == lane and level == index]
+
+    def change(self, place: Place, tolerance: Tolerance) -> Change | None:
+        """Return how the own values of a level differ from the recorded ones.
+
+        All numbers are compared, not only thumbnails.
+        """
+        records = self.values.get(place, ())
+        shapes = dict.fromkeys((one.shape, other.shape) for _, one, other in records)
+        for one, other in shapes:
+            if one != other and 0 in (one[0], other[0]):
+                what = "does not return it" if not other[0] else "returns it, the contract does not"
+                return Change("spec", f"the target {what}")
+            if one != other:
+                text = f"the shape is {list(other[1:])} instead of {list(one[1:])}"
+                return Change("spec", text)
+        change: Change | None = None
+        for shape, _ in shapes:
+            sides = [sides for _, *sides in records if sides[0].shape == shape]
+            if all(one.dtype == other.dtype and torch.equal(one, other) for one, other in sides):
+                continue
+            recorded, own = map(torch.stack, zip(*sides, strict=True))
+            ours, theirs = (
+                Values(side, tuple(shape[1:]), dtype_name(side)) for side in (recorded, own)
+            )
+            change = change or explain_change(ours, theirs, tolerance)
+            if change is not None and change.step is not None:
+                differing = differing_elements(recorded, own, tolerance)
+                count = int(differing.flatten(1).any(1).sum())
+                return replace(change, text=f"{change.text}, in {count} of {len(sides)} calls")
+        return change
+
+    def changed_levels(self) -> set[int]:
+        """Return the stages that differ in any part, in another number of calls, or failed."""
+        changed = {
+            place[1]
+            for place in self.values
+            if place[1] >= 0 and self.change(place, _EXACT) is not None
+        }
+        return changed | set(self.call_counts) | set(self.failures)
+
+    def env_difference(self) -> str | None:
+        """Return how the env inside differs for the recorded calls; ``None`` if it repeats them."""
+        if self.env_raised is not None:
+            return self.env_raised
+        for lane, index, key in self.values:
+            if index < 0 and lane == "forward":
+                change = self.change((lane, index, key), _EXACT)
+                if change is not None:
+                    return f"{display_key(key)}: {change.text}"
+        return None
+
+    def sides(self, place: Place) -> tuple[Values | None, Values | None]:
+        """Return the recorded and the own values of a level."""
+        records = self.values.get(place, ())
+        recorded, own = (
+            Values.of(side) if len({(value.shape, value.dtype) for value in side}) == 1 else None
+            for side in ([one for _, one, _ in records], [other for _, _, other in records])
+        )
+        return recorded, own
+
+
+def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Replayed:
+    """Replay recorded calls on a stack, whose env runs live; the state of its stages is restored.
+
+    Args:
+        stack: The stack.
+        recording: Recorded calls.
+        pairs: Index of the recorded level by that of the stack.
+    """
+    levels = stack.observed_levels()
+    assert levels is not None
+    run = Replay(levels, recording, pairs)
+    with restored(stack), _learning(stack, recording.learning), _located_errors(stack):
+        _start_alike(stack, recording, pairs)
+        run.run()
+    values: dict[Place, list[tuple[int, Tensor, Tensor]]] = {}
+    for (name, index, key), records in run.values.items():
+        lane: Lane = "forward" if name == "forward" else "inverse"
+        values[lane, index, key_name(base_key(key))] = records
+    return Replayed(
+        dict(pairs),
+        values,
+        run.failures,
+        run.call_counts,
+        frozenset(run.compared),
+        frozenset(run.compared_actions),
+        min(levels.num_rows, recording.rows),
+        run.env_differs,
+    )
+
+
+def _start_alike(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> None:
+    """Write the counters and queues of the recorded episode into the stages of a stack."""
+    current = stack.state()
+    state: dict[int, dict[str, Tensor]] = {}
+    for index, recorded in pairs.items():
+        known = current.get(index, {})
+        in_rows = index >= 0 and stack.stages[index].rows is not None
+        for name, value in recording.start.get(recorded, {}).items():
+            old = known.get(name)
+            # The number of sub-envs may differ, and so may what the stage keeps for each of them.
+            if old is not None and old.shape[in_rows:] == value.shape[in_rows:]:
+                state.setdefault(index, {})[name] = value
+    stack.load_state(state)
+
+
+def prepare(stack: Stack, recording: Recording) -> None:
+    """Seed and reset the env inside a stack, whose state wrappers may read."""
+    levels = stack.observed_levels()
+    assert levels is not None
+    with restored(stack), preserved_generators(), _located_errors(stack):
+        levels.begin(recording.seed)
+
+
+def pair_levels(
+    contract: Contract, target: Contract, recording: Recording, stack: Stack
+) -> dict[int, int] | None:
+    """Return the index of the recorded level for each level of a target that has a counterpart.
+
+    Stages of other roles, and stages in another order, have none; they pass values on, and are
+    reported as such. ``None``: stages that belong together are called in other ways, so that the
+    env inside has to be replaced.
+    """
+    levels = stack.observed_levels()
+    if levels is None:
+        return None
+    forms = levels.forms()
+    pairs: dict[int, int] = {}
+    for pair in align_all(contract, target):
+        if pair.status == "paired" and pair.a is not None and pair.b is not None:
+            own, recorded = forms.get(pair.b.index), recording.forms.get(pair.a.index)
+            if own is not None and recorded is not None and own.protocol == recorded.protocol:
+                pairs[pair.b.index] = pair.a.index
+            elif pair.b.index >= 0 and not pair.is_passive:
+                return None
+    return pairs
+
+
+@dataclass
+class Effect:
+    """What a recorded level did to the calls that passed it.
+
+    Args:
+        calls: Number of calls that it received.
+        changed: Number of those in which it returned or passed on something else, or made other
+            calls.
+        key: Part that it changed: ``observation``, ``action``, ``reward`` or ``done``. ``None``: it
+            changed none.
+        size: Largest difference of the key; ``None`` if it is not known.
+        shapes: Shapes of the key that it received and passed on, if they differ.
+    """
+
+    calls: int = 0
+    changed: int = 0
+    key: str | None = None
+    size: float | None = None
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+
+def effect_of(recording: Recording, level: int) -> Effect:
+    """Return what a level changed in a recording."""
+    effect = Effect()
+    changes: dict[str, list[tuple[Any, Any]]] = {}
+    is_changed = False
+    for event in recording.walk():
+        if event.level != level or not event.children:
+            continue
+        inner = event.children[-1]
+        received, returned = _result_parts(inner), _result_parts(event)
+        sides = {key: (received.get(key), value) for key, value in returned.items()}
+        if event.takes_action and inner.takes_action:
+            sides["action"] = event.given, inner.given
+        differing = {
+            key: (one, other)
+            for key, (one, other) in sides.items()
+            if not is_same_plain(one, other) or _dtype(one) != _dtype(other)
+        }
+        for key, side in differing.items():
+            changes.setdefault(key, []).append(side)
+        is_forwarded = len(event.children) == 1 and inner.method == event.method
+        is_changed |= bool(differing) or not is_forwarded
+        # A step of a VecEnv is two calls, which count as one.
+        if event.method != "step_async":
+            effect.calls += 1
+            effect.changed += is_changed
+            is_changed = False
+    order = ("observation", "action", "reward", "done")
+    effect.key = next((key for key in order if key in changes), None)
+    for one, other in changes.get(effect.key or "", ()):
+        if any(isinstance(side, dict | list | tuple) for side in (one, other)):
+            continue
+        arrays = np.asarray(one), np.asarray(other)
+        if any(array.dtype.kind not in "biuf" for array in arrays):
+            continue
+        if arrays[0].shape != arrays[1].shape:
+            effect.shapes = arrays[0].shape, arrays[1].shape
+            continue
+        difference = np.abs(arrays[0].astype(np.float64) - arrays[1].astype(np.float64))
+        effect.size = max(effect.size or 0.0, float(difference.max(initial=0.0)))
+    return effect
+
+
+def _dtype(value: Any) -> Any:
+    return value.dtype if isinstance(value, np.ndarray) else None
+
+
+def _result_parts(event: Event) -> dict[str, Any]:
+    """Return the parts of a result of Gymnasium or Stable-Baselines3 without the infos."""
+    if not isinstance(event.returned, tuple):
+        return {"observation": event.returned}
+    observation, *rest = event.returned[:-1]
+    parts = {"observation": observation}
+    if rest:
+        parts |= {"reward": rest[0], "done": rest[1:]}
+    return parts
+
+
+def coverage_of(
+    contract: Contract, recording: Recording, replayed: Replayed, lacking: Collection[int] = ()
+) -> Coverage:
+    """Count the recorded values, and those that a replay compared.
+
+    A value is one entry of the result of a call, or the action that a stage passed on.
+
+    Args:
+        contract: The contract.
+        recording: Its recorded calls.
+        replayed: What the target did with them.
+        lacking: Stages that the target does well without. Their values do not count, and neither do
+            those of calls that only they make.
+    """
+    parts = contract.compare
+    values = compared = 0
+    stages: set[int] = set()
+    excluded = set(recording.unrepeatable)
+    # An env without stages is compared itself.
+    first = 0 if len(recording.forms) > 1 else -1
+    if first < 0 and replayed.env_difference() is not None:
+        excluded.add(-1)
+
+    def count(event: Event, caller: Event | None, *, is_lacking: bool) -> None:
+        nonlocal values, compared
+        is_lacking |= event.level in lacking
+        is_compared = event.start in replayed.compared and event.level not in excluded
+        if event.row < replayed.rows and event.level >= first and event.level not in lacking:
+            results = sum(_result_counts(event.method, event.returned, parts))
+            values += results if is_compared or not is_lacking else 0
+            if is_compared:
+                compared += results
+                stages.add(event.level)
+        if event.row < replayed.rows and caller is not None and event.takes_action:
+            passed_on = event.start in replayed.compared_actions and caller.level not in excluded
+            if "action" in parts and (passed_on or not is_lacking):
+                values += 1
+                compared += passed_on
+        for child in event.children:
+            count(child, event, is_lacking=is_lacking)
+
+    for root in recording.roots:
+        count(root, None, is_lacking=False)
+    relevant = {stage.index for stage in relevant_stages(contract)} - set(lacking)
+    return Coverage(len(relevant & stages), len(relevant), compared, values)
+
+
+def _result_counts(method: str, returned: Any, parts: Sequence[str]) -> Iterator[int]:
+    if method == "step_async":
+        return
+    result = returned if isinstance(returned, tuple) else (returned,)
+    if "observation" in parts:
+        yield _leaves(result[0])
+    if method != "reset" and len(result) > 3:
+        yield "reward" in parts
+        yield ("done" in parts) * (len(result) - 3)
+
+
+def _leaves(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_leaves, value.values()))
+    return 1

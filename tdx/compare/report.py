@@ -1,0 +1,211 @@
+"""Result of a comparison with a contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from tdx.compare.codes import CODES, DifferenceKind
+from tdx.foundation.errors import ExitCode
+from tdx.foundation.serialization import Entries, Result
+
+if TYPE_CHECKING:
+    from tdx.compare.model import Lane, StageRecord
+    from tdx.compare.values import Tolerance, Values
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Result):
+    """One difference between a contract and a target.
+
+    Args:
+        kind: What differs.
+        stage: Index of the stage in the target; ``None`` if the target does not have it. -1 is the
+            env inside.
+        reference_stage: Index of the stage in the contract; ``None`` if it does not have it.
+        name: Class name of the stage.
+        key: Key that differs first; ``None`` if no value differs.
+        message: The difference in words.
+        size: Largest absolute difference of the values of the key; ``None`` if it is not known.
+        hint: How to correct it.
+        special_code: Code of a special case of the kind. ``None``: there is none.
+        step: First step that differs, from 0. ``None``: the reset before it, or unknown.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("code", "kind", "stage", "reference_stage", "name", "key", "message", "size", "hint"),
+    )
+
+    kind: DifferenceKind
+    stage: int | None
+    reference_stage: int | None
+    name: str
+    key: str | None
+    message: str
+    size: float | None = None
+    hint: str | None = None
+    special_code: str | None = None
+    step: int | None = None
+
+    @property
+    def code(self) -> str:
+        """Stable code of the kind, or of its special case."""
+        return self.special_code or CODES[self.kind]
+
+    @property
+    def place(self) -> str:
+        """Display name of the stage."""
+        if self.stage is None:
+            return f"stage {self.reference_stage} ({self.name}) of the contract"
+        return f"the env ({self.name})" if self.stage < 0 else f"stage {self.stage} ({self.name})"
+
+    @property
+    def sentence(self) -> str:
+        """Stage, key and difference on one line."""
+        key = "" if self.key is None else f", key {self.key!r}"
+        return f"{self.place}{key}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage(Result):
+    """How much of a contract was compared.
+
+    Args:
+        stages: Stages that change what a policy reads or does, and whose values were compared.
+        all_stages: Number of these stages in the contract.
+        values: Recorded values that were compared: entries of results, and actions passed on.
+        all_values: Number of recorded values in the compared parts.
+    """
+
+    stages: int
+    all_stages: int
+    values: int
+    all_values: int
+
+    @property
+    def is_enough(self) -> bool:
+        """True if at least half of the stages and of the values were compared."""
+        has_values = 0 < self.all_values <= 2 * self.values
+        return has_values and self.all_stages <= 2 * self.stages
+
+    def __str__(self) -> str:
+        """Return the coverage as it is printed beside an answer."""
+        stages = "stage" if self.all_stages == 1 else "stages"
+        values = "value" if self.all_values == 1 else "values"
+        return (
+            f"compared {self.stages} of {self.all_stages} {stages}, "
+            f"{self.values:,} of {self.all_values:,} {values}"
+        )
+
+
+RowStatus = Literal["same", "differs", "follows", "not compared"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key that a stage writes, on both sides.
+
+    Args:
+        lane: Direction.
+        key: Name of the key.
+        a: Its values after the stage of the contract. ``None``: it has none.
+        b: Its values after the stage of the target. ``None``: it has none.
+        tolerance: Largest difference of the stages so far.
+    """
+
+    lane: Lane
+    key: str
+    a: Values | None
+    b: Values | None
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A stage of both sides, or of one.
+
+    Args:
+        a: Stage of the contract. ``None``: it does not have it.
+        b: Stage of the target. ``None``: it does not have it.
+        status: ``differs`` if a difference has its cause here, ``follows`` if all follow from
+            earlier ones, ``not compared`` for stages that change nothing that a policy reads, and
+            for those of training only that an evaluation does not have.
+        differences: What differs here.
+        keys: Keys that are compared after the stage.
+    """
+
+    a: StageRecord | None
+    b: StageRecord | None
+    status: RowStatus
+    differences: tuple[Difference, ...]
+    keys: tuple[KeyRow, ...]
+
+
+Verdict = Literal["same", "different", "not comparable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContractReport(Result):
+    """Differences between a contract and a target.
+
+    Args:
+        reference: Name of the contract, or of the first target.
+        target: Name of the target.
+        stages: Number of stages of the target.
+        steps: Number of recorded steps.
+        coverage: How much was compared.
+        differences: Differences with a cause of their own, in the order of the data flow.
+        follows: Differences that follow from them.
+        excluded: Stages whose values are not compared, each with the reason.
+        notes: What else differs without an effect, and what is not compared.
+        training_only: Stages that belong to a training, and that the target does not have.
+        evaluation: True if the target is used for evaluation, where they are not missed.
+        compare: Parts that were compared, such as ``observation``.
+        rows: The env and all stages of both sides, in the order of the data flow.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("reference", "target", "verdict", "same", "compare", "stages", "steps", "coverage"),
+        *("differences", "follows", "training_only", "excluded", "notes"),
+    )
+
+    reference: str
+    target: str
+    stages: int
+    steps: int
+    coverage: Coverage
+    differences: tuple[Difference, ...]
+    follows: tuple[Difference, ...] = ()
+    excluded: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    training_only: tuple[Difference, ...] = ()
+    evaluation: bool = False
+    compare: tuple[str, ...] = ()
+    rows: tuple[StageRow, ...] = field(default=(), repr=False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """``same`` only if at least half of the contract was compared, and nothing differs."""
+        if self.differences or (self.training_only and not self.evaluation):
+            return "different"
+        return "same" if self.coverage.is_enough else "not comparable"
+
+    @property
+    def same(self) -> bool:
+        """True if enough was compared, and nothing differs."""
+        return self.verdict == "same"
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference in the order of the data flow; stages of a training come last."""
+        return next(iter(self.causes), None)
+
+    @property
+    def causes(self) -> tuple[Difference, ...]:
+        """Differences with a cause of their own; an evaluation does not miss those of training."""
+        return self.differences if self.evaluation else (*self.differences, *self.training_only)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code of a process that reports it."""
+        return ExitCode.OK if self.same else ExitCode.FINDINGS

@@ -1,0 +1,288 @@
+"""What stages do, and the pairs of stages of two stacks that do the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdx.compare.alignment import Status, match_stages
+from tdx.compare.model import Contract, StageRecord
+from tdx.compare.values import EXACT, Tolerance, float_tolerance
+
+PASSIVE = ("plumbing", "monitor", "limit")
+"""Roles of stages that do not change what a policy reads or does."""
+REWARD_ROLES = ("clip reward", "normalize reward")
+"""Roles of stages that change rewards only."""
+TRAINING = ("episodic life", "noop reset", *REWARD_ROLES)
+"""Roles that belong to a training, so that an evaluation does well without them."""
+STACK = "stack frames"
+NORMALIZE = "normalize"
+RESCALE_ACTION = "rescale action"
+
+_ROLES: tuple[tuple[str, str], ...] = (
+    (
+        "plumbing",
+        r"passiveenvchecker|orderenforcing|dummyvecenv|subprocvecenv|(a?sync)vectorenv|autoreset|"
+        r"veccheckna?n|humanrendering|rendercollection|recordvideo|vecvideorecorder|"
+        r"devicecasttransform|pinmemorytransform|videorecorder|atariwrapper",
+    ),
+    (
+        "monitor",
+        r"monitor|vecmonitor|recordepisodestatistics|rewardsum|stepcounter|trajcounter|timer",
+    ),
+    ("limit", r"timelimit|randomtruncationtransform"),
+    (NORMALIZE, r"normalizeobservation|vecnormalize|vecnorm|vecnormv2|observationnorm"),
+    (STACK, r"framestackobservation|vecframestack|catframes|framestack"),
+    (RESCALE_ACTION, r"rescaleaction|actionscaling"),
+    ("clip action", r"clipaction"),
+    ("flatten", r"flattenobservation|cattensors"),
+    ("grayscale", r"grayscaleobservation|grayscale|grayscalewrapper"),
+    ("resize", r"resizeobservation|resize|warpframe"),
+    ("transpose", r"vectransposeimage|permutetransform"),
+    ("to tensor image", r"totensorimage"),
+    ("cast", r"dtypeobservation|doubletofloat|dtypecasttransform"),
+    ("skip frames", r"frameskiptransform|maxandskipobservation|maxandskipenv"),
+    ("rescale observation", r"rescaleobservation"),
+    ("episodic life", r"episodiclifeenv|episodiclife|endoflifetransform"),
+    ("noop reset", r"noopresetenv|noopreset"),
+    ("clip reward", r"cliprewardenv|clipreward|rewardclipping"),
+    ("normalize reward", r"normalizereward"),
+)
+
+_MODES = {
+    *("training", "norm_reward", "update_running_mean", "frozen", "num_envs", "lock"),
+    *("shared_td", "shapes", "disable_render_order_enforcing", "clip_reward", "gamma"),
+}
+"""Arguments in which training and evaluation differ on purpose; state and values show the rest."""
+MAX_LENGTH = 64
+"""Longest list among the arguments of a stage."""
+MAX_DEPTH = 4
+
+
+def role_of(name: str) -> str:
+    """Return what a stage does by the name of its class; the name itself if it is not known.
+
+    Example:
+        >>> role_of("VecNormalize"), role_of("CatFrames"), role_of("MyWrapper")
+        ('normalize', 'stack frames', 'MyWrapper')
+    """
+    folded = name.casefold()
+    return next((role for role, names in _ROLES if re.fullmatch(names, folded)), name)
+
+
+def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
+    """Return the arguments of a stage as plain data, except mode switches.
+
+    Example:
+        >>> plain_arguments({"func": len, "clip": 10.0, "training": True})
+        {'func': 'len()', 'clip': 10.0}
+    """
+    return {
+        str(name): plain_argument(value) for name, value in arguments.items() if name not in _MODES
+    }
+
+
+def plain_argument(value: object, depth: int = 0) -> Any:
+    """Return an argument as plain data; an object as the name of its class."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value if not isinstance(value, str) else str(value)[:1_000]
+    if isinstance(value, type):
+        return value.__name__
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        array: Any = value
+        size = getattr(array, "size", 0)
+        count = size if isinstance(size, int) else array.numel()
+        return array.tolist() if count <= MAX_LENGTH else f"<{type(value).__name__}>"
+    if depth < MAX_DEPTH and isinstance(value, Mapping):
+        items = list(value.items())[:MAX_LENGTH]
+        return {str(name): plain_argument(item, depth + 1) for name, item in items}
+    if depth < MAX_DEPTH and isinstance(value, Sequence | set | frozenset):
+        parts = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)
+        return [plain_argument(part, depth + 1) for part in parts[:MAX_LENGTH]]
+    if type(value).__name__ in ("dtype", "device"):
+        return str(value)
+    if callable(value):
+        return f"{getattr(value, '__name__', type(value).__name__)}()"
+    return f"<{type(value).__name__}>"
+
+
+_EXACT = {STACK, "flatten", "transpose", "cast", "clip action", "skip frames", *PASSIVE}
+
+
+def tolerance_of(role: str, dtypes: Sequence[str], *, first: bool = False) -> Tolerance:
+    """Return the tolerance of a stage by what it does and by the dtypes that it writes.
+
+    Args:
+        role: What it does.
+        dtypes: Dtypes of the values.
+        first: True if no stage before it rounds, so that moving values keeps them exactly.
+
+    Example:
+        >>> tolerance_of("normalize", ["float32"])
+        Tolerance(rtol=0.0001, atol=1e-05)
+    """
+    widest = float_tolerance(dtypes)
+    if role in ("resize", "grayscale") and widest == EXACT:
+        # Libraries round the same pixel up or down.
+        return Tolerance(0.0, 1.0)
+    if first and role in _EXACT:
+        return EXACT
+    if role == NORMALIZE:
+        return _scaled(widest, 10, 10)
+    if role in ("resize", "grayscale"):
+        return _scaled(widest, 100, 1_000)
+    return widest
+
+
+def _scaled(tolerance: Tolerance, rtol: float, atol: float) -> Tolerance:
+    """Multiply both parts; as short decimal numbers."""
+    return Tolerance(float(f"{tolerance.rtol * rtol:.3g}"), float(f"{tolerance.atol * atol:.3g}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A stage of both sides, or of one.
+
+    Args:
+        status: ``missing`` if only the contract has it, ``extra`` if only the target has it.
+        a: Stage of the contract.
+        b: Stage of the target.
+        is_passive: True if it does not change what a policy reads or does.
+    """
+
+    status: Status
+    a: StageRecord | None
+    b: StageRecord | None
+    is_passive: bool = False
+
+
+def align(a: Contract, b: Contract) -> list[Pair]:
+    """Pair the stages of a contract and a target that change what a policy reads or does.
+
+    Args:
+        a: The contract.
+        b: The target.
+
+    Returns:
+        The pairs in the order of the target; a missing stage is where the contract has it.
+    """
+    ours, theirs = relevant_stages(a), relevant_stages(b)
+
+    def identity(stage: StageRecord) -> str:
+        return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
+
+    def pair_renamed(a_range: range, b_range: range) -> list[tuple[int, int]]:
+        pairs = list(zip(a_range, b_range, strict=False))
+        is_renamed = len(a_range) == len(b_range) and all(
+            _is_renamed(a, ours[i], theirs[j]) for i, j in pairs
+        )
+        return pairs if is_renamed else []
+
+    matches = match_stages(list(map(identity, ours)), list(map(identity, theirs)), pair_renamed)
+    return [
+        Pair(
+            match.status,
+            None if match.a is None else ours[match.a],
+            None if match.b is None else theirs[match.b],
+        )
+        for match in matches
+    ]
+
+
+def align_all(a: Contract, b: Contract) -> list[Pair]:
+    """Pair the envs inside, the stages of :func:`align`, and the passive stages between them."""
+    pairs = align(a, b)
+    ours, theirs = (
+        [stage for stage in side.stages[1:] if not is_relevant(side, stage)] for side in (a, b)
+    )
+    passive: list[Pair] = []
+    anchors = [(pair.a, pair.b) for pair in pairs if pair.status == "paired"]
+    for limits in (*anchors, (None, None)):
+        passive += _pair_passive(*map(_take_before, (ours, theirs), limits))
+    result = [Pair("paired", a.stage(-1), b.stage(-1))]
+    for pair in pairs:
+        while passive and _is_before(passive[0], pair):
+            result.append(passive.pop(0))
+        result.append(pair)
+    return result + passive
+
+
+def _is_before(one: Pair, other: Pair) -> bool:
+    sides = ((one.a, other.a), (one.b, other.b))
+    return any(a is not None and b is not None and a.index < b.index for a, b in sides)
+
+
+def _take_before(stages: list[StageRecord], limit: StageRecord | None) -> list[StageRecord]:
+    """Remove the stages before another one, and return them; all if there is none."""
+    taken = [stage for stage in stages if limit is None or stage.index < limit.index]
+    del stages[: len(taken)]
+    return taken
+
+
+def _pair_passive(ours: list[StageRecord], theirs: list[StageRecord]) -> Iterator[Pair]:
+    one, other = (
+        [stage.name if stage.role == "plumbing" else stage.role for stage in side]
+        for side in (ours, theirs)
+    )
+    for match in match_stages(one, other, lambda *_: ()):
+        a = None if match.a is None else ours[match.a]
+        b = None if match.b is None else theirs[match.b]
+        if match.status == "moved":
+            yield Pair("missing", a, None, is_passive=True)
+            yield Pair("extra", None, b, is_passive=True)
+        else:
+            yield Pair(match.status, a, b, is_passive=True)
+
+
+def relevant_stages(contract: Contract) -> list[StageRecord]:
+    """Return the stages that change what a policy reads or does, or may do so."""
+    return [stage for stage in contract.stages[1:] if is_relevant(contract, stage)]
+
+
+def is_relevant(contract: Contract, stage: StageRecord) -> bool:
+    """Return True if a stage changes a compared key, or keeps a state."""
+    if stage.role in PASSIVE or (stage.role in REWARD_ROLES and "reward" not in contract.compare):
+        return False
+    if any(_is_compared(contract, name) for name in stage.writes):
+        return True
+    if stage.state and not stage.writes:
+        return True
+    before, after = (
+        {spec.key: spec for spec in specs if spec.part in contract.compare}
+        for specs in (contract.stage(stage.index - 1).specs, stage.specs)
+    )
+    if before != after:
+        return True
+    # A stage that is known to act may have had no reason to do so in a few steps.
+    is_known = stage.role != stage.name
+    return is_known or (not stage.writes and "reward" not in stage.name.casefold())
+
+
+def _is_compared(contract: Contract, written: str) -> bool:
+    lane, _, key = written.partition(" ")
+    return (lane == "inverse" and "action" in contract.compare) or part_of(
+        contract, key
+    ) in contract.compare
+
+
+def part_of(contract: Contract, key: str) -> str:
+    """Return the part that a key belongs to; an undeclared key counts as an observation."""
+    for stage in contract.stages:
+        spec = stage.spec(key)
+        if spec is not None:
+            return spec.part
+    return "reward" if key.rpartition(".")[2] == "reward" else "observation"
+
+
+def _is_renamed(a: Contract, one: StageRecord, other: StageRecord) -> bool:
+    """Return True for stages at the same position that write the same, under other class names."""
+    if one.role != one.name and other.role != other.name and one.role != other.role:
+        return False
+    shapes, other_shapes = (
+        {(spec.key, spec.shape) for spec in stage.specs if spec.part in a.compare}
+        for stage in (one, other)
+    )
+    writes, other_writes = set(one.writes), set(other.writes)
+    return shapes == other_shapes and (writes <= other_writes or writes >= other_writes)

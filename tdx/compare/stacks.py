@@ -1,0 +1,673 @@
+"""Find what differs between two observed stacks, and which difference comes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
+from tdx.compare.model import Contract, Lane, StageRecord, display_key
+from tdx.compare.replay import Replayed, coverage_of, effect_of
+from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
+from tdx.compare.roles import PASSIVE, STACK, TRAINING, Pair, align_all, part_of, relevant_stages
+from tdx.compare.states import compare_states
+from tdx.compare.values import EXACT, Change, Tolerance, explain_change
+from tdx.foundation.errors import summarize_error
+
+_LANES: tuple[Lane, Lane] = ("forward", "inverse")
+_SAME_ENV = "create the env as in training: same id, arguments and wrappers inside"
+_CROSS_LIBRARY = Tolerance(1e-4, 1e-5)
+
+
+def compare_contracts(
+    a: Contract,
+    b: Contract,
+    names: tuple[str, str],
+    replayed: Replayed | None = None,
+    *,
+    evaluation: bool = False,
+    in_rows: Collection[int] = (),
+) -> ContractReport:
+    """Compare a target with a contract; both have run on the same inputs.
+
+    Args:
+        a: The contract.
+        b: The target.
+        names: Names of both.
+        replayed: What each stage of the target did with its recorded inputs. ``None``: compare
+            what the stages of both made of the results of the env inside.
+        evaluation: The target is used for evaluation: its statistics must not change.
+        in_rows: Stages that each sub-env of the target has.
+    """
+    comparison = _Comparison(a, b, replayed, evaluation=evaluation, in_rows=in_rows)
+    comparison.run()
+
+    def shown(differences: list[Difference]) -> tuple[Difference, ...]:
+        return tuple(comparison.displayed(difference) for difference in differences)
+
+    of_training = [cause for cause in comparison.roots if comparison.is_of_training(cause)]
+    causes = [cause for cause in comparison.roots if cause not in of_training]
+    report = ContractReport(
+        *names,
+        stages=len(b.stages) - 1,
+        steps=a.steps,
+        coverage=comparison.coverage(),
+        differences=shown(causes),
+        follows=shown(comparison.follows),
+        excluded=tuple(comparison.excluded()),
+        notes=tuple(dict.fromkeys((*comparison.notes, *_bookkeeping(a, b), *a.notes, *b.notes))),
+        training_only=shown(of_training),
+        evaluation=evaluation,
+        compare=a.compare,
+    )
+    return replace(report, rows=tuple(comparison.rows(report)))
+
+
+def _bookkeeping(a: Contract, b: Contract) -> Iterator[str]:
+    """Yield a note for each stage of one side that adds keys for monitoring only."""
+    for side, contract, other in (("contract", a, b), ("target", b, a)):
+        known = {stage.name if a.kind == b.kind else stage.role for stage in other.stages}
+        for stage in contract.stages[1:]:
+            keys = [name.partition(" ")[2] for name in stage.writes]
+            added = [key for key in keys if part_of(contract, key) in ("observation", "state")]
+            is_known = stage.name in known or stage.role in known
+            if stage.role == "monitor" and added and not is_known:
+                listed = ", ".join(dict.fromkeys(display_key(key) for key in added))
+                yield f"only the {side} has {stage.place}, which writes {listed} for monitoring"
+
+
+@dataclass
+class _Comparison:
+    a: Contract
+    b: Contract
+    replayed: Replayed | None = None
+    evaluation: bool = False
+    in_rows: Collection[int] = ()
+    roots: list[Difference] = field(default_factory=list)
+    follows: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.is_same_kind = self.a.kind == self.b.kind
+        self.pairs = align_all(self.a, self.b)
+        self.lanes = _LANES if "action" in self.a.compare else _LANES[:1]
+        self._compared: set[tuple[Lane, int]] = set()
+        self._compared_ends: set[Lane] = set()
+
+    def run(self) -> None:
+        """Compare the env inside, and then all stages in the order of the data flow."""
+        pairs = sorted((pair for pair in self.pairs[1:] if not pair.is_passive), key=_position)
+        self._compare_env()
+        self._note_renamed(pairs)
+        differences = [
+            (difference, pair) for pair in pairs for difference in self._compare_pair(pair)
+        ]
+        ends = [] if self.replayed is not None else list(self._compare_ends())
+        if self.replayed is not None or self.is_same_kind or ends:
+            # A stage that has moved explains others.
+            for difference, pair in sorted(differences, key=lambda item: item[0].kind != "order"):
+                self._add_of_pair(difference, pair)
+        else:
+            # Libraries reach the same values in other ways.
+            for difference, _ in differences:
+                if difference.kind.startswith("state"):
+                    self._add(difference)
+                elif difference.kind != "argument":
+                    self.notes.append(f"{difference.sentence}; the values agree")
+        self._compare_values(pairs)
+        if self.replayed is not None:
+            self._add_calls_and_failures(self.replayed)
+            self._note_env(self.replayed)
+        elif not self.roots and not any(self.excluded()):
+            for difference in ends:
+                self._add(difference)
+        self.roots.sort(key=_stage_order)
+
+    def _note_renamed(self, pairs: list[Pair]) -> None:
+        """Note the stages that do the same under another class name."""
+        for a, b in ((pair.a, pair.b) for pair in pairs):
+            if self.is_same_kind and a is not None and b is not None and a.name != b.name:
+                self.notes.append(f"{b.place} of the target stands for {a.place} of the contract")
+
+    # Coverage
+
+    def coverage(self) -> Coverage:
+        """Return how much of the contract was compared."""
+        if self.replayed is not None:
+            assert self.a.recording is not None
+            lacking = {
+                cause.reference_stage
+                for cause in self.roots
+                if self.evaluation
+                and self.is_of_training(cause)
+                and cause.reference_stage is not None
+            }
+            return coverage_of(self.a, self.a.recording, self.replayed, lacking)
+        stages = relevant_stages(self.a)
+        places = [
+            ((lane, stage.index, key), (lane, stage.index) in self._compared)
+            for lane in self.lanes
+            for stage in stages
+            for key in self._written(lane, stage)
+        ]
+        for lane, end, _ in self._ends():
+            keys = self._end_keys(lane, end.index)
+            places += [((lane, end.index, key), lane in self._compared_ends) for key in keys]
+        counts = [
+            (0 if values is None else len(values.numbers), is_compared)
+            for place, is_compared in places
+            for values in [self.a.value_at(*place)[0]]
+        ]
+        indices = {index for _, index in self._compared}
+        return Coverage(
+            sum(stage.index in indices for stage in stages),
+            len(stages),
+            sum(count for count, is_compared in counts if is_compared),
+            sum(count for count, _ in counts),
+        )
+
+    def excluded(self) -> Iterator[str]:
+        """Yield the stages whose values are not compared."""
+        for side, contract in (("contract", self.a), ("target", self.b)):
+            for stage in contract.stages:
+                if self._random(contract, stage) == "excluded":
+                    yield f"{stage.place} of the {side} is random and does not follow the seed"
+
+    def _random(self, contract: Contract, stage: StageRecord) -> str | None:
+        """Return whether a stage repeats itself in the kind of replay that is compared."""
+        return stage.random if self.replayed else contract.golden_random.get(stage.index)
+
+    # Differences
+
+    def is_of_training(self, difference: Difference) -> bool:
+        """Return True for a stage of a training that the target does well without."""
+        if difference.kind != "missing stage" or difference.reference_stage is None:
+            return False
+        return self.a.stage(difference.reference_stage).role in TRAINING
+
+    def displayed(self, difference: Difference) -> Difference:
+        """Return a difference with its code, and with its key as users write it."""
+        coded = self.with_code(difference)
+        if coded.key is None or (difference.stage is None and difference.reference_stage is None):
+            return coded
+        return replace(coded, key=display_key(coded.key))
+
+    def _add(self, difference: Difference) -> None:
+        known = {
+            (cause.stage, cause.reference_stage, cause.kind, cause.key) for cause in self.roots
+        }
+        place = (difference.stage, difference.reference_stage, difference.kind, difference.key)
+        if place not in known:
+            self.roots.append(difference)
+
+    def _add_of_pair(self, difference: Difference, pair: Pair) -> None:
+        """Add a difference as a cause; a spec may follow from a difference before it."""
+        if difference.kind in ("spec", "dtype") and pair.a is not None and pair.b is not None:
+            for cause in self.roots:
+                if self._explains(cause, "forward", pair.a, pair.b):
+                    self.follows.append(difference)
+                    return
+        self._add(difference)
+
+    def with_code(self, difference: Difference) -> Difference:
+        """Return a difference with the code of its special case: stacks and shapes of images."""
+        index = difference.stage
+        if index is None or difference.key is None:
+            return difference
+        stage = self.b.stage(index)
+        if difference.kind in ("argument", "feature order", "value") and stage.role == STACK:
+            return replace(difference, special_code=FRAME_STACK)
+        spec = stage.spec(difference.key)
+        is_image = spec is not None and len(spec.shape) >= 2 and spec.part == "observation"
+        if difference.kind == "spec" and is_image and "shape" in difference.message:
+            return replace(difference, special_code=FRAME_SHAPE)
+        return difference
+
+    # Env and ends
+
+    def _compare_ends(self) -> Iterator[Difference]:
+        """Compare what the policy reads, and what the env gets."""
+        for lane, a, b in self._ends():
+            for key in self._end_keys(lane, a.index):
+                change = self._change_at(lane, key, a, b, EXACT)
+                if change is not None:
+                    yield self._from_change(change, b, a, key)
+
+    def _ends(self) -> tuple[tuple[Lane, StageRecord, StageRecord], ...]:
+        ends = self.a.stage(self.a.last), self.b.stage(self.b.last)
+        return ("forward", *ends), ("inverse", self.a.stage(-1), self.b.stage(-1))
+
+    def _end_keys(self, lane: str, at: int) -> list[str]:
+        if lane == "inverse":
+            keys = {key for at, _, key in self.a.values if at == "inverse"}
+            return sorted(keys) if "action" in self.a.compare else []
+        specs = self.a.stage(at).specs
+        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        return [
+            spec.key
+            for spec in specs
+            if spec.part in self.a.compare and spec.part != "action" and spec.key not in ignored
+        ]
+
+    def _compare_env(self) -> None:
+        """Compare the specs of the envs inside."""
+        a, b = self.a.stage(-1), self.b.stage(-1)
+        for key, kind, message in self._spec_changes(a, b):
+            self._add(Difference(kind, -1, -1, b.name, key, message, None, _SAME_ENV))
+
+    # Stages
+
+    def _compare_pair(self, pair: Pair) -> Iterator[Difference]:
+        a, b = pair.a, pair.b
+        if b is None:
+            assert a is not None
+            yield self._missing(a)
+        elif a is None:
+            yield self._extra(b)
+        else:
+            if pair.status == "moved":
+                yield self._moved(a, b)
+            if a.name == b.name:
+                yield from self._arguments(a, b)
+            in_rows = self._is_in_rows(a), b.index in self.in_rows
+            yield from compare_states(a, b, evaluation=self.evaluation, in_rows=in_rows)
+            if self.is_same_kind and pair.status == "paired":
+                for key, kind, message in self._spec_changes(a, b):
+                    yield Difference(kind, b.index, a.index, b.name, key, message)
+
+    def _is_in_rows(self, a: StageRecord) -> bool:
+        """Return True if each sub-env of the contract has a stage."""
+        forms = {} if self.a.recording is None else self.a.recording.forms
+        form = forms.get(a.index)
+        return form is not None and not form.is_batch and forms[max(forms)].is_batch
+
+    def _missing(self, a: StageRecord) -> Difference:
+        key = _first_key(a)
+        learned = any(tensor.changes for tensor in a.state)
+        what = "learned statistics" if learned else a.role
+        text = "the target has no such stage"
+        # A stage without a known role has its name for a role.
+        text += f" ({what})" if what != a.name else ""
+        inside = self.a.stage(a.index - 1)
+        place = f"after {inside.place} of the contract" if a.index else "directly around the env"
+        hint = f"add {a.name} to the target, {place}"
+        size = self._end_size(key)
+        if self.a.recording is not None and self.replayed is not None:
+            effect = effect_of(self.a.recording, a.index)
+            text += f"; it changed {effect.changed:,} of {effect.calls:,} recorded calls"
+            key = key or effect.key
+            if effect.shapes is not None:
+                before, after = (list(shape) for shape in effect.shapes)
+                text += f" and the shape of the {effect.key} from {before} to {after}"
+            is_of_key = key == effect.key or (key and part_of(self.a, key) == effect.key)
+            size = effect.size if is_of_key else None
+        return Difference("missing stage", None, a.index, a.name, key, text, size, hint)
+
+    def _extra(self, b: StageRecord) -> Difference:
+        key = _first_key(b)
+        text = "the contract has no such stage"
+        hint = f"remove {b.name}, or freeze the contract again"
+        size = self._end_size(key)
+        return Difference("missing stage", b.index, None, b.name, key, text, size, hint)
+
+    def _moved(self, a: StageRecord, b: StageRecord) -> Difference:
+        others = [stage.name for stage in self.b.stages[1:] if stage.role not in PASSIVE]
+        ours = [stage.name for stage in self.a.stages[1:] if stage.role not in PASSIVE]
+        text = f"the order is {', '.join(others)} instead of {', '.join(ours)}"
+        key = _first_key(a) or _first_key(b)
+        hint = "build the chain in the order of the contract"
+        return Difference("order", b.index, a.index, b.name, key, text, self._end_size(key), hint)
+
+    def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+        for name in dict.fromkeys((*a.arguments, *b.arguments)):
+            if name not in a.arguments or name not in b.arguments:
+                continue
+            one, other = a.arguments[name], b.arguments[name]
+            if _same_argument(one, other):
+                continue
+            key = _first_key(b) or _first_key(a)
+            text = f"{name} is {_text(other)} instead of {_text(one)}"
+            hint = f"pass {name}={_text(one)} to {b.name}"
+            change = self._stage_change(a, b, key)
+            kind: DifferenceKind = "argument"
+            if change is not None and change.kind in ("dtype", "feature order"):
+                kind = change.kind
+                text = f"{change.text}, for {text}"
+            size = None if change is None else change.size
+            if change is None and self.replayed is not None:
+                key = None
+            yield Difference(kind, b.index, a.index, b.name, key, text, size, hint)
+
+    # Specs
+
+    def _spec_changes(
+        self, a: StageRecord, b: StageRecord
+    ) -> Iterator[tuple[str, DifferenceKind, str]]:
+        """Yield what differs between the specs after two stages: key, kind and message."""
+        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        ours, theirs = (
+            {
+                spec.key: spec
+                for spec in stage.specs
+                if spec.part in self.a.compare and spec.key not in ignored
+            }
+            for stage in (a, b)
+        )
+        for key, one in ours.items():
+            other = theirs.get(key)
+            if other is None:
+                known = ", ".join(map(display_key, theirs))
+                yield key, "spec", f"the target has no such key; it has {known}"
+            elif one.part == "action" and not self.is_same_kind:
+                continue
+            elif one.shape != other.shape:
+                text = f"the shape is {list(other.shape)} instead of {list(one.shape)}"
+                yield key, "spec", text
+            elif one.dtype != other.dtype and (
+                self.is_same_kind
+                or one.dtype.startswith("float") != other.dtype.startswith("float")
+            ):
+                yield key, "dtype", f"the dtype is {other.dtype} instead of {one.dtype}"
+            elif one.domain != other.domain and self.is_same_kind:
+                yield key, "spec", f"the bounds are {other.domain} instead of {one.domain}"
+        if self.is_same_kind:
+            for key in theirs.keys() - ours.keys():
+                yield key, "spec", "the contract has no such key"
+            names, expected = (
+                [key for key, spec in side.items() if spec.part == "observation"]
+                for side in (theirs, ours)
+            )
+            if ours.keys() == theirs.keys() and names != expected:
+                text = f"the keys are in the order {', '.join(map(display_key, names))}"
+                yield names[0], "feature order", text
+
+    # Values
+
+    def _compare_values(self, pairs: list[Pair]) -> None:
+        """Compare the values after each pair of stages: forward outwards, inverse inwards."""
+        if self.replayed is not None:
+            paired = sorted(self.replayed.pairs.items())
+            sides = [(self.a.stage(i), self.b.stage(j)) for j, i in paired if j >= 0]
+        else:
+            sides = [(p.a, p.b) for p in pairs if p.a is not None and p.b is not None]
+        for lane in self.lanes:
+            is_open = False
+            for a, b in sides if lane == "forward" else reversed(sides):
+                is_random = "excluded" in (self._random(self.a, a), self._random(self.b, b))
+                # Without recorded calls, a stage gets what the stages before it made.
+                is_open = is_random or (is_open and self.replayed is None)
+                if is_open:
+                    continue
+                self._compared.add((lane, a.index))
+                for key in self._keys_of(lane, a, b):
+                    change = self._change_at(lane, key, a, b, a.tolerance)
+                    if change is not None and (self.is_same_kind or self.roots):
+                        self._add_change(lane, key, change, a, b)
+            if not is_open:
+                self._compared_ends.add(lane)
+
+    def _add_calls_and_failures(self, replayed: Replayed) -> None:
+        """Add the stages that made another number of inner calls, and those that failed."""
+        excluded = () if self.a.recording is None else self.a.recording.unrepeatable
+        for index, (theirs, own, count) in sorted(replayed.call_counts.items()):
+            recorded = replayed.pairs.get(index)
+            if index >= 0 and recorded is not None and recorded not in excluded:
+                text = f"it makes {own} instead of {theirs} inner calls"
+                text += f", in {count} calls" if count > 1 else ""
+                name = self.b.stage(index).name
+                self._add_own(Difference("inner calls", index, recorded, name, None, text), ())
+        for index, error in sorted(replayed.failures.items()):
+            b = self.b.stage(index)
+            text = f"it fails with the inputs of the contract: {summarize_error(error)}"
+            paired = replayed.pairs.get(index)
+            failure = Difference("spec", index, paired, b.name, _first_key(b), text)
+            is_caused = any(
+                cause.stage <= index
+                if cause.stage is not None
+                else paired is not None and (cause.reference_stage or 0) <= paired
+                for cause in self.roots
+            )
+            (self.follows if is_caused else self.roots).append(failure)
+
+    def _is_declared_otherwise(self, a: StageRecord, b: StageRecord, key: str) -> bool:
+        """Return True if a stage writes the spec that a difference before it has made its own.
+
+        A vector env copies its results into a buffer of the declared dtype, for example.
+        """
+        one, other = a.spec(key), b.spec(key)
+        if one is None or other is None or (one.dtype, one.shape) == (other.dtype, other.shape):
+            return False
+        causes = [cause for cause in self.roots if cause.stage != b.index]
+        return any(self._explains(cause, "forward", a, b) for cause in causes)
+
+    def _note_env(self, replayed: Replayed) -> None:
+        assert self.a.recording is not None
+        difference = replayed.env_difference()
+        if difference is not None and self.a.recording.env_repeats:
+            if any(self._is_unexplained(cause) for cause in self.roots):
+                text = (
+                    f"it does not repeat its recorded results ({difference}); a stage that reads "
+                    "its state can differ because of it"
+                )
+                name = self.b.stage(-1).name
+                self._add(Difference("value", -1, -1, name, None, text, None, _SAME_ENV))
+            else:
+                self.notes.append(
+                    f"the env inside does not repeat its recorded results ({difference}); the "
+                    "stages got the recorded ones"
+                )
+        if replayed.rows < self.a.recording.rows:
+            self.notes.append(
+                f"the contract has {self.a.recording.rows} recorded sub-envs, the target "
+                f"{replayed.rows}: the others are not compared"
+            )
+
+    def _is_unexplained(self, cause: Difference) -> bool:
+        """Return True if a stage of the same class with the same arguments has other values."""
+        if cause.kind in ("missing stage", "order", "argument", "inner calls"):
+            return False
+        if cause.stage is None or cause.stage < 0 or cause.reference_stage is None:
+            return False
+        names = {self.a.stage(cause.reference_stage).name, self.b.stage(cause.stage).name}
+        has_state = any(cause.key == tensor.name for tensor in self.b.stage(cause.stage).state)
+        return len(names) == 1 and not has_state and not cause.kind.startswith("state")
+
+    def _add_change(
+        self, lane: Lane, key: str, change: Change, a: StageRecord, b: StageRecord
+    ) -> None:
+        """Add a difference of values as a cause, or as what follows from one before it."""
+        causes: list[Difference] = []
+        # A stage that got its recorded inputs follows from no other.
+        is_declared = change.kind in ("dtype", "spec") and self._is_declared_otherwise(a, b, key)
+        if self.replayed is None or is_declared:
+            causes = [cause for cause in self.roots if self._explains(cause, lane, a, b)]
+        self._add_own(self._from_change(change, b, a, key), causes)
+
+    def _add_own(self, difference: Difference, causes: Sequence[Difference]) -> None:
+        """Add a difference of a stage, which may have another one or follow from causes."""
+        own = next((cause for cause in self.roots if cause.stage == difference.stage), None)
+        if own is None:
+            (self.follows if causes else self.roots).append(difference)
+            return
+        if own.size is None or own.key is None:
+            self.roots[self.roots.index(own)] = replace(
+                own, size=own.size or difference.size, key=own.key or difference.key
+            )
+        if own.kind != difference.kind:
+            self.follows.append(difference)
+
+    def _explains(self, cause: Difference, lane: Lane, a: StageRecord, b: StageRecord) -> bool:
+        """Return True if a difference at a stage can follow from a cause."""
+        if cause.kind == "order" and cause.stage is not None and cause.reference_stage is not None:
+            return b.index >= min(cause.stage, cause.reference_stage)
+        if lane == "forward":
+            if cause.stage is not None:
+                return cause.stage <= b.index
+            return cause.reference_stage is not None and cause.reference_stage <= a.index
+        if cause.stage is not None:
+            return cause.stage >= b.index
+        return cause.reference_stage is not None and cause.reference_stage >= a.index
+
+    def _keys_of(self, lane: Lane, a: StageRecord, b: StageRecord) -> list[str]:
+        """Return the compared keys that one of two stages writes."""
+        if self.replayed is not None:
+            keys = self.replayed.keys(lane, b.index)
+            return [key for key in keys if self._is_compared(lane, key)]
+        return list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
+
+    def _written(self, lane: Lane, stage: StageRecord) -> list[str]:
+        """Return the compared keys that a stage writes."""
+        written = (name.partition(" ") for name in stage.writes)
+        return [key for at, _, key in written if at == lane and self._is_compared(lane, key)]
+
+    def _is_compared(self, lane: Lane, key: str) -> bool:
+        return lane in self.lanes and (lane == "inverse" or part_of(self.a, key) in self.a.compare)
+
+    def _change_at(
+        self, lane: Lane, key: str, a: StageRecord, b: StageRecord, tolerance: Tolerance
+    ) -> Change | None:
+        """Compare what both sides have for a key after two stages."""
+        if self.replayed is not None:
+            return self.replayed.change((lane, b.index, key), tolerance)
+        one, used = self.a.value_at(lane, a.index, key)
+        other, _ = self.b.value_at(lane, b.index, key)
+        if one is None:
+            return None
+        if other is None:
+            return Change("spec", "the target does not write it")
+        widest = tolerance.widened(used)
+        if not self.is_same_kind:
+            widest = widest.widened(_CROSS_LIBRARY)
+        return explain_change(one, other, widest, exact_dtype=self.is_same_kind)
+
+    def _stage_change(self, a: StageRecord, b: StageRecord, key: str | None) -> Change | None:
+        """Return how a key differs after two stages."""
+        if key is None:
+            return None
+        changes = (self._change_at(lane, key, a, b, a.tolerance) for lane in _LANES)
+        return next((change for change in changes if change is not None), None)
+
+    def _end_size(self, key: str | None) -> float | None:
+        """Return how much a key differs at the end, if the values flow that far."""
+        if key is None or self.replayed is not None:
+            return None
+        changes = (self._change_at(lane, key, a, b, EXACT) for lane, a, b in self._ends())
+        return next((change.size for change in changes if change is not None), None)
+
+    def _from_change(self, change: Change, b: StageRecord, a: StageRecord, key: str) -> Difference:
+        text = change.text
+        kind: DifferenceKind = "spec"
+        if change.kind != "missing" and change.kind != "extra":
+            kind = change.kind
+        if kind == "feature order" and b.role == STACK:
+            text = f"the frames are stacked in another order: {text}"
+        elif kind in ("scale", "value") and change.step == 0 and b.role == STACK:
+            text = f"the history at the start of an episode differs: {text}"
+        return Difference(kind, b.index, a.index, b.name, key, text, change.size)
+
+    # Both sides
+
+    def rows(self, report: ContractReport) -> Iterator[StageRow]:
+        """Yield the env and all stages of both sides, with what differs at each of them."""
+        # An evaluation does not miss the stages of a training.
+        lacking = [
+            self.a.stage(difference.reference_stage or 0) for difference in report.training_only
+        ]
+        for pair in self.pairs:
+            a, b = pair.a, pair.b
+            if pair.is_passive:
+                yield StageRow(a, b, "not compared", (), ())
+                continue
+            differences = tuple(
+                difference
+                for difference in (*report.causes, *report.follows)
+                if (b is not None and difference.stage == b.index)
+                or (b is None and a is not None and difference.reference_stage == a.index)
+            )
+            status: RowStatus = "same"
+            if differences:
+                is_cause = any(difference in report.causes for difference in differences)
+                status = "differs" if is_cause else "follows"
+            elif b is None and a in lacking:
+                status = "not compared"
+            yield StageRow(a, b, status, differences, tuple(self._key_rows(a, b)))
+
+    def _key_rows(self, a: StageRecord | None, b: StageRecord | None) -> Iterator[KeyRow]:
+        writes = {name for side in (a, b) if side is not None for name in side.writes}
+        for name in sorted(writes):
+            lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
+            key = name.partition(" ")[2]
+            if not self._is_compared(lane, key):
+                continue
+            one, tolerance = (None, EXACT)
+            if a is not None:
+                one, tolerance = self.a.value_at(lane, a.index, key)
+                tolerance = tolerance.widened(a.tolerance)
+            other = None if b is None else self.b.value_at(lane, b.index, key)[0]
+            if self.replayed is not None and b is not None:
+                one, other = self.replayed.sides((lane, b.index, key))
+            yield KeyRow(lane, key, one, other, tolerance)
+
+
+def rows_of_failure(a: Contract, differences: Sequence[Difference]) -> Iterator[StageRow]:
+    """Yield the stages of a contract whose target failed, so that it has no values."""
+    for stage in a.stages:
+        places = (None, -1) if stage.index < 0 else (stage.index,)
+        here = tuple(
+            difference for difference in differences if difference.reference_stage in places
+        )
+        keys = tuple(
+            KeyRow(lane, key, values, None, stage.tolerance)
+            for (lane, index, key), values in a.values.items()
+            if index == stage.index
+        )
+        yield StageRow(stage, None, "differs" if here else "not compared", here, keys)
+
+
+def _position(pair: Pair) -> tuple[int, int]:
+    stage = pair.a if pair.a is not None else pair.b
+    assert stage is not None
+    return stage.index, 0 if pair.a is not None else 1
+
+
+def _stage_order(difference: Difference) -> int:
+    place = difference.stage
+    return difference.reference_stage if place is None else place  # type: ignore[return-value]
+
+
+def _first_key(stage: StageRecord) -> str | None:
+    """Return the key that a stage changes: an observation or an action before a reward."""
+    names = [name.partition(" ")[2] for name in stage.writes]
+    rest = [name for name in names if name.rpartition(".")[2] != "reward"]
+    # Statistics that have counted nothing may change nothing.
+    declared = [spec.key for spec in stage.specs if spec.part == "observation" and stage.state]
+    return next(iter((*rest, *names, *declared)), None)
+
+
+def _passive_keys(contract: Contract) -> set[str]:
+    """Return the keys that counters and monitors write, which a policy does not read."""
+    keys: set[str] = set()
+    for stage in contract.stages[1:]:
+        if stage.role in PASSIVE:
+            before = {spec.key for spec in contract.stage(stage.index - 1).specs}
+            keys |= {spec.key for spec in stage.specs if spec.key not in before}
+    return keys
+
+
+def _same_argument(a: Any, b: Any) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) or (a != a and b != b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same_argument, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same_argument(a[name], b[name]) for name in a)
+    return bool(a == b)
+
+
+def _text(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,0 +1,383 @@
+"""Values of both sides: what counts as equal, how two of them differ, and by how much."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+MAX_NUMBERS = 1_024
+"""Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""
+_MAX_SIDE = 16
+_MAX_FEATURES = 1_024
+_MAX_CHANNELS = 8
+ChangeKind = Literal["missing", "extra", "spec", "dtype", "feature order", "scale", "value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Largest difference that counts as equal: ``atol + rtol * |value|``.
+
+    NaN equals NaN. The relative part applies to floating-point numbers only.
+
+    Args:
+        rtol: Relative part.
+        atol: Absolute part.
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    def widened(self, other: Tolerance) -> Tolerance:
+        """Return the larger of two tolerances, part by part."""
+        return Tolerance(max(self.rtol, other.rtol), max(self.atol, other.atol))
+
+
+EXACT = Tolerance()
+"""Equal values only."""
+_FLOAT_TOLERANCES = {
+    "float64": Tolerance(1e-7, 1e-9),
+    "float32": Tolerance(1e-5, 1e-6),
+    "bfloat16": Tolerance(2e-2, 1e-2),
+    "float16": Tolerance(2e-3, 1e-3),
+}
+
+
+def float_tolerance(dtypes: Sequence[str]) -> Tolerance:
+    """Return the tolerance of the least exact of some dtypes; integers are equal exactly.
+
+    Example:
+        >>> float_tolerance(["float32", "int64"]), float_tolerance(["uint8"])
+        (Tolerance(rtol=1e-05, atol=1e-06), Tolerance(rtol=0.0, atol=0.0))
+    """
+    known = [_FLOAT_TOLERANCES[dtype] for dtype in dtypes if dtype in _FLOAT_TOLERANCES]
+    return max(known, key=lambda tolerance: tolerance.rtol, default=EXACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How two values differ.
+
+    Args:
+        kind: Kind of the difference: ``missing`` if only the first side has a value, ``extra`` if
+            only the second one has it, ``spec`` for another shape.
+        text: The difference in words.
+        size: Largest absolute difference; ``None`` if it cannot be computed.
+        step: First record that differs, from 0.
+        sides: Both shapes, both dtypes, or the elements that differ most.
+    """
+
+    kind: ChangeKind
+    text: str
+    size: float | None = None
+    step: int | None = None
+    sides: tuple[str, str] = ("", "")
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """Return a dtype such as ``float32``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Tensor:
+    """Return a mask of the elements that differ; NaN equals NaN."""
+    a, b = _with_common_dtype(a, b)
+    differing = a != b
+    is_rounded = a.is_floating_point() or a.is_complex()
+    if is_rounded:
+        differing &= ~(a.isnan() & b.isnan())
+    # Large integers are not exact in float64.
+    is_exact = tolerance == EXACT or not (is_rounded or tolerance.atol >= 1)
+    if is_exact or not bool(differing.any()):
+        return differing
+    one, other = _to_widest(a), _to_widest(b)
+    rtol = tolerance.rtol if is_rounded else 0.0
+    limit = tolerance.atol + rtol * torch.maximum(one.abs(), other.abs())
+    # An infinite limit allows nothing: infinity equals only itself.
+    return differing & ~(((one - other).abs() <= limit) & one.isfinite() & other.isfinite())
+
+
+def _with_common_dtype(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    if a.dtype == b.dtype:
+        return a, b
+    try:
+        common = torch.promote_types(a.dtype, b.dtype)
+    except RuntimeError:
+        # torch does not promote unsigned integers of more than 8 bits.
+        common = torch.float64
+    return a.to(common), b.to(common)
+
+
+def _to_widest(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def compare_tensors(
+    a: Tensor, b: Tensor, tolerance: Tolerance = EXACT, *, step_dim: int = 0
+) -> Change | None:
+    """Compare two tensors; ``None`` if they agree in shape, dtype and values.
+
+    Args:
+        a: Tensor of the first side.
+        b: Tensor of the second side.
+        tolerance: Largest difference.
+        step_dim: Dim of the steps.
+
+    Example:
+        >>> change = compare_tensors(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]))
+        >>> change.text, change.size, change.step
+        ('it differs by up to 0.5', 0.5, 1)
+    """
+    if a.shape != b.shape:
+        return _of_shape(a.shape, b.shape)
+    change = _compare_numbers(a, b.to(a.device), tolerance, step_dim)
+    return change if a.dtype == b.dtype else _of_dtype(dtype_name(a), dtype_name(b), change)
+
+
+def _of_shape(a: Sequence[int], b: Sequence[int]) -> Change:
+    sides = str(list(a)), str(list(b))
+    return Change("spec", f"the shape is {sides[1]} instead of {sides[0]}", sides=sides)
+
+
+def _of_dtype(a: str, b: str, change: Change | None) -> Change:
+    text = f"the dtype is {b} instead of {a}"
+    if change is None:
+        return Change("dtype", text, sides=(a, b))
+    return replace(change, kind="dtype", text=text, sides=(a, b))
+
+
+def _compare_numbers(a: Tensor, b: Tensor, tolerance: Tolerance, step_dim: int) -> Change | None:
+    differing = differing_elements(a, b, tolerance)
+    if not bool(differing.any()):
+        return None
+    gap = element_gaps(a, b).masked_fill(~differing, 0.0)
+    size, worst = float(gap.max()), int(gap.argmax())
+    step = None
+    if a.ndim:
+        step = int(
+            differing.movedim(step_dim, 0).reshape(a.shape[step_dim], -1).any(1).nonzero()[0]
+        )
+    one, other = (f"{side.reshape(-1)[worst].item():.9g}" for side in (a, b))
+    text = f"it differs by up to {format_number(size)}"
+    return Change("value", text, size, step, (one, other))
+
+
+def element_gaps(a: Tensor, b: Tensor) -> Tensor:
+    """Return the absolute differences; infinite where one is NaN, and 0 where both are."""
+    a, b = _to_widest(a), _to_widest(b)
+    gap = (a - b).abs().nan_to_num(nan=torch.inf)
+    return gap.masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
+
+
+def compare_entries(
+    a: Mapping[str, object],
+    b: Mapping[str, object],
+    tolerance: Tolerance = EXACT,
+    *,
+    step_dim: int = 0,
+) -> dict[str, Change | None]:
+    """Compare the entries of both sides by key; ``None`` for those that agree.
+
+    Args:
+        a: Entries of the first side: tensors, or other objects, which are compared as plain data.
+        b: Entries of the second side.
+        tolerance: Largest difference.
+        step_dim: Dim of the steps.
+    """
+    changes: dict[str, Change | None] = {}
+    for key in dict.fromkeys((*a, *b)):
+        one, other = a.get(key), b.get(key)
+        if one is None or other is None:
+            is_extra = one is None
+            text = f"only the {'second' if is_extra else 'first'} side has it"
+            sides = ("no value", "a value") if is_extra else ("a value", "no value")
+            changes[key] = Change("extra" if is_extra else "missing", text, sides=sides)
+        elif isinstance(one, Tensor) and isinstance(other, Tensor):
+            changes[key] = compare_tensors(one, other, tolerance, step_dim=step_dim)
+        else:
+            plain = [getattr(side, "tolist", lambda side=side: side)() for side in (one, other)]
+            changes[key] = None if plain[0] == plain[1] else Change("value", "it differs")
+    return changes
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Values of one key, ``[T, R, ...]`` for T records and R rows.
+
+    Args:
+        numbers: The values, or a thumbnail of each.
+        shape: Shape of one row.
+        dtype: Such as ``float32``.
+        digests: Hash of each record if ``numbers`` is a thumbnail.
+    """
+
+    numbers: Tensor
+    shape: tuple[int, ...]
+    dtype: str
+    digests: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, records: Sequence[Tensor]) -> Values:
+        """Create values from the records, ``[R, ...]`` each, of equal shapes."""
+        whole = torch.stack(list(records))
+        shape = tuple(whole.shape[2:])
+        if torch.Size(shape).numel() <= MAX_NUMBERS:
+            return cls(whole, shape, dtype_name(whole))
+        digests = tuple(digest(record) for record in records)
+        return cls(thumbnail(whole, 2), shape, dtype_name(whole), digests)
+
+    @property
+    def is_float(self) -> bool:
+        """True for floating-point numbers."""
+        return self.dtype.startswith(("float", "bfloat"))
+
+
+def digest(value: Tensor) -> str:
+    """Return a hash of the bytes of a tensor."""
+    data = value.detach().cpu().contiguous().reshape(-1)
+    if data.dtype is torch.bool:
+        data = data.to(torch.uint8)
+    raw = data.view(torch.uint8).numpy().tobytes() if data.numel() else b""
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+def thumbnail(value: Tensor, lead: int) -> Tensor:
+    """Return a value with fewer elements along its large dims.
+
+    Args:
+        value: Value with ``lead`` dims that are kept.
+        lead: Number of the first dims.
+    """
+    side = _MAX_SIDE if value.ndim - lead > 1 else MAX_NUMBERS // 4
+    for dim in range(lead, value.ndim):
+        step = -(-value.shape[dim] // side)
+        if step > 1:
+            value = value[(slice(None),) * dim + (slice(None, None, step),)]
+    return value.clone()
+
+
+def explain_change(
+    a: Values, b: Values, tolerance: Tolerance, *, exact_dtype: bool = True
+) -> Change | None:
+    """Compare values, and name an order or a scale that explains them; ``None`` if they agree.
+
+    Args:
+        a: Values of the contract.
+        b: Values of the target.
+        tolerance: Largest difference.
+        exact_dtype: False if float32 and float64 count as the same dtype.
+    """
+    if a.shape != b.shape:
+        return _of_shape(a.shape, b.shape)
+    change = _explain_numbers(a, b, tolerance)
+    is_other = a.dtype != b.dtype and (exact_dtype or a.is_float != b.is_float)
+    if change is not None and change.kind in ("feature order", "scale") and b.is_float:
+        if is_other and change.kind == "scale":
+            text = f"the dtype is {b.dtype} instead of {a.dtype}, and {change.text}"
+            return replace(change, text=text)
+        return change
+    return _of_dtype(a.dtype, b.dtype, change) if is_other else change
+
+
+def _explain_numbers(a: Values, b: Values, tolerance: Tolerance) -> Change | None:
+    records = min(len(a.numbers), len(b.numbers))
+    rows = min(a.numbers.shape[1], b.numbers.shape[1])
+    has_hashes = a.digests and b.digests and rows == a.numbers.shape[1] == b.numbers.shape[1]
+    if has_hashes and a.digests[:records] == b.digests[:records]:
+        return None
+    one, other = (side.numbers[:records, :rows] for side in (a, b))
+    if one.shape != other.shape:
+        return Change("spec", "the values have other shapes")
+    change = _compare_numbers(one, other, tolerance, 0)
+    if change is None:
+        if has_hashes and tolerance == EXACT:
+            return Change("value", "pixels outside of the thumbnail differ")
+        return None
+    one, other = one.double(), other.double()
+    explanation = _permutation(one, other, tolerance) or _scale(one, other, tolerance)
+    if explanation is not None:
+        return replace(explanation, size=change.size, step=change.step, sides=change.sides)
+    if one.ndim == 3 and one.shape[2] > 1:
+        worst = int(element_gaps(one, other).amax((0, 1)).argmax())
+        share = int(differing_elements(one, other, tolerance).any(0).any(0).sum())
+        text = f"{change.text}, most in feature {worst} ({share} of {one.shape[2]} differ)"
+        return replace(change, text=text)
+    return change
+
+
+def _permutation(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
+    """Find an order of the features, or of the axes, in which the values agree."""
+    for dim in range(a.ndim - 1, 1, -1):
+        size = a.shape[dim]
+        if 2 <= size <= (_MAX_FEATURES if a.ndim == 3 else _MAX_CHANNELS):
+            order = _matching_order(a.movedim(dim, 0), b.movedim(dim, 0), tolerance)
+            if order is not None:
+                what = "features" if a.ndim == 3 else f"slices along dim {dim - 2}"
+                shown = ", ".join(map(str, order[:12])) + (", …" if len(order) > 12 else "")
+                return Change("feature order", f"its {what} are in the order [{shown}]")
+    inner = list(range(2, a.ndim))
+    for axes in permutations(inner) if 2 <= len(inner) <= 3 else ():
+        turned = a.permute(0, 1, *axes)
+        is_other = list(axes) != inner and turned.shape == b.shape
+        if is_other and not bool(differing_elements(turned, b, tolerance).any()):
+            order = [axis - 2 for axis in axes]
+            return Change("feature order", f"its axes are in the order {order}")
+    return None
+
+
+def _matching_order(a: Tensor, b: Tensor, tolerance: Tolerance) -> list[int] | None:
+    """Return which slice of ``a`` each slice of ``b`` is; ``None`` if they do not match."""
+    free = list(range(len(a)))
+    order: list[int] = []
+    for index, part in enumerate(b):
+        # Slices that are equal to several others stay where they are.
+        for origin in sorted(free, key=lambda place: place != index):
+            if not bool(differing_elements(a[origin], part, tolerance).any()):
+                break
+        else:
+            return None
+        free.remove(origin)
+        order.append(origin)
+    return order if order != sorted(order) else None
+
+
+def _scale(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
+    """Find a factor and an offset that explain the difference."""
+    one, other = a.reshape(-1), b.reshape(-1)
+    if one.numel() < 3 or not bool((one.isfinite() & other.isfinite()).all()):
+        return None
+    centered = one - one.mean()
+    spread = float((centered * centered).sum())
+    if spread == 0 or float(other.std()) == 0:
+        return None
+    factor = float((centered * (other - other.mean())).sum()) / spread
+    offset = float(other.mean()) - factor * float(one.mean())
+    loose = Tolerance(max(tolerance.rtol * 10, 1e-5), max(tolerance.atol * 10, 1e-6))
+    if bool(differing_elements(one * factor + offset, other, loose).any()):
+        return None
+    parts = []
+    if abs(factor - 1) > 1e-4:
+        parts.append(f"multiplied by {format_number(factor)}")
+    if abs(offset) > 1e-5:
+        parts.append(f"shifted by {format_number(offset)}")
+    return Change("scale", f"it is {' and '.join(parts) or 'slightly scaled'}")
+
+
+def format_number(value: Any) -> str:
+    """Return a number with at most four significant digits, a count with separators.
+
+    Example:
+        >>> format_number(0.00012345), format_number(25600.0)
+        ('0.0001234', '25,600')
+    """
+    number = float(value)
+    if not math.isfinite(number):
+        return str(number)
+    is_large = 1e3 <= abs(number) < 1e15
+    return f"{number:,.0f}" if is_large else f"{number:.4g}"

@@ -1,0 +1,315 @@
+"""Record recorded inputs, run a stack on them, and record what its stages write and keep."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, key_name
+from tdx.compare.replay import MAX_ROWS, restored
+from tdx.compare.values import Values
+from tdx.foundation.errors import EnvError, TdxError, summarize_error
+from tdx.foundation.keys import NestedKey
+from tdx.specs.leaf import LeafSpec, composite_leaves
+from tdx.stacks.observe import preserved_generators
+from tdx.stacks.replay import Entries, base_key, to_rows
+
+if TYPE_CHECKING:
+    from tdx.core import StepTrace
+    from tdx.stacks import Stack
+
+STEPS = 12
+"""Golden steps by default."""
+_MAX_CALLS = 64
+
+
+def collect_inputs(
+    stack: Stack, read_actions: Callable[[StepTrace], Entries], seed: int, steps: int = STEPS
+) -> tuple[Segment, ...]:
+    """Step a stack with random actions, and record what its env returns.
+
+    The flags of the inputs are false: the golden episodes do not end by themselves. There are two,
+    for the second one shows what a reset leaves behind.
+
+    Args:
+        stack: The stack; its env is reset and stepped.
+        read_actions: Returns the actions of the policy in a trace.
+        seed: Seed of the env and of the actions.
+        steps: Number of steps.
+
+    Raises:
+        TdxError: The env or a stage raised.
+    """
+    recorder = _Recorder()
+    actions: list[list[Entries]] = []
+    with stack.seeded(seed), stack.replaced_env(recorder):
+        for length in (-(-steps * 2 // 3), steps // 3):
+            if not length:
+                continue
+            traces: list[StepTrace] = []
+            recorder.begin()
+            driver = stack.driver()
+            with located_errors(traces), stack.attach(traces.append):
+                driver.reset(None)
+                for _ in range(length):
+                    driver.step()
+                    if driver.reset_due:
+                        break
+            actions.append([read_actions(trace) for trace in traces if trace.phase == "step"])
+    return tuple(
+        Segment(
+            recorder.stacked(index),
+            {
+                key: torch.stack([step[key][:MAX_ROWS] for step in taken])
+                for key in (taken[0] if taken else ())
+            },
+        )
+        for index, taken in enumerate(actions)
+    )
+
+
+@contextmanager
+def located_errors(traces: Sequence[StepTrace]) -> Iterator[None]:
+    """Replace an error in a block by the error of the last trace, which names the stage."""
+    try:
+        yield
+    except Exception as error:
+        located = traces[-1].error if traces else None
+        if located is None:
+            raise
+        raise located from error
+
+
+class _Recorder:
+    """Runs the env, and keeps what it returned for the first rows."""
+
+    def __init__(self) -> None:
+        self._segments: list[dict[int, list[Entries]]] = []
+
+    def begin(self) -> None:
+        """Start the next episode."""
+        self._segments.append({})
+
+    def answer(self, rows: Sequence[int], method: str, run: Callable[[], Entries]) -> Entries:
+        """Return the result of the env."""
+        entries = run()
+        for place, row in enumerate(rows):
+            calls = self._segments[-1].setdefault(row, [])
+            is_first = method == "reset" and not calls
+            if row < MAX_ROWS and len(calls) < _MAX_CALLS and (is_first or method == "step"):
+                calls.append({key: value[place].clone() for key, value in entries.items()})
+        return entries
+
+    def stacked(self, index: int) -> Mapping[NestedKey, Tensor]:
+        """Return the calls of an episode by key, ``[C, R, ...]``."""
+        rows = [calls for row, calls in sorted(self._segments[index].items()) if row < MAX_ROWS]
+        if not rows or not rows[0]:
+            raise EnvError(
+                "the steps did not reach the env inside the stack",
+                hint="pass the outermost wrapper, whose step and reset are called",
+            )
+        count = min(map(len, rows))
+        entries: dict[NestedKey, Tensor] = {}
+        for key in dict.fromkeys(key for call in rows[0] for key in call):
+            values: list[list[Tensor]] = []
+            for calls in rows:
+                # A reset has no reward and no flags.
+                known = next((call[key] for call in calls if key in call), torch.zeros(()))
+                empty = torch.zeros_like(known)
+                is_flag = (key if isinstance(key, str) else key[-1]) in DONE_KEYS
+                values.append([empty if is_flag else call.get(key, empty) for call in calls])
+            if len({(value.shape, value.dtype) for part in values for value in part}) == 1:
+                stacked = [torch.stack(part[:count]) for part in values]
+                entries[key] = torch.stack(stacked, 1)
+        return entries
+
+
+class Replay:
+    """Answers the calls of an env with recorded inputs.
+
+    Args:
+        segments: The inputs.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self._current = segments[0]
+        self._places: dict[int, int] = {}
+
+    def begin(self, index: int) -> None:
+        """Start an episode."""
+        self._current = self._segments[index]
+        self._places = {}
+
+    def answer(self, rows: Sequence[int], method: str, run: Callable[[], Entries]) -> Entries:
+        """Return the next recorded result; the steps repeat if there are too few.
+
+        The env runs along, because stages may read it: a frame, or the number of lives. Its own
+        results, and what it says of steps after the end of an episode, do not matter.
+        """
+        with preserved_generators(), suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run()
+        count = min(map(len, self._current.calls.values()))
+        for row in rows:
+            place = self._places.get(row, 0) + 1
+            self._places[row] = 0 if method == "reset" else place if place < count else 1 % count
+        return {
+            key: torch.stack(
+                [value[self._places[row], row % value.shape[1]] for row in rows]
+            ).clone()
+            for key, value in self._current.calls.items()
+        }
+
+
+State = Mapping[int, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the stages of a stack did with recorded inputs.
+
+    Args:
+        values: Values by direction, stage and key.
+        before: State before the run.
+        after: State after the run.
+        error: What a stage raised.
+    """
+
+    values: Mapping[Place, Values] = field(default_factory=dict)
+    before: State = field(default_factory=dict)
+    after: State = field(default_factory=dict)
+    error: TdxError | None = None
+
+    def changed(self, index: int, name: str) -> bool:
+        """Return True if the run changed a tensor of the state."""
+        old, new = self.before.get(index, {}).get(name), self.after.get(index, {}).get(name)
+        if old is None or new is None:
+            return old is not new
+        return old.shape != new.shape or not old.equal(new)
+
+
+class Layout:
+    """Keys, specs and batch dims of a stack.
+
+    Args:
+        stack: The stack.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        specs = stack.specs()
+        self.leaves: list[dict[str, LeafSpec]] = [
+            {
+                key_name(base_key(leaf.key)): leaf
+                for leaf in composite_leaves(level.input_spec, level.output_spec)
+            }
+            for level in specs
+        ]
+        self.batch_dims = len(specs[0].output_spec.batch_size)
+        self.last = len(specs) - 2
+        self.actions = {
+            name for level in self.leaves for name, leaf in level.items() if leaf.part == "action"
+        }
+
+    def row(self, index: int, key: NestedKey, value: Tensor) -> Tensor:
+        """Return a value after a stage as ``[R, ...]``; a one-hot action as its index."""
+        rows = to_rows(key, value.detach().cpu(), self.batch_dims)
+        leaf = self.leaves[min(index, self.last) + 1].get(key_name(base_key(key)))
+        if leaf is not None and leaf.part == "action" and leaf.kind == "OneHot":
+            return rows.long().argmax(-1)
+        return rows
+
+    def actions_of(self, trace: StepTrace) -> Entries:
+        """Return the actions of the policy in a trace, ``[R, ...]`` by key."""
+        return {
+            key: self.row(self.last, key, version.value)
+            for key, version in trace.after(self.last + 1, "inverse").items()
+            if key_name(base_key(key)) in self.actions and isinstance(version.value, Tensor)
+        }
+
+
+def run_inputs(
+    stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, *, learning: bool
+) -> Run:
+    """Run a stack on recorded inputs; the results of its env are replaced.
+
+    The state of its stages is restored, except their generators.
+
+    Args:
+        stack: The stack.
+        layout: Its keys.
+        inputs: The inputs.
+        seed: Seed of its stages.
+        learning: False to stop the updates of running statistics.
+    """
+    before = stack.state()
+    source = Replay(inputs)
+    traces: list[StepTrace] = []
+    error: TdxError | None = None
+    with ExitStack() as opened:
+        opened.enter_context(restored(stack, generators=False))
+        opened.enter_context(preserved_generators())
+        opened.enter_context(torch.no_grad())
+        try:
+            random.seed(seed)
+            torch.manual_seed(seed)
+            opened.enter_context(stack.seeded(seed))
+            if not learning:
+                opened.enter_context(stack.paused_learning())
+            with stack.replaced_env(source), located_errors(traces):
+                for index, segment in enumerate(inputs):
+                    source.begin(index)
+                    driver = stack.driver()
+                    with stack.attach(traces.append):
+                        driver.reset(None)
+                        for step in range(segment.steps):
+                            actions = {key: taken[step] for key, taken in segment.actions.items()}
+                            driver.step(stack.encode_action(actions))
+        except TdxError as raised:
+            error = raised
+        except Exception as raised:
+            text = f"the stack raised {summarize_error(raised)}"
+            error = EnvError(text, hint="correct the stage")
+        after = stack.state()
+    complete = [trace for trace in traces if trace.error is None]
+    return Run(_read_values(layout, complete), before, after, error)
+
+
+def _read_values(layout: Layout, traces: Sequence[StepTrace]) -> dict[Place, Values]:
+    """Return the value of each key after each stage that writes it."""
+    writes: dict[tuple[Lane, int], dict[NestedKey, None]] = {}
+    for trace in traces:
+        for stage in trace.stages:
+            if stage.kind in ("stage", "env"):
+                place = stage.direction, stage.index if stage.kind == "stage" else -1
+                for key in stage.written:
+                    name = key_name(base_key(key))
+                    is_action = name in layout.actions
+                    is_info = name.partition(".")[0] == "info"
+                    if is_action if stage.direction == "inverse" else not (is_action or is_info):
+                        writes.setdefault(place, {})[key] = None
+    steps = [trace for trace in traces if trace.phase == "step"]
+    for trace in steps[:1]:
+        writes["inverse", layout.last + 1] = dict.fromkeys(layout.actions_of(trace))
+    values: dict[Place, Values] = {}
+    for (lane, index), keys in sorted(writes.items()):
+        records: dict[NestedKey, list[Tensor]] = {}
+        # A reset does not read the input of a policy.
+        for trace in traces if lane == "forward" else steps:
+            versions = trace.after(index, lane)
+            for key in keys:
+                version = versions.get(key)
+                if version is not None and isinstance(version.value, Tensor):
+                    seen = index if lane == "forward" else index - 1
+                    records.setdefault(key, []).append(layout.row(seen, key, version.value))
+        for key, rows in records.items():
+            if len({(row.shape, row.dtype) for row in rows}) == 1:
+                values[lane, index, key_name(base_key(key))] = Values.of(rows)
+    return values

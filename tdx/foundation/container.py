@@ -1,0 +1,587 @@
+"""Container: a folder of named parts that is opened once, and survives crashes and strangers.
+
+A folder from an untrusted source may contain links that lead out of it. Every part is opened
+relative to the descriptor of the folder above it, without following links, so that all parts come
+from the folder that was opened, even if its name is given to another one meanwhile.
+
+A container is valid at every moment: new parts are written and flushed under new names, then the
+manifest that lists them is replaced (:meth:`Container.replace`). Folders are flushed as well as
+files: without that, a power loss takes a new file away. What killed writers leave behind has a
+:func:`temporary_name`, and is removed by the next writer.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self, TypeVar
+
+from tdx.foundation.errors import OutputError, StorageError
+from tdx.foundation.untrusted import MAX_NESTING
+
+NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+"""Names of :func:`temporary_name`."""
+_UNTRUSTED = "tdx did not write this file; do not use files from a source that you do not trust"
+_MAX_FILES = 100_000
+_ATTEMPTS = 10
+_END = b', "check": "%08x"}\n'
+_END_LENGTH = len(_END % 0)
+Content = TypeVar("Content")
+
+
+def temporary_name(name: str) -> str:
+    """Return an unpredictable name for a temporary file in the folder of a file."""
+    return f".{name[:100]}.{os.urandom(8).hex()}.tmp"
+
+
+class UnsyncedError(OutputError):
+    """A file or folder is in place, but a power loss may bring the old one back.
+
+    Args:
+        target: The file or folder.
+        error: Error of the disk.
+    """
+
+    def __init__(self, target: str | Path, error: OSError) -> None:
+        super().__init__(
+            f"{target} is written, but may be lost at a power failure: "
+            f"{(error.strerror or str(error)).lower()}",
+            hint="check the disk, then write it again",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """An open folder.
+
+    Paths of parts are relative to it, with ``/`` as separator. Every method raises
+    :class:`StorageError` for a path that leads out of the folder, or contains a link.
+
+    Args:
+        path: Name of the folder in error messages.
+        descriptor: Its descriptor.
+    """
+
+    path: Path
+    descriptor: int
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str | Path, name: Path | None = None) -> Iterator[Self]:
+        """Open a folder. Links in ``path`` itself are followed.
+
+        Args:
+            path: The folder.
+            name: What error messages call it; ``None``: ``path``.
+
+        Raises:
+            OSError: The path does not exist, or is not a folder.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield cls(Path(path) if name is None else name, descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def subfolder(self, name: str, *, create: bool = False) -> Iterator[Container]:
+        """Open a folder below this one.
+
+        Args:
+            name: Path of the folder; ``""`` is this folder itself.
+            create: True to create missing folders, and flush their names to disk.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            StorageError: A part of the path is not a folder.
+        """
+        current = self.descriptor
+        try:
+            for part in _split_path(name) if name else ():
+                inner = _open_folder(current, part, name, create=create)
+                if current != self.descriptor:
+                    os.close(current)
+                current = inner
+            yield Container(self.path / name, current)
+        finally:
+            if current != self.descriptor:
+                os.close(current)
+
+    def names(self) -> list[str]:
+        """Return the names of the files and folders directly in the folder."""
+        return os.listdir(self.descriptor)
+
+    def walk(
+        self, enters: Callable[[str], bool] = lambda path: True
+    ) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Yield each file and folder below the folder, with its path.
+
+        Args:
+            enters: Returns True for the path of a folder whose content is yielded as well.
+        """
+        pending = [""]
+        while pending:
+            folder = pending.pop()
+            with self.subfolder(folder) as inner, os.scandir(inner.descriptor) as entries:
+                for entry in entries:
+                    path = f"{folder}/{entry.name}" if folder else entry.name
+                    yield path, entry
+                    if entry.is_dir(follow_symlinks=False) and enters(path):
+                        pending.append(path)
+
+    def check_links(self, enters: Callable[[str], bool] = lambda path: True) -> dict[str, int]:
+        """Refuse anything but regular files and folders.
+
+        Args:
+            enters: See :meth:`walk`.
+
+        Returns:
+            Size of every file, by its path.
+
+        Raises:
+            StorageError: There is a link or a device, or an implausible number of files.
+        """
+        sizes: dict[str, int] = {}
+        for count, (path, entry) in enumerate(self.walk(enters)):
+            if count >= _MAX_FILES or path.count("/") > MAX_NESTING:
+                raise StorageError(f"{self.path} has too many files", hint=_UNTRUSTED)
+            if entry.is_file(follow_symlinks=False):
+                sizes[path] = entry.stat(follow_symlinks=False).st_size
+            elif not entry.is_dir(follow_symlinks=False):
+                kind = "a symbolic link" if entry.is_symlink() else "not a regular file"
+                raise StorageError(f"{self.path / path} is {kind}", hint=_UNTRUSTED)
+        return sizes
+
+    def is_replaced(self) -> bool:
+        """Return True if the folder was replaced or removed since it was opened."""
+        try:
+            return not os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
+        except OSError:
+            return True
+
+    def lock(self, *, shared: bool = False, wait: bool = False) -> bool:
+        """Keep other processes from locking the folder, until it is closed.
+
+        The folder itself is locked, so no lock file remains, however the process ends. A file
+        system without locks does not protect the folder.
+
+        Args:
+            shared: Whether other processes with a shared lock are accepted.
+            wait: Whether to wait for other processes.
+
+        Returns:
+            False if another process has locked it.
+        """
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            fcntl.flock(self.descriptor, kind if wait else kind | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+        return True
+
+    # Reading
+
+    def open_file(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> IO[bytes]:
+        """Open a regular file.
+
+        Args:
+            name: Path of the file.
+            flags: Flags of :func:`os.open`; with ``os.O_CREAT`` missing folders are created too.
+            mode: Permission bits of a new file.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            StorageError: It is not a regular file.
+            OSError: It cannot be opened.
+        """
+        parent, _, last = name.rpartition("/")
+        _split_path(name)
+        with self.subfolder(parent, create=bool(flags & os.O_CREAT)) as folder:
+            descriptor = _open_regular(folder.descriptor, last, name, flags, mode)
+        modes = {os.O_RDONLY: "rb", os.O_WRONLY: "wb", os.O_RDWR: "r+b"}
+        return os.fdopen(descriptor, modes[flags & os.O_ACCMODE])
+
+    def read(self, name: str, limit: int | None = None) -> bytes:
+        """Return the content of a file.
+
+        Args:
+            name: Path of the file.
+            limit: Largest number of bytes accepted; ``None``: any.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            StorageError: It is larger, or not a regular file.
+        """
+        with self.open_file(name) as file:
+            data = file.read(-1 if limit is None else limit + 1)
+        if limit is not None and len(data) > limit:
+            raise StorageError(
+                f"{self.path / name} has more than {limit:,} bytes", hint="use a file of tdx"
+            )
+        return data
+
+    # Writing
+
+    def replace(
+        self, name: str, data: str | bytes, *, sync: bool = True, completes: bool = False
+    ) -> None:
+        """Replace a file atomically, in a folder that is created if it is missing.
+
+        Args:
+            name: Path of the file.
+            data: New content; text is encoded as UTF-8.
+            sync: True to flush file and folder to disk.
+            completes: True if this switches the container to its new state.
+
+        Raises:
+            OSError: It cannot be written.
+            UnsyncedError: The container is in its new state, but its folder cannot be flushed.
+        """
+        parent, _, last = name.rpartition("/")
+        _split_path(name)
+        with self.subfolder(parent, create=True) as folder:
+            target = self.path if completes else None
+            with folder.replacing(last, sync=sync, target=target) as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+
+    @contextmanager
+    def replacing(
+        self,
+        name: str,
+        *,
+        sync: bool = True,
+        mode: int | None = None,
+        target: Path | None = None,
+    ) -> Iterator[IO[bytes]]:
+        """Yield a locked temporary file that replaces a file when the block ends.
+
+        Args:
+            name: Name of the file directly in this folder.
+            sync: True to flush file and folder to disk.
+            mode: Permission bits; ``None``: those of the umask.
+            target: What is complete afterwards, for :class:`UnsyncedError`; ``None``: nothing.
+
+        Raises:
+            OSError: It cannot be written; the old file remains.
+            UnsyncedError: ``target`` is complete, but the folder cannot be flushed.
+        """
+        temporary = temporary_name(name)
+        descriptor = _open_regular(self.descriptor, temporary, temporary, NEW_FILE_FLAGS, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                lock_file(descriptor)
+                if mode is not None:
+                    os.fchmod(descriptor, mode)
+                yield file
+                file.flush()
+                if sync:
+                    os.fsync(descriptor)
+                os.replace(temporary, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=self.descriptor)
+            raise
+        if sync:
+            try:
+                os.fsync(self.descriptor)
+            except OSError as error:
+                if target is None:
+                    raise
+                raise UnsyncedError(target, error) from error
+
+    def write(
+        self,
+        name: str,
+        blocks: Iterable[bytes | memoryview],
+        *,
+        offset: int | None = None,
+        sync: bool = True,
+    ) -> str:
+        """Write blocks into a part.
+
+        Args:
+            name: Path of the part; missing folders are created.
+            blocks: Its bytes.
+            offset: Where the first block goes in a part that may exist; ``None``: the part is new.
+            sync: Whether to flush the part to disk.
+
+        Returns:
+            Checksum of the blocks: CRC-32 in eight hexadecimal digits.
+
+        Raises:
+            FileExistsError: The part exists, and there is no ``offset``.
+            StorageError: It has another hard link, outside of the folder.
+            OSError: It cannot be written.
+        """
+        crc, position = 0, offset or 0
+        flags = NEW_FILE_FLAGS if offset is None else os.O_WRONLY | os.O_CREAT
+        with self.open_file(name, flags) as file:
+            if os.fstat(file.fileno()).st_nlink != 1:
+                raise StorageError(
+                    f"{name!r} is a hard link to a file outside the dump, which would change too",
+                    hint="copy the dump with `cp -r`, and resume the copy",
+                )
+            for block in blocks:
+                write_all(file.fileno(), block, position)
+                crc, position = zlib.crc32(block, crc), position + len(block)
+            if sync:
+                os.fsync(file.fileno())
+        return f"{crc:08x}"
+
+    def remove(self, name: str, *, sync: bool = False) -> None:
+        """Remove a file or link.
+
+        Args:
+            name: Path of the file.
+            sync: True to flush that to disk; without it, a power loss may bring the file back.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+        """
+        parent, _, last = name.rpartition("/")
+        with self.subfolder(parent) as folder:
+            os.unlink(last, dir_fd=folder.descriptor)
+            if sync:
+                os.fsync(folder.descriptor)
+
+    def list_temporary(self, enters: Callable[[str], bool] = lambda path: True) -> list[str]:
+        """Return the paths of temporary files.
+
+        Args:
+            enters: See :meth:`walk`.
+        """
+        return [
+            path
+            for path, entry in self.walk(enters)
+            if TEMPORARY_FILE.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False)
+        ]
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Remove what killed writers left, as far as that is possible."""
+        for name in names:
+            with suppress(OSError):
+                self.remove(name)
+
+
+def read_folder(path: Path, read: Callable[[Container], Content]) -> Content:
+    """Read a folder through one descriptor, so that everything comes from the same state.
+
+    If another process replaces the folder meanwhile, and removes the old one, it is read again.
+
+    Args:
+        path: The folder.
+        read: Reads it.
+
+    Raises:
+        OSError: It does not exist, or cannot be read.
+    """
+    for _ in range(_ATTEMPTS):
+        with Container.open(path) as container:
+            try:
+                return read(container)
+            except OSError:
+                if not container.is_replaced():
+                    raise
+    raise replaced_error(path)
+
+
+def replaced_error(path: Path) -> StorageError:
+    """Return the error for a folder that was replaced while it was read."""
+    return StorageError(f"{path} was replaced while it was read", hint="open it again")
+
+
+def make_folders(path: str | Path, mode: int = 0o777) -> None:
+    """Create a folder and those above it, and flush their names to disk.
+
+    Args:
+        path: Folder, which may exist.
+        mode: Permission bits of the folder itself; its parents have those of the umask.
+
+    Raises:
+        OSError: A folder cannot be created, or there is a file of that name.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        # A process may have been killed right after it made the folder. One that has something was
+        # flushed before. A folder that may not be listed was made by someone else.
+        with suppress(PermissionError):
+            if not any(folder.iterdir()):
+                sync_path(folder.absolute().parent)
+        return
+    # Below a file, the folder itself is what fails: "not a directory", not "file exists".
+    if folder.parent != folder and not folder.parent.is_file():
+        make_folders(folder.parent)
+    with Container.open(folder.absolute().parent) as parent:
+        if not _make_folder(parent.descriptor, folder.name, mode) and not folder.is_dir():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+
+
+def sync_path(path: str | Path) -> None:
+    """Flush a file or the entries of a folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock_file(descriptor: int) -> bool:
+    """Lock an open file; return False if another process has, or the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all bytes into an open file at an offset.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    left = memoryview(data)
+    while left:
+        count = os.pwrite(descriptor, left, offset)
+        left, offset = left[count:], offset + count
+
+
+def append_line(descriptor: int, line: bytes, offset: int, *, sync: bool) -> None:
+    """Write a line at the end of an open file.
+
+    Args:
+        descriptor: The file.
+        line: The line.
+        offset: End of the lines so far; whatever follows is overwritten.
+        sync: Whether to flush the file to disk.
+
+    Raises:
+        OSError: It cannot be written. The line is removed again: after a failed flush the system
+            shows it, but it may not be on the disk, and a later flush would not tell.
+    """
+    try:
+        write_all(descriptor, line, offset)
+        if sync:
+            os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, offset)
+            os.fsync(descriptor)
+        raise
+
+
+def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> tuple[bytes, int]:
+    r"""Return a JSON object as sealed text, and its checksum.
+
+    A sealed text is a JSON object whose last member is ``"check"``: the CRC-32 of all bytes before
+    it, in eight hexadecimal digits. CRC-32 detects every change within four successive bytes.
+    Passing the checksum of the preceding text as ``seed`` chains texts, so that a removed, repeated
+    or moved one is detected as well.
+
+    Args:
+        data: Plain data; not empty.
+        seed: Checksum of the preceding text.
+        indent: Spaces per level; ``None``: all on one line.
+
+    Example:
+        >>> seal({"steps": 3})[0]
+        b'{"steps": 3, "check": "79556117"}\n'
+    """
+    body = json.dumps(data, indent=indent, allow_nan=False)[:-1].rstrip().encode()
+    check = zlib.crc32(body, seed)
+    return body + _END % check, check
+
+
+def read_seal(text: bytes, seed: int = 0) -> int | None:
+    """Return the checksum of a sealed text, or ``None`` if the text was changed.
+
+    Args:
+        text: As :func:`seal` returned it, with the newline at its end.
+        seed: Checksum of the preceding text.
+    """
+    check = zlib.crc32(text[:-_END_LENGTH], seed)
+    return check if text[-_END_LENGTH:] == _END % check else None
+
+
+def _split_path(name: str) -> list[str]:
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise StorageError(f"{name!r} is not a file name inside the folder", hint=_UNTRUSTED)
+    return parts
+
+
+def _open_folder(folder: int, part: str, name: str, *, create: bool) -> int:
+    is_new = create and _make_folder(folder, part)
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        inner = os.open(part, flags, dir_fd=folder)
+    except NotADirectoryError:
+        raise _not_regular(folder, part, name) from None
+    try:
+        if create and not is_new and not os.listdir(inner):
+            # As in make_folders().
+            os.fsync(folder)
+    except OSError:
+        os.close(inner)
+        raise
+    return inner
+
+
+def _make_folder(folder: int, part: str, mode: int = 0o777) -> bool:
+    """Make a folder and flush its name, without which a power loss takes its files away too.
+
+    Returns:
+        False if it exists.
+    """
+    try:
+        os.mkdir(part, mode, dir_fd=folder)
+    except FileExistsError:
+        return False
+    try:
+        os.fsync(folder)
+    except OSError:
+        with suppress(OSError):
+            os.rmdir(part, dir_fd=folder)
+        raise
+    return True
+
+
+def _open_regular(folder: int, part: str, name: str, flags: int, mode: int) -> int:
+    # Non-blocking, so that opening a pipe does not hang. The type is checked before truncating.
+    safe = (flags & ~os.O_TRUNC) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(part, safe, mode, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if _lstat_mode(folder, part) not in (None, stat.S_IFREG):
+            raise _not_regular(folder, part, name) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_regular(folder, part, name)
+    os.set_blocking(descriptor, True)
+    if flags & os.O_TRUNC:
+        os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+def _lstat_mode(folder: int, part: str) -> int | None:
+    with suppress(OSError):
+        return stat.S_IFMT(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode)
+    return None
+
+
+def _not_regular(folder: int, part: str, name: str) -> StorageError:
+    kind = "a symbolic link" if _lstat_mode(folder, part) == stat.S_IFLNK else "not a regular file"
+    return StorageError(f"{part!r} in {name!r} is {kind}", hint=_UNTRUSTED)

@@ -1,0 +1,597 @@
+"""Check a policy checkpoint: its processors against its configuration and against themselves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tdx.foundation.errors import Where
+from tdx.inspection.check_report import CheckReport, Finding
+from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
+from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step
+from tdx.stacks.checkpoints.steps import (
+    ACTION,
+    DEFINITIONS,
+    IDENTITY,
+    STATISTICS,
+    why_opaque,
+)
+
+if TYPE_CHECKING:
+    from tdx.stacks.checkpoints.model import Array
+
+NORMALIZERS = ("normalizer_processor", "unnormalizer_processor")
+TINY_STD = 1e-4
+"""A standard deviation below it amplifies noise; features are of the order of 1."""
+TINY_IMAGE_STD = 0.02
+"""Of an image in 0 … 1: the deviation of a camera's pixels is about 0.2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A violation of a rule.
+
+    Args:
+        message: What is wrong, with the values.
+        hint: The next step, if there is one.
+        processor: Processor of the step.
+        step: The step; ``None`` for the checkpoint as a whole.
+        key: Feature.
+    """
+
+    message: str
+    hint: str | None = None
+    processor: Processor | None = None
+    step: Step | None = None
+    key: str | None = None
+
+
+def check_checkpoint(
+    checkpoint: Checkpoint, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> CheckReport:
+    """Check the processors of a checkpoint against its configuration and against themselves.
+
+    Args:
+        checkpoint: As :func:`~tdx.stacks.checkpoints.read_checkpoint` returns it.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
+    """
+    return checkpoint_report(checkpoint, (), select, ignore)
+
+
+def checkpoint_report(
+    checkpoint: Checkpoint,
+    further: Sequence[tuple[CheckpointRule, Violation]],
+    select: Sequence[str],
+    ignore: Sequence[str],
+) -> CheckReport:
+    """Return the report of the rules about checkpoints, and of further violations."""
+    findings: list[Finding] = []
+    found = [
+        *((rule, v) for rule in CHECKPOINT_RULES for v in _FINDERS[rule.code](checkpoint)),
+        *further,
+    ]
+    for rule, violation in found:
+        is_selected = not select or rule.code.startswith(tuple(select))
+        if is_selected and not rule.code.startswith(tuple(ignore)):
+            findings.append(to_finding(rule, checkpoint, violation))
+    findings.sort(key=lambda finding: (finding.where.file or "", finding.where.stage or 0))
+    stages = sum(len(processor.steps) for processor in checkpoint.processors)
+    opaque = [
+        f"{processor.role} step {step.index} is passed over: {why_opaque(step)}"
+        for processor in checkpoint.processors
+        for step in processor.steps
+        if step.name not in DEFINITIONS
+    ]
+    return CheckReport(
+        str(checkpoint.path),
+        stages,
+        ("specs", "lints"),
+        tuple(findings),
+        notes=(*checkpoint.notes, *opaque),
+    )
+
+
+def to_finding(
+    rule: CheckpointRule, checkpoint: Checkpoint | None, violation: Violation
+) -> Finding:
+    """Return a violation of a rule as a finding."""
+    step, processor = violation.step, violation.processor
+    where = Where(
+        None if step is None else step.index,
+        None if step is None else step.short_name,
+        violation.key,
+        file=None
+        if processor is None or checkpoint is None
+        else str(checkpoint.path / processor.file),
+    )
+    return Finding(
+        "lints",
+        rule.code,
+        violation.message,
+        violation.hint,
+        where,
+        None,
+        rule.severity,
+        rule.title,
+        rule.paragraphs[0],
+    )
+
+
+# ------------------------------------------------------------------------------------ helpers
+
+
+def normalizers(checkpoint: Checkpoint) -> Iterator[tuple[Processor, Step]]:
+    """Yield the steps that normalize or unnormalize."""
+    for processor in checkpoint.processors:
+        for step in processor.steps:
+            if step.name in NORMALIZERS:
+                yield processor, step
+
+
+def normalized_features(step: Step) -> Iterator[tuple[str, Feature, str]]:
+    """Yield the features that a normalizer is meant to normalize: key, feature and mode."""
+    chosen = step.config.get("normalize_observation_keys")
+    for key, feature in step.features.items():
+        mode = step.modes.get(feature.kind, IDENTITY)
+        is_action = feature.kind == "ACTION"
+        if mode == IDENTITY or (not is_action and isinstance(chosen, list) and key not in chosen):
+            continue
+        yield (ACTION if is_action else key), feature, mode
+
+
+def _names(keys: Sequence[str]) -> str:
+    return ", ".join(map(repr, keys))
+
+
+def _indices(mask: Array) -> str:
+    """Return the positions of a mask's true values as text, the first five of them."""
+    positions = np.flatnonzero(mask)
+    text = ", ".join(map(str, positions[:5]))
+    return text if len(positions) <= 5 else f"{text}, … ({len(positions)} in all)"
+
+
+# ------------------------------------------------------------------------------------ rules
+
+
+def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
+    for processor, step in normalizers(checkpoint):
+        known = list(step.statistics)
+        for key, _, mode in normalized_features(step):
+            if key in known:
+                continue
+            others = [name for name in known if name not in step.features]
+            near = [name for name in others if name.endswith(f".{key}") or key.endswith(f".{name}")]
+            near = near or get_close_matches(key, others, 1)
+            if near:
+                hint = f"the statistics have {near[0]!r}: rename it to {key!r}"
+            elif known:
+                hint = f"it has statistics of {_names(known[:4])}"
+            else:
+                hint = "pass the statistics of the dataset: dataset_stats=dataset.meta.stats"
+            yield Violation(
+                f"{key!r} passes unchanged: {mode} has no statistics of it",
+                *(hint, processor, step, key),
+            )
+
+
+def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
+    for processor, step in normalizers(checkpoint):
+        for key, _, mode in normalized_features(step):
+            statistics = step.statistics.get(key)
+            if statistics is None:
+                continue
+            if mode not in STATISTICS:
+                yield Violation(
+                    f"{key!r} has the unknown mode {mode!r}",
+                    f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
+                    *(processor, step, key),
+                )
+                continue
+            missing = [name for name in STATISTICS[mode] if name not in statistics]
+            if missing:
+                yield Violation(
+                    f"{mode} needs {_names(missing)} of {key!r}, and there are "
+                    f"{_names(list(statistics))}",
+                    "compute the statistics of the dataset again",
+                    *(processor, step, key),
+                )
+
+
+def _other_shape(checkpoint: Checkpoint) -> Iterator[Violation]:
+    for processor, step in normalizers(checkpoint):
+        for key, feature, mode in normalized_features(step):
+            statistics = step.statistics.get(key, {})
+            for name in STATISTICS.get(mode, ()):
+                array = statistics.get(name)
+                if array is None or _broadcasts(array.shape, feature.shape):
+                    continue
+                yield Violation(
+                    f"{name!r} of {key!r} has shape {list(array.shape)}, and the feature has "
+                    f"{list(feature.shape)}",
+                    None,
+                    *(processor, step, key),
+                )
+                break
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
+    for processor, step in normalizers(checkpoint):
+        if processor.role != "preprocessor":
+            continue
+        for key, feature, mode in normalized_features(step):
+            statistics = step.statistics.get(key, {})
+            arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
+            low, high = arrays if len(arrays) == 2 else (None, None)
+            if low is None or high is None or low.shape != high.shape:
+                continue
+            is_std = mode == "MEAN_STD"
+            limit = TINY_IMAGE_STD if is_std and feature.kind == "VISUAL" else TINY_STD
+            width = high if is_std else high - low
+            mask = np.abs(width) < limit
+            if mask.any():
+                what = "a standard deviation" if is_std else "a range"
+                smallest = float(np.abs(width).min())
+                yield Violation(
+                    f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs from "
+                    f"training is amplified by {1 / max(smallest, 1e-8):.3g}",
+                    "record data in which this feature moves, or leave it out",
+                    *(processor, step, key),
+                )
+
+
+def _contradicting(checkpoint: Checkpoint) -> Iterator[Violation]:
+    for processor, step in normalizers(checkpoint):
+        for key, statistics in step.statistics.items():
+            reason = why_impossible(statistics)
+            if reason is not None:
+                yield Violation(
+                    f"the statistics of {key!r} cannot be those of one dataset: {reason}",
+                    "compute them again from the data: statistics of parts were merged wrongly, or "
+                    "are stale",
+                    *(processor, step, key),
+                )
+
+
+def why_impossible(statistics: Mapping[str, Array]) -> str | None:
+    """Return why no data has these statistics; ``None`` if some data has.
+
+    Quantiles increase from the minimum to the maximum, a mean lies between them, and a standard
+    deviation is at most half of the range (Popoviciu's inequality).
+
+    Example:
+        >>> why_impossible({"min": np.array([0.0]), "max": np.array([1.0]), "std": np.array([2.0])})
+        'the standard deviation at 0 is 2, more than half of the range 1'
+    """
+    arrays = {
+        name: np.asarray(array, np.float64).ravel()
+        for name, array in statistics.items()
+        if np.issubdtype(array.dtype, np.number)
+    }
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            return f"{name} at {_indices(~np.isfinite(array))} is not finite"
+    if "std" in arrays and (arrays["std"] < 0).any():
+        return f"the standard deviation at {_indices(arrays['std'] < 0)} is negative"
+    order = [name for name in ("min", "q01", "q10", "q50", "q90", "q99", "max") if name in arrays]
+    pairs: list[tuple[str, str]] = list(itertools.pairwise(order))
+    if "min" in arrays and "max" in arrays:
+        pairs += [("min", "mean"), ("mean", "max")]
+    for low, high in pairs:
+        if low not in arrays or high not in arrays or arrays[low].shape != arrays[high].shape:
+            continue
+        scale = np.maximum(np.abs(arrays[low]), np.abs(arrays[high]))
+        mask = arrays[low] > arrays[high] + 1e-5 * scale + 1e-7
+        if mask.any():
+            at = int(np.flatnonzero(mask)[0])
+            return (
+                f"{low} at {at} is {arrays[low][at]:.4g}, more than {high}, {arrays[high][at]:.4g}"
+            )
+    if {"min", "max", "std"} <= arrays.keys():
+        span = arrays["max"] - arrays["min"]
+        if span.shape == arrays["std"].shape:
+            mask = arrays["std"] > span / 2 * (1 + 1e-4) + 1e-6
+            if mask.any():
+                at = int(np.flatnonzero(mask)[0])
+                return (
+                    f"the standard deviation at {at} is {arrays['std'][at]:.4g}, more than half of "
+                    f"the range {span[at]:.4g}"
+                )
+    return None
+
+
+def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
+    for processor, step in normalizers(checkpoint):
+        for key, feature, mode in normalized_features(step):
+            if feature.kind != "VISUAL":
+                continue
+            names = STATISTICS.get(mode, ())
+            arrays = [step.statistics.get(key, {}).get(name) for name in names]
+            largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
+            if largest > 2:
+                yield Violation(
+                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), "
+                    "and the policy reads images in 0 … 1",
+                    "divide them by 255, or compute them on images that are scaled",
+                    *(processor, step, key),
+                )
+
+
+def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:
+    for processor in checkpoint.processors:
+        seen: dict[str, Step] = {}
+        for step in processor.steps:
+            for key in _scaled_keys(step, processor, checkpoint):
+                if key in seen:
+                    yield Violation(
+                        f"{key!r} is normalized by step {seen[key].index} "
+                        f"({seen[key].short_name}) already",
+                        "remove one of them, or set its mode to IDENTITY",
+                        *(processor, step, key),
+                    )
+                seen.setdefault(key, step)
+
+
+def _scaled_keys(step: Step, processor: Processor, checkpoint: Checkpoint) -> Iterator[str]:
+    if step.name in NORMALIZERS:
+        for key, _, _ in normalized_features(step):
+            if key in step.statistics:
+                yield key
+    elif step.name == "xvla_imagenet_normalize":
+        keys = step.config.get("image_keys")
+        declared = {} if checkpoint.config is None else checkpoint.config.inputs
+        for other in processor.steps:
+            declared = {**declared, **other.features}
+        for key, feature in declared.items():
+            if feature.kind == "VISUAL" and (not isinstance(keys, list) or key in keys):
+                yield key
+
+
+def _other_mode(checkpoint: Checkpoint) -> Iterator[Violation]:
+    config = checkpoint.config
+    if config is None or not config.modes:
+        return
+    for processor, step in normalizers(checkpoint):
+        kinds = {feature.kind for feature in step.features.values()}
+        for kind in sorted(kinds):
+            declared, used = config.modes.get(kind, IDENTITY), step.modes.get(kind, IDENTITY)
+            if declared != used:
+                yield Violation(
+                    f"{kind} is normalized by {used}, and config.json declares {declared}",
+                    "the policy was trained with one of them: save the processors of the training",
+                    *(processor, step),
+                )
+
+
+def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
+    config = checkpoint.config
+    if config is None:
+        return
+    for processor, step in normalizers(checkpoint):
+        inputs, outputs = config.inputs, config.outputs
+        declared = outputs if processor.role == "postprocessor" else {**inputs, **outputs}
+        if not declared or not step.features:
+            continue
+        for key, feature in declared.items():
+            other = step.features.get(key)
+            mode = config.modes.get(feature.kind, IDENTITY)
+            if other is None and mode != IDENTITY:
+                unknown = [name for name in step.features if name not in declared]
+                near = get_close_matches(key, unknown, 1) or unknown[:1]
+                yield Violation(
+                    f"{key!r}, which config.json declares as {feature}, is not one of its "
+                    "features: it passes unchanged",
+                    f"it knows {near[0]!r}: rename one of them (rename_map)" if near else None,
+                    *(processor, step, key),
+                )
+            elif other is not None and other.shape != feature.shape:
+                yield Violation(
+                    f"{key!r} has shape {list(other.shape)}, and {list(feature.shape)} in "
+                    "config.json",
+                    None,
+                    *(processor, step, key),
+                )
+
+
+def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
+    """Find rename maps whose results no later step and no policy reads."""
+    config, processor = checkpoint.config, checkpoint.processor("preprocessor")
+    if processor is None:
+        return
+    for step in processor.steps:
+        names = step.config.get("rename_map")
+        if step.name != "rename_observations_processor" or not isinstance(names, dict):
+            continue
+        later = {key for other in processor.steps[step.index + 1 :] for key in other.features}
+        known = later | set(() if config is None else config.inputs)
+        for old, new in names.items():
+            if known and isinstance(new, str) and new not in known:
+                near = get_close_matches(new, known, 1)
+                yield Violation(
+                    f"{old!r} becomes {new!r}, which neither a later step nor the policy reads",
+                    f"did you mean {near[0]!r}?" if near else None,
+                    *(processor, step, old),
+                )
+    positions = [step.index for step in processor.steps if step.config.get("rename_map")]
+    for step in processor.steps:
+        if step.name == "normalizer_processor" and positions and step.index < positions[0]:
+            yield Violation(
+                f"it runs before step {positions[0]} renames the observations: it does not see the "
+                "new names",
+                "move the normalizer behind the rename step",
+                *(processor, step),
+            )
+
+
+def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
+    before, after = (checkpoint.processor(role) for role in ("preprocessor", "postprocessor"))
+    if before is None or after is None:
+        return
+    forward = [step for step in before.steps if step.name == "normalizer_processor"]
+    inverse = [step for step in after.steps if step.name == "unnormalizer_processor"]
+    if not forward:
+        return
+    entry = next((item for item in normalized_features(forward[-1]) if item[0] == ACTION), None)
+    if entry is None or ACTION not in forward[-1].statistics:
+        return
+    mode = entry[2]
+    if not inverse:
+        if all(step.name in DEFINITIONS for step in after.steps):
+            yield Violation(
+                f"actions are normalized by {mode} for the training, and the postprocessor has no "
+                "step that undoes it: the robot gets normalized actions",
+                "add an unnormalizer_processor",
+                after,
+                None,
+                ACTION,
+            )
+        return
+    step = inverse[0]
+    used = step.modes.get("ACTION", IDENTITY)
+    if used != mode:
+        yield Violation(
+            f"it undoes {used} for the action, and the preprocessor normalizes by {mode}",
+            None,
+            *(after, step, ACTION),
+        )
+        return
+    ours, theirs = step.statistics.get(ACTION), forward[-1].statistics[ACTION]
+    if ours is None:
+        return  # another rule reports it
+    for name in STATISTICS.get(mode, ()):
+        one, other = ours.get(name), theirs.get(name)
+        if one is None or other is None or one.shape != other.shape:
+            continue
+        if not np.allclose(one, other, rtol=1e-5, atol=1e-8):
+            if np.allclose(np.sort(one.ravel()), np.sort(other.ravel()), rtol=1e-5):
+                how = "is in another order"
+            else:
+                at = int(np.argmax(np.abs(one.astype(float) - other.astype(float))))
+                how = (
+                    f"has {float(one.flat[at]):.4g} instead of {float(other.flat[at]):.4g} at {at}"
+                )
+            yield Violation(
+                f"it does not invert the normalizer: {name!r} of the action {how}",
+                "save both processors with the statistics of the training",
+                *(after, step, ACTION),
+            )
+            return
+
+
+def _missing_step(checkpoint: Checkpoint) -> Iterator[Violation]:
+    config = checkpoint.config
+    if config is None or config.policy is None or config.policy not in DEFAULT_STEPS:
+        return
+    for processor in checkpoint.processors:
+        names = [step.name for step in processor.steps]
+        for name in DEFAULT_STEPS[config.policy][processor.role]:
+            if name not in names:
+                yield Violation(
+                    f"the {processor.role} has no {name}, which a policy of the type "
+                    f"{config.policy!r} has by default",
+                    "save the processors again with the version of LeRobot that trained the policy",
+                    processor,
+                )
+
+
+def _action_steps(checkpoint: Checkpoint) -> Iterator[Violation]:
+    config = checkpoint.config
+    if config is None:
+        return
+    steps = config.integer("n_action_steps")
+    chunk = config.integer("chunk_size")
+    chunk = config.integer("horizon") if chunk is None else chunk
+    if steps is not None and chunk is not None and steps > chunk:
+        yield Violation(
+            f"n_action_steps is {steps}, and the policy returns {chunk} actions at a time",
+            f"set n_action_steps to {chunk} or less",
+        )
+
+
+_COMMON = ("rename_observations_processor", "to_batch_processor", "normalizer_processor")
+_AFTER = ("unnormalizer_processor",)
+DEFAULT_STEPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    **{
+        policy: {"preprocessor": _COMMON, "postprocessor": _AFTER}
+        for policy in ("act", "diffusion", "sac", "tdmpc", "vqbet")
+    },
+    "pi0": {
+        "preprocessor": (*_COMMON, "pi0_new_line_processor", "tokenizer_processor"),
+        "postprocessor": _AFTER,
+    },
+    "pi05": {
+        "preprocessor": (
+            *_COMMON,
+            "pi05_prepare_state_tokenizer_processor_step",
+            "tokenizer_processor",
+        ),
+        "postprocessor": _AFTER,
+    },
+    "pi0_fast": {
+        "preprocessor": (
+            *_COMMON,
+            "pi0_fast_prepare_state_tokenizer_processor_step",
+            "tokenizer_processor",
+            "action_tokenizer_processor",
+        ),
+        "postprocessor": _AFTER,
+    },
+    "smolvla": {
+        "preprocessor": (*_COMMON, "smolvla_new_line_processor", "tokenizer_processor"),
+        "postprocessor": _AFTER,
+    },
+    "wall_x": {
+        "preprocessor": (*_COMMON, "wall_x_task_processor"),
+        "postprocessor": _AFTER,
+    },
+    "xvla": {
+        "preprocessor": (
+            *_COMMON,
+            "tokenizer_processor",
+            "xvla_image_to_float",
+            "xvla_imagenet_normalize",
+            "xvla_add_domain_id",
+        ),
+        "postprocessor": _AFTER,
+    },
+    "groot": {
+        "preprocessor": (
+            "rename_observations_processor",
+            "to_batch_processor",
+            "groot_pack_inputs_v3",
+            "groot_eagle_encode_v3",
+            "groot_eagle_collate_v3",
+        ),
+        "postprocessor": ("groot_action_unpack_unnormalize_v1",),
+    },
+}
+"""Steps that LeRobot 0.4.4 gives a policy of each type; the device step changes no values."""
+
+_FINDERS: Mapping[str, Callable[[Checkpoint], Iterator[Violation]]] = {
+    "TDX601": _without_statistics,
+    "TDX602": _missing_statistic,
+    "TDX603": _other_shape,
+    "TDX604": _tiny_width,
+    "TDX605": _contradicting,
+    "TDX606": _pixel_range,
+    "TDX607": _twice,
+    "TDX608": _other_mode,
+    "TDX609": _other_features,
+    "TDX610": _lost_rename,
+    "TDX611": _not_inverted,
+    "TDX612": _missing_step,
+    "TDX613": _action_steps,
+}
+"""What finds the violations of each rule that needs no data."""

@@ -1,0 +1,163 @@
+"""Compare two policy checkpoints: their settings, steps, statistics, specs and values."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tdx.compare.alignment import match_stages
+from tdx.foundation.errors import ArgumentError
+from tdx.inspection.checkpoint_report import checkpoint_calls, inspect_checkpoint, stage_steps
+from tdx.inspection.diff import (
+    DiffReport,
+    SettingChange,
+    StageChange,
+    StageStatus,
+    ValueChange,
+)
+from tdx.inspection.spec_report import compare_leaves
+from tdx.specs.leaf import LeafSpec
+from tdx.stacks.checkpoints import Checkpoint, Entries, Step
+from tdx.stacks.checkpoints.model import Array
+from tdx.stacks.checkpoints.steps import run
+
+_FEATURES = ("input_features", "output_features")
+_SHOWN = 4
+"""Number of values of an array that are shown."""
+
+
+def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> DiffReport:
+    """Compare the processors of two checkpoints, and run both on the same drawn sample.
+
+    Steps are paired by their names, in order. The weights of the policies are not compared.
+
+    Args:
+        a: The first checkpoint.
+        b: The second checkpoint.
+    """
+    specs = inspect_checkpoint(a), inspect_checkpoint(b)
+    before = [[c.before for c in report.changes if c.before is not None] for report in specs]
+    after = [[c.after for c in report.changes if c.after is not None] for report in specs]
+    return DiffReport(
+        str(a.path),
+        str(b.path),
+        tuple(_compare_settings(a, b)),
+        tuple(_compare_steps(a, b)),
+        compare_leaves(before[0], before[1]),
+        compare_leaves(after[0], after[1]),
+        steps=1,
+        seed=0,
+        values=tuple(_compare_values(a, b, [*before[0], *before[1]])),
+    )
+
+
+def _compare_settings(a: Checkpoint, b: Checkpoint) -> Iterator[SettingChange]:
+    one, other = ({} if c.config is None else c.config.values for c in (a, b))
+    for name in dict.fromkeys([*one, *other]):
+        # Features are compared as specs.
+        if name not in _FEATURES and one.get(name) != other.get(name):
+            sides = (repr(side[name]) if name in side else "missing" for side in (one, other))
+            yield SettingChange(name, *sides)
+
+
+_STATUS: Mapping[str, StageStatus] = {"missing": "removed", "extra": "added", "moved": "moved"}
+
+
+def _compare_steps(a: Checkpoint, b: Checkpoint) -> Iterator[StageChange]:
+    steps = stage_steps(a), stage_steps(b)
+    calls = checkpoint_calls(a), checkpoint_calls(b)
+    one_side, other_side = ([(role, step.name) for role, step in side] for side in steps)
+    for match in match_stages(one_side, other_side, lambda one, other: ()):
+        one = None if match.a is None else steps[0][match.a][1]
+        other = None if match.b is None else steps[1][match.b][1]
+        arguments = tuple(_compare_arguments(one, other)) if one and other else ()
+        status = _STATUS.get(match.status, "changed" if arguments else "same")
+        yield StageChange(
+            status,
+            match.a,
+            match.b,
+            None if match.a is None else calls[0][match.a],
+            None if match.b is None else calls[1][match.b],
+            arguments,
+        )
+
+
+def _compare_arguments(one: Step, other: Step) -> Iterator[SettingChange]:
+    for name in dict.fromkeys([*one.config, *other.config]):
+        if one.config.get(name) != other.config.get(name):
+            sides = (repr(s.config[name]) if name in s.config else "default" for s in (one, other))
+            yield SettingChange(name, *sides)
+    for name in dict.fromkeys([*one.state, *other.state]):
+        first, second = one.state.get(name), other.state.get(name)
+        if first is None or second is None:
+            yield SettingChange(name, _text(first), _text(second))
+        elif not np.array_equal(first, second, equal_nan=True):
+            order = _find_order(first, second)
+            note = "" if order is None else f" (in another order: {', '.join(map(str, order))})"
+            yield SettingChange(name, _text(first), _text(second) + note)
+
+
+def _text(array: Array | None) -> str:
+    if array is None:
+        return "missing"
+    values = array.ravel()
+    shown = ", ".join(f"{value:.4g}" for value in values[:_SHOWN])
+    return f"[{shown}{', …' if values.size > _SHOWN else ''}]"
+
+
+def _find_order(one: Array, other: Array) -> list[int] | None:
+    """Return which number of the first array each number of the second one is."""
+    first, second = one.ravel(), other.ravel()
+    if first.size != second.size or len(set(first.tolist())) < first.size:
+        return None
+    place = {value: index for index, value in enumerate(first.tolist())}
+    order = [place.get(value) for value in second.tolist()]
+    found = [index for index in order if index is not None]
+    return found if len(found) == len(order) else None
+
+
+def _compare_values(a: Checkpoint, b: Checkpoint, leaves: list[LeafSpec]) -> Iterator[ValueChange]:
+    sample = _draw([leaf for leaf in leaves if leaf.part == "observation"])
+    action = _draw([leaf for leaf in leaves if leaf.part == "action"])
+    results = [_run(checkpoint, sample, action) for checkpoint in (a, b)]
+    for key in dict.fromkeys([*results[0], *results[1]]):
+        one, other = (result.get(key) for result in results)
+        if not isinstance(one, np.ndarray):
+            yield ValueChange(key, "only_b")
+        elif not isinstance(other, np.ndarray):
+            yield ValueChange(key, "only_a")
+        elif one.shape != other.shape:
+            yield ValueChange(key, "shape", note=f"{list(one.shape)} → {list(other.shape)}")
+        elif one.dtype != other.dtype:
+            yield ValueChange(key, "different", note=f"{one.dtype} → {other.dtype}")
+        elif np.array_equal(one, other, equal_nan=True):
+            yield ValueChange(key, "same")
+        else:
+            largest = float(np.nanmax(np.abs(one.astype(float) - other.astype(float))))
+            yield ValueChange(key, "different", largest, 0)
+
+
+def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
+    """Draw a value of each leaf: from its bounds, or from a standard normal distribution."""
+    sample: dict[str, object] = {}
+    for leaf in leaves:
+        key = str(leaf.key)
+        # The same for both sides, whatever their other features are.
+        rng = np.random.default_rng(zlib.crc32(key.encode()))
+        shape = leaf.shape
+        drawn = rng.random(shape) if leaf.kind == "Bounded" else rng.normal(size=shape)
+        sample.setdefault(key, drawn.astype(np.float32))
+    return sample
+
+
+def _run(checkpoint: Checkpoint, sample: Entries, action: Entries) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for processor in checkpoint.processors:
+        given = sample if processor.role == "preprocessor" else action
+        try:
+            result |= run(processor, given).samples[-1]
+        except ArgumentError as error:
+            raise error.at(env=str(checkpoint.path), file=processor.file) from None
+    return result

@@ -1,0 +1,327 @@
+"""Check the statistics of a dataset, and those of a checkpoint, against the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tdx.inspection.check_report import CheckReport
+from tdx.inspection.checkpoint_check import (
+    TINY_IMAGE_STD,
+    TINY_STD,
+    Violation,
+    checkpoint_report,
+    normalized_features,
+    normalizers,
+    to_finding,
+    why_impossible,
+)
+from tdx.inspection.checkpoint_codes import (
+    CONSTANT,
+    NOT_FINITE,
+    NOT_IN_DATA,
+    OTHER_DATA,
+    PIXELS,
+    STALE,
+    CheckpointRule,
+)
+from tdx.stacks.checkpoints import Checkpoint, Dataset
+from tdx.stacks.checkpoints.dataset import QUANTILES, STATS, RunningStatistics
+from tdx.stacks.checkpoints.steps import STATISTICS
+
+if TYPE_CHECKING:
+    from tdx.stacks.checkpoints.model import Array
+
+TOLERANCE = 0.01
+"""Share of the standard deviation or of the range by which statistics may differ from the data."""
+RANK_TOLERANCE = 0.02
+"""Share of the steps by which a quantile may be off; the sketch is off by 0.4 % at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """A dataset with the statistics of its data.
+
+    Args:
+        dataset: The dataset.
+        computed: Statistics that were computed from the data, by feature.
+    """
+
+    dataset: Dataset
+    computed: Mapping[str, RunningStatistics]
+
+
+def check_dataset(
+    facts: DatasetFacts, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> CheckReport:
+    """Check what a dataset stores against its data.
+
+    Args:
+        facts: The dataset, with the statistics of its data.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
+    """
+    found = (*_stale(facts), *_not_finite(facts), *_suspicious(facts))
+    findings = [
+        to_finding(rule, None, violation)
+        for rule, violation in found
+        if (not select or rule.code.startswith(tuple(select)))
+        and not rule.code.startswith(tuple(ignore))
+    ]
+    images = [key for key, feature in facts.dataset.features.items() if feature.is_image]
+    notes = [f"images were not decoded: {', '.join(images)}"] if images else []
+    label = str(facts.dataset.path)
+    return CheckReport(label, 0, ("specs", "lints"), tuple(findings), notes=tuple(notes))
+
+
+def check_against_data(
+    checkpoint: Checkpoint,
+    facts: DatasetFacts,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> CheckReport:
+    """Check a checkpoint, and the statistics of its normalizers against a dataset.
+
+    Args:
+        checkpoint: The checkpoint.
+        facts: The dataset that it was trained with, or is to be fine-tuned with.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
+    """
+    further = [
+        *((OTHER_DATA, violation) for violation in _other_data(checkpoint, facts)),
+        *((NOT_IN_DATA, violation) for violation in _not_in_data(checkpoint, facts.dataset)),
+        *_stale(facts),
+        *_not_finite(facts),
+    ]
+    return checkpoint_report(checkpoint, further, select, ignore)
+
+
+def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violation]:
+    for processor, step in normalizers(checkpoint):
+        for key, _, mode in normalized_features(step):
+            name = _name_in_data(checkpoint, key)
+            statistics = step.statistics.get(key)
+            feature = facts.dataset.features.get(name)
+            if statistics is None or feature is None:
+                continue  # other rules report them
+            how = None
+            used = {s: statistics[s] for s in STATISTICS.get(mode, ()) if s in statistics}
+            if name in facts.computed:
+                how = describe_difference(used, facts.computed[name], feature.names)
+            elif (stored := facts.dataset.stored.get(name)) is not None:
+                how = _describe_stored(used, stored)
+            if how is not None:
+                yield Violation(
+                    f"the statistics of {key!r} are not those of the dataset: {how}",
+                    "normalize with the statistics that the policy was trained with",
+                    *(processor, step, key),
+                )
+
+
+def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
+    config = checkpoint.config
+    if config is None:
+        return
+    for key, feature in {**config.inputs, **config.outputs}.items():
+        name = _name_in_data(checkpoint, key)
+        known = dataset.features.get(name)
+        if known is None:
+            others = [other for other in dataset.features if other.startswith("observation")]
+            yield Violation(
+                f"the policy reads {name!r}, which the dataset does not have",
+                f"the dataset has {', '.join(map(repr, others))}: rename one of them (rename_map)",
+                key=key,
+            )
+            continue
+        shape = known.shape
+        if known.is_image and len(shape) == 3:
+            shape = (shape[2], *shape[:2]) if shape[0] > shape[2] else shape
+        if shape != feature.shape and not known.is_image:
+            yield Violation(
+                f"{key!r} has shape {list(feature.shape)} in config.json, and {list(shape)} in the "
+                "dataset",
+                key=key,
+            )
+
+
+def _name_in_data(checkpoint: Checkpoint, key: str) -> str:
+    """Return the name of a feature before the preprocessor renames it."""
+    processor = checkpoint.processor("preprocessor")
+    for step in reversed(() if processor is None else processor.steps):
+        names = step.config.get("rename_map")
+        if isinstance(names, dict):
+            key = next((old for old, new in names.items() if new == key), key)
+    return key
+
+
+def describe_difference(
+    statistics: Mapping[str, Array], data: RunningStatistics, names: Sequence[str] = ()
+) -> str | None:
+    """Return how statistics differ from those of the data; ``None`` if they do not.
+
+    Means and standard deviations are compared by the standard deviation of the data, extremes by
+    the range, and quantiles by the share of steps below them.
+
+    Args:
+        statistics: Statistics by name.
+        data: Statistics of the data.
+        names: Names of the numbers of the feature.
+    """
+    truth = data.result()
+    if not truth:
+        return None
+    std, span = truth["std"], truth["max"] - truth["min"]
+    worst: tuple[float, str] | None = None
+    for name, value in statistics.items():
+        expected = truth.get(name)
+        value = np.asarray(value, np.float64).ravel()
+        if expected is None or name == "count" or value.shape != expected.shape:
+            continue
+        if name in QUANTILES:
+            off = np.abs(_rank_error(data, value, QUANTILES[name])) / RANK_TOLERANCE
+        else:
+            scale = std if name in ("mean", "std") else span
+            # What is constant is compared by its own size.
+            scale = np.where(scale > 0, scale, np.maximum(np.abs(expected), 1e-3))
+            off = np.abs(value - expected) / scale / TOLERANCE
+        at = int(np.argmax(off))
+        if off[at] > 1 and (worst is None or off[at] > worst[0]):
+            label = f" ({names[at]})" if at < len(names) else ""
+            text = f"{name} at {at}{label} is {value[at]:.4g} instead of {expected[at]:.4g}"
+            if name in QUANTILES:
+                share = float(data.ranks(value)[at])
+                text += f": {share:.1%} of the steps do not exceed it"
+            worst = float(off[at]), text
+    if worst is None:
+        return None
+    order = _permutation(statistics, truth)
+    if order is not None:
+        text = f"its numbers are in another order, {', '.join(map(str, order))}"
+        return text if not names else f"{text} of {', '.join(names)}"
+    return worst[1]
+
+
+def _rank_error(data: RunningStatistics, values: Array, share: float) -> Array:
+    """Return by which share of the steps quantiles are off; 0 for a value with that very rank."""
+    upto = data.ranks(values)
+    # Of equal values, the rank is a range: the previous float has the lower end of it.
+    below = data.ranks(np.nextafter(values.astype(np.float32), np.float32(-np.inf)))
+    return np.where(share < below, below - share, np.where(share > upto, share - upto, 0.0))
+
+
+def _permutation(statistics: Mapping[str, Array], truth: Mapping[str, Array]) -> list[int] | None:
+    """Return which number of the data each number of the statistics is, if that explains them."""
+    shared = [name for name in statistics if name in truth and name != "count"]
+    rows = [np.asarray(statistics[name], np.float64).ravel() for name in shared]
+    wanted = [truth[name] for name in shared]
+    if len(shared) < 2 or any(a.shape != b.shape for a, b in zip(rows, wanted, strict=True)):
+        return None
+    mine, theirs = np.stack(rows, 1), np.stack(wanted, 1)
+    scale = np.maximum(theirs.std(0), 1e-9)
+    distances = np.abs((mine[:, None] - theirs[None]) / scale).max(2)
+    order = distances.argmin(1)
+    if len(set(order.tolist())) < len(order) or distances.min(1).max() > 0.05:
+        return None
+    return [int(index) for index in order]
+
+
+def _describe_stored(statistics: Mapping[str, Array], stored: Mapping[str, Array]) -> str | None:
+    for name, value in statistics.items():
+        expected = stored.get(name)
+        if expected is None or expected.size != value.size:
+            continue
+        mine, theirs = np.asarray(value, np.float64).ravel(), expected.ravel()
+        scale = float(np.abs(stored.get("std", theirs)).max()) or 1.0
+        at = int(np.argmax(np.abs(mine - theirs)))
+        if abs(mine[at] - theirs[at]) > TOLERANCE * scale:
+            return f"{name} at {at} is {mine[at]:.4g} instead of {theirs[at]:.4g}"
+    return None
+
+
+Found = tuple[CheckpointRule, Violation]
+
+
+def _stale(facts: DatasetFacts) -> Iterator[Found]:
+    for key, data in facts.computed.items():
+        stored = facts.dataset.stored.get(key)
+        if stored is None:
+            yield (
+                STALE,
+                Violation(
+                    f"the dataset stores no statistics of {key!r}",
+                    f"compute them again: {STATS} is written when episodes are recorded",
+                    key=key,
+                ),
+            )
+            continue
+        how = describe_difference(stored, data, facts.dataset.features[key].names)
+        if how is not None:
+            yield (
+                STALE,
+                Violation(
+                    f"the stored statistics of {key!r} are not those of its data: {how}",
+                    "compute them again: they are older than the data, or were merged wrongly",
+                    key=key,
+                ),
+            )
+
+
+def _not_finite(facts: DatasetFacts) -> Iterator[Found]:
+    for key, data in facts.computed.items():
+        if data.nonfinite:
+            total = data.nonfinite + data.count
+            yield (
+                NOT_FINITE,
+                Violation(
+                    f"{key!r} is NaN or infinite in {data.nonfinite:,} of {total:,} steps", key=key
+                ),
+            )
+
+
+def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
+    for key, stored in facts.dataset.stored.items():
+        feature = facts.dataset.features.get(key)
+        if feature is None or not (feature.is_image or key in facts.computed):
+            continue
+        # Those of other features are compared with the data.
+        reason = why_impossible(stored) if feature.is_image else None
+        if reason is not None:
+            yield (
+                STALE,
+                Violation(
+                    f"the stored statistics of {key!r} cannot be those of any data: {reason}",
+                    "compute them again from the data",
+                    key=key,
+                ),
+            )
+            continue
+        std = stored.get("std")
+        limit = TINY_IMAGE_STD if feature.is_image else TINY_STD
+        if std is not None and std.size and float(np.abs(std).min()) < limit:
+            at = int(np.abs(std).argmin())
+            label = f" ({feature.names[at]})" if at < len(feature.names) else ""
+            yield (
+                CONSTANT,
+                Violation(
+                    f"{key!r} hardly moves at {at}{label}: its standard deviation is "
+                    f"{float(np.abs(std).min()):.3g}",
+                    "a normalizer amplifies noise there: leave it out, or record data in which it "
+                    "moves",
+                    key=key,
+                ),
+            )
+        largest = max((float(np.max(stored[s])) for s in ("mean", "max") if s in stored), default=0)
+        if feature.is_image and largest > 2:
+            yield (
+                PIXELS,
+                Violation(
+                    f"the stored statistics of {key!r} are of pixels in 0 … 255 (up to "
+                    f"{largest:.4g})",
+                    "divide them by 255: policies read images in 0 … 1",
+                    key=key,
+                ),
+            )

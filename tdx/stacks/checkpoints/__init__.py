@@ -1,0 +1,31 @@
+"""Policy checkpoints: the processors around a policy, read as data.
+
+No code of a checkpoint runs, no library of it is imported, and weights are not read.
+"""
+
+from tdx.stacks.checkpoints.dataset import Dataset, is_dataset, read_dataset
+from tdx.stacks.checkpoints.folder import is_checkpoint, read_checkpoint
+from tdx.stacks.checkpoints.model import (
+    Checkpoint,
+    Entries,
+    Feature,
+    PolicyConfig,
+    Processor,
+    Step,
+    Trace,
+)
+
+__all__ = [
+    "Checkpoint",
+    "Dataset",
+    "Entries",
+    "Feature",
+    "PolicyConfig",
+    "Processor",
+    "Step",
+    "Trace",
+    "is_checkpoint",
+    "is_dataset",
+    "read_checkpoint",
+    "read_dataset",
+]

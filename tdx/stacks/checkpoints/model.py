@@ -1,0 +1,181 @@
+"""A policy checkpoint as plain data: its configuration and its two processors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+Array = NDArray[Any]
+"""Values of any dtype; NumPy has no type for arithmetic on them."""
+Entries = Mapping[str, object]
+"""A sample by key: arrays, and text such as the task."""
+
+Role = Literal["preprocessor", "postprocessor"]
+ROLES: tuple[Role, Role] = ("preprocessor", "postprocessor")
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """An input or output of a policy.
+
+    Args:
+        kind: ``STATE``, ``ACTION``, ``VISUAL``, ``ENV`` or another kind of the library.
+        shape: Shape of one sample, without a batch dimension; images are ``(C, H, W)``.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} [{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """What ``config.json`` declares about a policy.
+
+    Args:
+        policy: Type of the policy, such as ``act``; ``None`` if it is not named.
+        inputs: Features that the policy reads, after the preprocessor.
+        outputs: Features that it returns, before the postprocessor.
+        modes: Normalization mode by kind of feature.
+        values: All other settings.
+    """
+
+    policy: str | None
+    inputs: Mapping[str, Feature]
+    outputs: Mapping[str, Feature]
+    modes: Mapping[str, str]
+    values: Mapping[str, Json]
+
+    def integer(self, name: str) -> int | None:
+        """Return a setting that is an integer; ``None`` if it is missing or something else."""
+        value = self.values.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a processor.
+
+    Args:
+        index: Position in its processor, from 0 for the step that runs first.
+        name: Name in the library's registry, or the dotted path of a class.
+        is_class: The name is a class: code, which is not imported.
+        config: Arguments of the step.
+        state: Tensors of the step by name, such as ``observation.state.mean``.
+        state_file: File that they come from; ``None`` if the step has none.
+    """
+
+    index: int
+    name: str
+    is_class: bool = False
+    config: Mapping[str, Json] = field(default_factory=dict)
+    state: Mapping[str, Array] = field(default_factory=dict)
+    state_file: str | None = None
+
+    @property
+    def short_name(self) -> str:
+        """The name without ``_processor`` and without the module of a class."""
+        return self.name.rpartition(".")[2].removesuffix("_processor")
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """Features that the step declares; empty for most steps."""
+        declared = self.config.get("features")
+        return parse_features(declared) if isinstance(declared, dict) else {}
+
+    @property
+    def modes(self) -> Mapping[str, str]:
+        """Normalization mode by kind of feature; empty for other steps than normalizers."""
+        declared = self.config.get("norm_map")
+        if not isinstance(declared, dict):
+            return {}
+        return {kind: mode for kind, mode in declared.items() if isinstance(mode, str)}
+
+    @property
+    def statistics(self) -> Mapping[str, Mapping[str, Array]]:
+        """Statistics by feature and name."""
+        nested: dict[str, dict[str, Array]] = {}
+        for name, array in self.state.items():
+            feature, _, statistic = name.rpartition(".")
+            nested.setdefault(feature, {})[statistic] = array
+        return nested
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """Steps that run one after the other.
+
+    Args:
+        role: Before or after the policy.
+        file: Name of its file in the checkpoint.
+        steps: Its steps, in the order in which they run.
+    """
+
+    role: Role
+    file: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A policy checkpoint without its weights.
+
+    Args:
+        path: Folder of the checkpoint.
+        config: Its configuration; ``None`` if there is no ``config.json``.
+        processors: The processors that it has, the preprocessor first.
+        notes: What was not read, each a sentence.
+    """
+
+    path: Path
+    config: PolicyConfig | None
+    processors: tuple[Processor, ...]
+    notes: tuple[str, ...] = ()
+
+    def processor(self, role: Role) -> Processor | None:
+        """Return the processor with a role; ``None`` if the checkpoint has none."""
+        return next((each for each in self.processors if each.role == role), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A sample before a processor and after each of its steps.
+
+    Args:
+        samples: ``N + 1`` samples for ``N`` steps.
+        skipped: Why a step was passed over, by its index.
+    """
+
+    samples: tuple[Entries, ...]
+    skipped: Mapping[int, str]
+
+
+def parse_features(declared: Mapping[str, Json]) -> dict[str, Feature]:
+    """Return features from ``{"observation.state": {"type": "STATE", "shape": [6]}}``.
+
+    Malformed entries are left out.
+
+    Example:
+        >>> parse_features({"action": {"type": "ACTION", "shape": [6]}, "other": 3})
+        {'action': Feature(kind='ACTION', shape=(6,))}
+    """
+    features = {}
+    for key, value in declared.items():
+        if not isinstance(value, dict):
+            continue
+        kind, shape = value.get("type"), value.get("shape")
+        if not isinstance(kind, str) or not isinstance(shape, list):
+            continue
+        sizes = tuple(
+            size for size in shape if isinstance(size, int) and not isinstance(size, bool)
+        )
+        if len(sizes) == len(shape):
+            features[key] = Feature(kind, sizes)
+    return features

@@ -1,0 +1,434 @@
+"""What each registered step of LeRobot does to a sample, in NumPy.
+
+The results are bit-equal to those of LeRobot on the CPU. A step that is not in :data:`DEFINITIONS`
+is opaque: tokenizers, teleoperation, steps of a plugin. It is passed over, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.untrusted import MAX_SIZE
+from tdx.stacks.checkpoints.model import Array, Entries, Feature, Processor, Step, Trace
+
+ACTION = "action"
+IMAGES = "observation.images"
+IMAGE = "observation.image"
+VECTORS = ("observation.state", "observation.environment_state")
+
+Features = Mapping[str, Feature]
+
+STATISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "MEAN_STD": ("mean", "std"),
+        "MIN_MAX": ("min", "max"),
+        "QUANTILES": ("q01", "q99"),
+        "QUANTILE10": ("q10", "q90"),
+    }
+)
+"""The two statistics that each normalization mode reads."""
+IDENTITY = "IDENTITY"
+
+# Means and standard deviations of the ImageNet training set, as torchvision documents them.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a registered step does.
+
+    Args:
+        apply: Returns the sample after the step.
+        features: Returns the features after the step. Default: it changes none.
+    """
+
+    apply: Callable[[Step, Entries], Entries]
+    features: Callable[[Step, Features], Features] = lambda _, features: features
+
+
+def run(processor: Processor, sample: Entries) -> Trace:
+    """Run a processor, and record the sample before it and after each step.
+
+    Args:
+        processor: Its unknown steps are passed over.
+        sample: Arrays and text by key, such as ``observation.state`` and ``task``.
+
+    Raises:
+        ArgumentError: A step cannot process the sample.
+    """
+    samples, skipped = [dict(sample)], {}
+    for step in processor.steps:
+        definition = DEFINITIONS.get(step.name)
+        if definition is None:
+            skipped[step.index] = why_opaque(step)
+            samples.append(samples[-1])
+            continue
+        samples.append(dict(definition.apply(step, samples[-1])))
+    return Trace(tuple(samples), skipped)
+
+
+def trace_features(processor: Processor, features: Features) -> tuple[Features, ...]:
+    """Return the features before a processor and after each of its steps."""
+    traced = [features]
+    for step in processor.steps:
+        definition = DEFINITIONS.get(step.name)
+        traced.append(traced[-1] if definition is None else definition.features(step, traced[-1]))
+    return tuple(traced)
+
+
+def why_opaque(step: Step) -> str:
+    """Return why a step is passed over.
+
+    Example:
+        >>> why_opaque(Step(0, "my.module.Step", is_class=True))
+        'my.module.Step is a class, which is code: it is not imported'
+    """
+    if step.is_class:
+        return f"{step.name} is a class, which is code: it is not imported"
+    return f"what {step.name} does is not known to tdx"
+
+
+def why_unchanged(step: Step, key: str, feature: Feature) -> str | None:
+    """Return why a normalizer passes a feature on unchanged although its mode is not ``IDENTITY``.
+
+    Returns:
+        ``None`` if it normalizes the feature, or is not meant to.
+    """
+    mode = step.modes.get(feature.kind, IDENTITY)
+    if mode == IDENTITY or not _is_selected(step, key):
+        return None
+    if key not in step.statistics:
+        return f"{mode} needs statistics of {key!r}, and it has none"
+    return None
+
+
+def _is_selected(step: Step, key: str) -> bool:
+    keys = step.config.get("normalize_observation_keys")
+    return not isinstance(keys, list) or key in keys
+
+
+def normalize(step: Step, sample: Entries, *, inverse: bool) -> Entries:
+    """Normalize or unnormalize the features of a step by their statistics.
+
+    Args:
+        step: A normalizer or unnormalizer.
+        sample: Values of shape ``[..., *feature.shape]``.
+        inverse: Unnormalize.
+
+    Raises:
+        ArgumentError: A statistic of the mode is missing.
+    """
+    result = dict(sample)
+    for key, feature in step.features.items():
+        if feature.kind != "ACTION" and key in result and _is_selected(step, key):
+            result[key] = _scale(step, key, feature.kind, _array(result[key]), inverse=inverse)
+    if result.get(ACTION) is not None:
+        # The action has one key, whatever the features call it.
+        value = _array(result[ACTION])
+        result[ACTION] = _scale(step, ACTION, "ACTION", value, inverse=inverse)
+    return result
+
+
+def _scale(step: Step, key: str, kind: str, value: Array, *, inverse: bool) -> Array:
+    mode = step.modes.get(kind, IDENTITY)
+    statistics = step.statistics.get(key)
+    if mode == IDENTITY or statistics is None:
+        return value
+    names = STATISTICS.get(mode)
+    if names is None:
+        raise ArgumentError(
+            f"{step.name} has the unknown mode {mode!r}", hint=f"modes: {', '.join(STATISTICS)}"
+        )
+    missing = [name for name in names if name not in statistics]
+    if missing:
+        raise ArgumentError(
+            f"{step.name} needs {missing[0]!r} of {key!r} for {mode}",
+            hint="compute the statistics of the dataset again",
+        )
+    low, high = (statistics[name].astype(value.dtype) for name in names)
+    eps = value.dtype.type(_number(step.config.get("eps"), 1e-8))
+    one = value.dtype.type(1)
+    two = value.dtype.type(2)
+    if mode == "MEAN_STD":
+        return value * high + low if inverse else (value - low) / (high + eps)
+    width = high - low
+    width = np.where(width == 0, eps, width)
+    if not inverse:
+        return two * (value - low) / width - one
+    # The two orders of operations differ in the last bit.
+    if mode == "MIN_MAX":
+        return (value + one) / two * width + low
+    return (value + one) * width / two + low
+
+
+def _number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) else default
+
+
+def _array(value: object) -> Array:
+    return value if isinstance(value, np.ndarray) else np.asarray(value)
+
+
+def _rename_map(step: Step) -> Mapping[str, str]:
+    declared = step.config.get("rename_map")
+    if not isinstance(declared, dict):
+        return {}
+    return {old: new for old, new in declared.items() if isinstance(new, str)}
+
+
+def _rename(step: Step, sample: Entries) -> Entries:
+    names = _rename_map(step)
+    return {
+        names.get(key, key) if key.startswith("observation") else key: value
+        for key, value in sample.items()
+    }
+
+
+def _rename_features(step: Step, features: Features) -> Features:
+    names = _rename_map(step)
+    return {names.get(key, key): feature for key, feature in features.items()}
+
+
+def _add_batch(step: Step, sample: Entries) -> Entries:
+    result = dict(sample)
+    parts = step.name.removeprefix("to_batch_processor").removeprefix("_") or "all"
+    for key, value in sample.items():
+        dims = value.ndim if isinstance(value, np.ndarray) else None
+        is_observation = parts in ("all", "observation")
+        if (
+            (key == ACTION and dims == 1 and parts in ("all", "action"))
+            or (key in VECTORS and dims == 1 and is_observation)
+            or (_is_image(key) and dims == 3 and is_observation)
+            or (key in ("index", "task_index") and dims == 0 and parts in ("all", _EXTRA))
+        ):
+            result[key] = _array(value)[None]
+        elif key == "task" and isinstance(value, str) and parts in ("all", _EXTRA):
+            result[key] = [value]
+    return result
+
+
+_EXTRA = "complementary_data"
+
+
+def _is_image(key: str) -> bool:
+    return key == IMAGE or key.startswith(f"{IMAGES}.")
+
+
+_FLOATS: Mapping[str, type[np.floating]] = MappingProxyType(
+    {
+        "float16": np.float16,
+        "half": np.float16,
+        "float32": np.float32,
+        "float": np.float32,
+        "float64": np.float64,
+        "double": np.float64,
+    }
+)
+
+
+def _to_device(step: Step, sample: Entries) -> Entries:
+    """Cast floating-point arrays; the device itself changes no values."""
+    name = step.config.get("float_dtype")
+    if name is None:
+        return sample
+    dtype = _FLOATS.get(str(name))
+    if dtype is None:
+        raise ArgumentError(f"{step.name} casts to {name!r}, which NumPy does not have")
+    return {
+        key: value.astype(dtype)
+        if isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating)
+        else value
+        for key, value in sample.items()
+    }
+
+
+def _from_env(_: Step, sample: Entries) -> Entries:
+    """Rename the observations of a Gymnasium env, and scale its images to 0 … 1."""
+    result = dict(sample)
+    pixels = result.pop("pixels", None)
+    if isinstance(pixels, Mapping):
+        result |= {f"{IMAGES}.{name}": _image_to_float(image) for name, image in pixels.items()}
+    elif pixels is not None:
+        result[IMAGE] = _image_to_float(pixels)
+    for name, key in (("environment_state", VECTORS[1]), ("agent_pos", VECTORS[0])):
+        if name in result:
+            value = _array(result.pop(name)).astype(np.float32)
+            result[key] = value[None] if value.ndim == 1 else value
+    return result
+
+
+def _image_to_float(value: object) -> Array:
+    image = _array(value)
+    image = image[None] if image.ndim == 3 else image
+    if image.dtype != np.uint8:
+        raise ArgumentError(f"an image has dtype {image.dtype}, not uint8")
+    channels_first = np.ascontiguousarray(np.moveaxis(image, -1, -3))
+    return channels_first.astype(np.float32) / np.float32(255)
+
+
+def _from_env_features(_: Step, features: Features) -> Features:
+    names = {"pixels": IMAGE, "environment_state": VECTORS[1], "agent_pos": VECTORS[0]}
+    renamed = {}
+    for key, feature in features.items():
+        plain = key.removeprefix("observation.")
+        if plain.startswith("pixels."):
+            renamed[f"{IMAGES}.{plain.removeprefix('pixels.')}"] = feature
+        else:
+            renamed[names.get(plain, key)] = feature
+    return renamed
+
+
+def _chosen_images(step: Step, sample: Entries) -> Iterable[tuple[str, Array]]:
+    keys = step.config.get("image_keys")
+    for key, value in sample.items():
+        is_chosen = key in keys if isinstance(keys, list) else key.startswith(IMAGES)
+        if is_chosen and isinstance(value, np.ndarray):
+            yield key, value
+
+
+def _scale_images(step: Step, sample: Entries) -> Entries:
+    scaled = {key: image * image.dtype.type(255) for key, image in _chosen_images(step, sample)}
+    return {**sample, **scaled}
+
+
+def _images_to_float(step: Step, sample: Entries) -> Entries:
+    result = dict(sample)
+    for key, image in _chosen_images(step, sample):
+        low, high = image.min(), image.max()
+        if high <= 1:
+            result[key] = image.astype(np.float32)  # taken for an image that is scaled already
+            continue
+        if step.config.get("validate_range", True) and (low < 0 or high > 255):
+            raise ArgumentError(f"{key!r} has values in {low:.4g} … {high:.4g}, not 0 … 255")
+        result[key] = image.astype(np.float32) / np.float32(255)
+    return result
+
+
+def _imagenet(step: Step, sample: Entries) -> Entries:
+    result = dict(sample)
+    for key, image in _chosen_images(step, sample):
+        low, high = image.min(), image.max()
+        if low < 0 or high > 1:
+            raise ArgumentError(f"{key!r} has values in {low:.4g} … {high:.4g}, not 0 … 1")
+        mean = np.asarray(IMAGENET_MEAN, image.dtype)[:, None, None]
+        std = np.asarray(IMAGENET_STD, image.dtype)[:, None, None]
+        result[key] = (image - mean) / std
+    return result
+
+
+def _crop_and_resize(step: Step, sample: Entries) -> Entries:
+    """Crop and resize images, as torchvision does: bilinear, with antialiasing."""
+    crops, size = step.config.get("crop_params_dict"), step.config.get("resize_size")
+    if not crops and size is None:
+        return sample
+    import torch
+    from torchvision.transforms import functional
+
+    result = dict(sample)
+    for key, value in sample.items():
+        if "image" not in key or not isinstance(value, np.ndarray):
+            continue
+        image = torch.from_numpy(value.copy())
+        crop = crops.get(key) if isinstance(crops, dict) else None
+        if crop is not None:
+            image = functional.crop(image, *_sizes(crop, 4, f"the crop of {key!r}"))
+        if size is not None:
+            resized = functional.resize(image, _sizes(size, 2, f"the size of {key!r}"))
+            image = resized.clamp(0.0, 1.0)
+        result[key] = image.numpy()
+    return result
+
+
+def _sizes(value: object, count: int, what: str) -> list[int]:
+    sizes = list(value) if isinstance(value, list | tuple) else []
+    is_valid = all(isinstance(size, int) and 0 <= size <= MAX_SIZE for size in sizes)
+    if len(sizes) != count or not is_valid:
+        raise ArgumentError(f"{what} is {value!r}, not {count} sizes up to {MAX_SIZE}")
+    return sizes
+
+
+def _cropped_features(step: Step, features: Features) -> Features:
+    crops, size = step.config.get("crop_params_dict"), step.config.get("resize_size")
+    result = dict(features)
+    for key, feature in features.items():
+        if "image" not in key or len(feature.shape) < 3:
+            continue
+        crop = crops.get(key) if isinstance(crops, dict) else None
+        height, width = feature.shape[-2:]
+        if isinstance(crop, list) and len(crop) == 4:
+            height, width = _sizes(crop, 4, f"the crop of {key!r}")[2:]
+        if size is not None:
+            height, width = _sizes(size, 2, f"the size of {key!r}")
+        result[key] = Feature(feature.kind, (*feature.shape[:-2], height, width))
+    return result
+
+
+def _end_with_newline(_: Step, sample: Entries) -> Entries:
+    task = sample.get("task")
+    if isinstance(task, str):
+        return {**sample, "task": task if task.endswith("\n") else f"{task}\n"}
+    if isinstance(task, list) and all(isinstance(line, str) for line in task):
+        return {**sample, "task": [x if x.endswith("\n") else f"{x}\n" for x in task]}
+    return sample
+
+
+def _to_numpy_action(step: Step, sample: Entries) -> Entries:
+    value = sample.get(ACTION)
+    squeezes = step.config.get("squeeze_batch_dim", True)
+    if not isinstance(value, np.ndarray) or not squeezes or value.ndim < 2 or len(value) != 1:
+        return sample
+    return {**sample, ACTION: value[0]}
+
+
+def _delta_action(step: Step, sample: Entries) -> Entries:
+    action = sample.get(ACTION)
+    if action is None:
+        return sample
+    value = _array(action)
+    value = value[0] if value.ndim > 1 and len(value) == 1 else value
+    names = ["delta_x", "delta_y", "delta_z"]
+    if step.config.get("use_gripper", True):
+        names.append("gripper")
+    if value.ndim != 1 or len(value) < len(names):
+        raise ArgumentError(f"{step.name} needs {len(names)} values, not {value.shape}")
+    rest = {key: entry for key, entry in sample.items() if key != ACTION}
+    return {**rest, **{name: value[i] for i, name in enumerate(names)}}
+
+
+def _same(_: Step, sample: Entries) -> Entries:
+    return sample
+
+
+DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
+    {
+        "rename_observations_processor": Definition(_rename, _rename_features),
+        "to_batch_processor": Definition(_add_batch),
+        "to_batch_processor_action": Definition(_add_batch),
+        "to_batch_processor_observation": Definition(_add_batch),
+        "to_batch_processor_complementary_data": Definition(_add_batch),
+        "device_processor": Definition(_to_device),
+        "normalizer_processor": Definition(
+            lambda step, sample: normalize(step, sample, inverse=False)
+        ),
+        "unnormalizer_processor": Definition(
+            lambda step, sample: normalize(step, sample, inverse=True)
+        ),
+        "observation_processor": Definition(_from_env, _from_env_features),
+        "image_crop_resize_processor": Definition(_crop_and_resize, _cropped_features),
+        "xvla_image_scale": Definition(_scale_images),
+        "xvla_image_to_float": Definition(_images_to_float),
+        "xvla_imagenet_normalize": Definition(_imagenet),
+        "smolvla_new_line_processor": Definition(_end_with_newline),
+        "pi0_new_line_processor": Definition(_end_with_newline),
+        "torch2numpy_action_processor": Definition(_to_numpy_action),
+        "numpy2torch_action_processor": Definition(_same),
+        "map_tensor_to_delta_action_dict": Definition(_delta_action),
+    }
+)
+"""The steps that are executed, by their name in LeRobot's registry."""

@@ -1,0 +1,293 @@
+"""Attach a meter to every call of an env, its stages and its policy, and detach it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from threading import get_ident
+from typing import Any
+
+from tensordict import TensorDictBase
+from torch import nn
+
+from tdx.core.chain import flatten_chain
+from tdx.core.envs import EnvBase
+from tdx.core.meter import (
+    CONVERSION,
+    DRAWING,
+    TRANSFERS,
+    UNATTRIBUTED,
+    Meter,
+    Part,
+    base_parts,
+    engine_part,
+)
+from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, Chunk
+from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.gym.gym_wrapper import GymWrapper
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.patches import Patches, instance_dict
+from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_levels
+from tdx.stacks.gymnasium.observed import WrapperLevels
+from tdx.stacks.observe import check_threads, measured
+
+
+def _attach_to_wrappers(
+    env: EnvBase, meter: Meter, patches: Patches, opened: ExitStack, *, thin: bool
+) -> None:
+    """Measure the calls of the Gymnasium envs and wrappers inside an env, without tdx's conversion.
+
+    Args:
+        env: Env with its chain.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
+        opened: Ends the measurement of wrappers afterwards.
+        thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
+    """
+    base = flatten_chain(env)[0]
+    for wrapper in _iterate_gym_envs(base):
+        inner = wrapper._env
+        levels = list_levels(inner)
+        core = core_of(inner)
+        around = [level for level in levels[1:] if level.owner is not core]
+        if not thin and all(type(level.owner) in THIN_WRAPPERS for level in around):
+            if instance_dict(inner) is None:
+                continue
+            for name, part in zip(("step", "reset"), base_parts(base), strict=True):
+                patches.put(inner, name, meter.timed(part, getattr(inner, name)))
+        elif around:
+            # The name distinguishes its row from that of the env of tdx around it.
+            name = f"{levels[0].env_name} unwrapped"
+            opened.enter_context(measured(WrapperLevels(inner, levels, name), meter))
+        patches.put(base, "_step_part", CONVERSION)
+        # The program caches the unmeasured step: rebuild it.
+        patches.keep(wrapper._stepper)
+        wrapper._stepper.use(wrapper._conversion)
+
+
+def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
+    if isinstance(base, GymWrapper):
+        yield base
+    elif isinstance(base, SerialEnv):
+        for inner in base._envs:
+            yield from _iterate_gym_envs(flatten_chain(inner)[0])
+
+
+def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
+    """Measure the copies that tdx makes of the results of a Gymnasium env on the host.
+
+    There are none if the results stay on the host.
+
+    Args:
+        base: Env below all chains.
+        meter: Meter that measures the calls.
+        patches: Undo the changes afterwards.
+    """
+    if not isinstance(base, GymWrapper) or base._main_device.type == "cpu":
+        return
+    program: Any = base._stepper
+    if program._finish is not None:
+        patches.put(program, "_finish", meter.timed(TRANSFERS, program._finish))
+
+
+ROLLOUT_PART = engine_part(UNATTRIBUTED)
+STEP_PART = engine_part("tensordicts of a step")
+STEP_MDP_PART = engine_part("step_mdp")
+RESET_PART = engine_part("tensordicts of a reset")
+MAYBE_RESET_PART = engine_part("maybe_reset")
+CHAIN_PART = engine_part("chain")
+
+
+@contextmanager
+def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iterator[None]:
+    """Measure every call of an env and its chain in a block.
+
+    Args:
+        env: Env with its chain.
+        meter: Meter that measures the calls.
+        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+            no others.
+
+    Raises:
+        ArgumentError: The env is being measured already.
+        EnvError: Several threads stepped the env, so the times are not those of its stages.
+    """
+    if env._meter is not None:
+        raise ArgumentError("this env is being profiled already", hint="profile it once at a time")
+    threads: set[int] = set()
+    levels = _list_levels(env)
+    base = levels[-1].base_env if levels else env
+    try:
+        with Patches() as patches, ExitStack() as opened:
+            _ = env.output_spec, env.input_spec
+            patches.put(base, "_meter", meter)
+            _attach_to_wrappers(env, meter, patches, opened, thin=all_wrappers)
+            _attach_to_env(env, meter, patches, threads)
+            opened.enter_context(base._noting_threads(threads))
+            yield
+    finally:
+        for level in levels:
+            level._measure_with(None)
+    check_threads(threads, base_parts(base)[0].name)
+
+
+@contextmanager
+def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
+    """Measure ``forward`` and the inverse of a chain that maps stored data, and of each stage.
+
+    Args:
+        chain: The chain.
+        meter: Meter that measures the calls.
+    """
+    with Patches() as patches:
+        for index, stage in enumerate(iterate_stages(chain)):
+            name = type(stage).__name__
+            forward = Part("stage", index, name, "forward")
+            patches.put(stage, "forward", meter.timed(forward, stage.forward))
+            if stage.invertible:
+                inverse = Part("stage", index, name, "inverse")
+                patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call))
+        if isinstance(chain, Compose):
+            patches.put(chain, "forward", meter.timed(CHAIN_PART, chain.forward))
+            patches.put(chain, "_inv_call", meter.timed(CHAIN_PART, chain._inv_call))
+        yield
+
+
+def _list_levels(env: EnvBase) -> list[TransformedEnv]:
+    """List the transformed envs inside each other, outermost first."""
+    levels = []
+    while isinstance(env, TransformedEnv):
+        levels.append(env)
+        env = env.base_env
+    return levels
+
+
+def _attach_to_env(
+    env: EnvBase,
+    meter: Meter,
+    patches: Patches,
+    threads: set[int],
+) -> None:
+    base, stages = flatten_chain(env)
+    _attach_to_transfers(base, meter, patches)
+    step, reset = (base._step_part,) * 2 if base._step_part is not None else base_parts(base)
+    patches.put(base, "_completed_step", meter.timed(step, base._completed_step))
+    patches.put(base, "_completed_reset", meter.timed(reset, base._completed_reset))
+    for index, stage in enumerate(stages):
+        _attach_to_stage(index, stage, meter, patches, env.ndim)
+    for level in reversed(_list_levels(env)):
+        level._measure_with(meter)
+    for name, part in (
+        ("rollout", ROLLOUT_PART),
+        ("step", STEP_PART),
+        ("reset", RESET_PART),
+        ("step_mdp", STEP_MDP_PART),
+        ("maybe_reset", MAYBE_RESET_PART),
+        ("rand_action", DRAWING),
+    ):
+        patches.put(env, name, meter.timed(part, getattr(env, name)))
+    iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
+    patches.put(env, "iter_rollout", iter_rollout)
+    # Other threads may step any level. The chain does not call these methods of inner levels.
+    for inner in (base, *_list_levels(env)):
+        _note_threads(inner, patches, threads)
+
+
+def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
+    step, rollout = env.step, env.rollout
+
+    def noted_step(tensordict: TensorDictBase) -> TensorDictBase:
+        threads.add(get_ident())
+        return step(tensordict)
+
+    def noted_rollout(*args: Any, **kwargs: Any) -> Any:
+        threads.add(get_ident())
+        return rollout(*args, **kwargs)
+
+    patches.put(env, "step", noted_step)
+    patches.put(env, "rollout", noted_rollout)
+
+
+def _timed_iter_rollout(
+    function: Callable[..., Iterator[Any]], meter: Meter, threads: set[int]
+) -> Callable[..., Any]:
+    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller.
+
+    Args:
+        function: ``iter_rollout`` of the env.
+        meter: Meter that measures the calls.
+        threads: Receives the ids of the threads that run the chunks.
+    """
+
+    def iter_rollout(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        chunks = function(*args, **kwargs)
+
+        def next_chunk() -> Any:
+            threads.add(get_ident())
+            return next(chunks, None)
+
+        following = meter.timed(ROLLOUT_PART, next_chunk)
+        while (chunk := following()) is not None:
+            yield chunk
+
+    return iter_rollout
+
+
+def _attach_to_stage(
+    index: int, stage: Transform, meter: Meter, patches: Patches, batch_dims: int
+) -> None:
+    name = type(stage).__name__
+    forward = Part("stage", index, name, "forward")
+    inverse = Part("stage", index, name, "inverse")
+    reset = Part("stage", index, name, "reset")
+    time_form = stage._chunk_kernel
+
+    def timed_form() -> Any:
+        form = time_form()
+        if form is None:
+            return None
+        return replace(form, run=meter.timed(forward, form.run, steps=_chunk_length))
+
+    def timed_row() -> Any:
+        function = make_row()
+        return None if function is None else meter.timed(forward, function)
+
+    make_kernel = stage._array_kernel
+
+    def timed_kernel(in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        kernel = make_kernel(in_key, form)
+        return None if kernel is None else replace(kernel, run=meter.timed(forward, kernel.run))
+
+    def block_length(tensordict: TensorDictBase) -> int:
+        # The inverse path maps the actions of many steps as one block.
+        return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
+
+    make_row = stage._step_dict
+    patches.put(stage, "_chunk_kernel", timed_form)
+    patches.put(stage, "_array_kernel", timed_kernel)
+    patches.put(stage, "_step_dict", timed_row)
+    patches.put(stage, "_step", meter.timed(forward, stage._step))
+    patches.put(stage, "_reset", meter.timed(reset, stage._reset))
+    if stage.invertible:
+        patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call, block_length))
+    own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
+    if own_preprocess or stage.invertible:
+        preprocess = meter.timed(reset, stage._reset_env_preprocess)
+        patches.put(stage, "_reset_env_preprocess", preprocess)
+
+
+def _chunk_length(chunk: Chunk) -> int:
+    return chunk.length
+
+
+def iterate_stages(chain: nn.Module) -> Iterator[Transform]:
+    """Yield the transforms of a chain in order, including those of nested chains."""
+    if type(chain) is Compose:
+        for stage in chain:
+            yield from iterate_stages(stage)
+    elif isinstance(chain, Transform):
+        yield chain

@@ -1,0 +1,69 @@
+"""Measure the time of every level of a stack, without its values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any
+
+from tdx.core.meter import Meter, Part, Work
+from tdx.foundation.errors import EnvError
+from tdx.stacks.observe.levels import Levels, Original, Slot
+
+
+@contextmanager
+def measured(levels: Levels, meter: Meter) -> Iterator[None]:
+    """Measure the resets and steps of every level in a block.
+
+    Args:
+        levels: Levels of the stack.
+        meter: Measures the calls.
+
+    Raises:
+        EnvError: Several threads stepped the env, so the times are not those of its stages.
+    """
+    threads: set[int] = set()
+    counts: Counter[str] = Counter()
+    names: dict[int, str] = {}
+    for index in levels.forms():
+        name = levels.name(index)
+        counts[name] += 1
+        names[index] = name if counts[name] == 1 else f"{name} ({counts[name]})"
+
+    def wrap(slot: Slot, original: Original) -> Original | None:
+        lane = levels.lane(slot)
+        if lane is None:
+            return None
+        work: Work = "env" if slot.level < 0 else "wrapper"
+        timed = meter.timed(Part(work, slot.level, names[slot.level], lane), original)
+        if slot.level != levels.top:
+            return timed
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            threads.add(get_ident())
+            return timed(*args, **kwargs)
+
+        return noted
+
+    with levels.attached(wrap):
+        yield
+    check_threads(threads, levels.name(-1))
+
+
+def check_threads(threads: set[int], env_name: str) -> None:
+    """Refuse times of an env that several threads stepped.
+
+    Args:
+        threads: Ids of the threads.
+        env_name: Name of the env inside.
+
+    Raises:
+        EnvError: There are several.
+    """
+    if len(threads) > 1:
+        raise EnvError(
+            f"{len(threads)} threads stepped {env_name} while it was measured",
+            hint="let one thread step the env, or measure an env of each thread",
+        )

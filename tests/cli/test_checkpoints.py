@@ -1,0 +1,139 @@
+"""Policy checkpoints and datasets as targets of commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.stacks.checkpoints.datasets import draw, write_dataset
+from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+HEAVY = ("torch", "tensordict", "gymnasium", "pyarrow", "textual")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint without faults."""
+    return Folder().write(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("command", ["check", "inspect spec"])
+def test_command_loads_no_heavy_modules(command: str, folder: Path) -> None:
+    program = (
+        "import sys\n"
+        f"sys.argv = ['tdx', *{command.split()!r}, {str(folder)!r}]\n"
+        "from tdx.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("[]\n")
+
+
+def test_a_processor_file_is_a_target(tdx: Tdx, folder: Path) -> None:
+    result = tdx("check", str(folder / "policy_preprocessor.json"))
+    assert result.code == 0
+    assert "4 stages" in result.out
+
+
+def test_findings_exit_with_1_and_can_be_selected(tdx: Tdx, tmp_path: Path) -> None:
+    damaged = Folder()
+    damaged.config["n_action_steps"] = 101
+    path = str(damaged.write(tmp_path / "damaged"))
+    result = tdx("check", path, "--format", "json")
+    assert result.code == 1
+    assert [finding["code"] for finding in json.loads(result.out)["findings"]] == ["TDX613"]
+    assert tdx("check", path, "--ignore", "TDX613").code == 0
+    assert tdx("check", path, "--select", "TDX62").code == 0
+
+
+def test_options_of_pipelines_do_not_apply(tdx: Tdx, folder: Path) -> None:
+    for options in (["-t", "StepCounter"], ["--fix"], ["--policy", "random"]):
+        result = tdx("check", str(folder), *options)
+        assert result.code == 2
+        assert "policy checkpoint" in result.err
+
+
+def test_command_that_takes_no_checkpoint_says_which_do(tdx: Tdx, folder: Path) -> None:
+    result = tdx("inspect", "chain", str(folder))
+    assert result.code == 2
+    assert "is a policy checkpoint" in result.err
+    assert "check, inspect spec, values and state, and diff" in result.err
+
+
+def test_snapshot_of_the_hub_is_found_by_its_id(
+    tdx: Tdx, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, revision = tmp_path / "cache", "a" * 40
+    repository = cache / "models--lab--policy"
+    snapshot = repository / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(revision)
+    for index, file in enumerate(sorted(folder.iterdir())):
+        blob = f"{index:040x}"
+        shutil.copy(file, repository / "blobs" / blob)
+        os.symlink(f"../../blobs/{blob}", snapshot / file.name)
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    assert tdx("check", "lerobot:lab/policy").code == 0
+    result = tdx("check", "lerobot:lab/other")
+    assert result.code == 3
+    assert "hf download lab/other" in result.err
+
+
+def test_link_of_a_snapshot_that_leads_elsewhere_is_refused(
+    tdx: Tdx, folder: Path, tmp_path: Path
+) -> None:
+    snapshot = tmp_path / "snapshots" / "x"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "secret").write_text("{}")
+    os.symlink("../../secret", snapshot / "policy_preprocessor.json")
+    result = tdx("check", str(snapshot))
+    assert result.code != 0
+    assert "symbolic link" in result.err
+
+
+def test_values_of_samples(tdx: Tdx, folder: Path) -> None:
+    result = tdx("inspect", "values", str(folder), "--steps", "3", "--format", "json")
+    assert result.code == 0
+    (phase,) = json.loads(result.out)["phases"]
+    written = {stage["name"]: [v["key"] for v in stage["values"]] for stage in phase["stages"]}
+    assert written["normalizer"] == [STATE, IMAGE, ACTION]
+    assert tdx("inspect", "values", "Pendulum-v1", "--samples", "x.npz").code == 2
+
+
+def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    result = tdx("inspect", "state", str(folder), "--format", "json")
+    assert result.code == 0
+    assert f"{STATE}.mean" in result.out
+    other = Folder()
+    other.config["n_action_steps"] = 8
+    path = str(other.write(tmp_path / "other"))
+    assert tdx("diff", str(folder), str(folder)).code == 0
+    result = tdx("diff", str(folder), path)
+    assert result.code == 1
+    assert "n_action_steps" in result.out
+    assert tdx("diff", str(folder), "Pendulum-v1").code == 2
+
+
+def test_dataset(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    data = str(write_dataset(tmp_path / "data", [draw(300)]))
+    assert tdx("check", data).code == 0
+    result = tdx("check", str(folder), "--data", data)
+    assert result.code == 1
+    assert "TDX621" in result.out
+    result = tdx("check", "Pendulum-v1", "--data", data)
+    assert result.code == 2
+    assert "--data needs a policy checkpoint" in result.err

@@ -1,0 +1,78 @@
+"""Differences between two policy checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tdx.inspection.checkpoint_diff import compare_checkpoints
+from tdx.inspection.diff import DiffReport
+from tdx.stacks.checkpoints import read_checkpoint
+from tests.stacks.checkpoints.folders import ACTION, STATE, Folder
+
+
+def compare(a: Folder, b: Folder, path: Path) -> DiffReport:
+    return compare_checkpoints(
+        read_checkpoint(a.write(path / "a")), read_checkpoint(b.write(path / "b"))
+    )
+
+
+def different_keys(report: DiffReport) -> list[str]:
+    return [value.key for value in report.values if value.status != "same"]
+
+
+def test_equal_checkpoints_are_the_same(tmp_path: Path) -> None:
+    report = compare(Folder(), Folder(), tmp_path)
+    assert report.same
+    assert len(report.values) == 3
+
+
+def test_order_of_statistics_is_named(tmp_path: Path) -> None:
+    other = Folder()
+    for statistics in other.both:
+        for name, values in statistics[ACTION].items():
+            statistics[ACTION][name] = values[[1, 0, 2, 3, 4, 5]]
+    report = compare(Folder(), other, tmp_path)
+    changed = [stage for stage in report.stages if stage.status == "changed"]
+    assert [stage.a_index for stage in changed] == [3, 4]
+    assert all("another order: 1, 0, 2, 3, 4, 5" in c.b for s in changed for c in s.arguments)
+    assert different_keys(report) == [ACTION]
+
+
+def test_number_of_executed_actions_is_named(tmp_path: Path) -> None:
+    other = Folder()
+    other.config["n_action_steps"] = 8
+    report = compare(Folder(), other, tmp_path)
+    assert [(change.name, change.a, change.b) for change in report.env] == [
+        ("n_action_steps", "100", "8")
+    ]
+    assert not report.same
+    assert different_keys(report) == []
+
+
+def test_missing_step_is_named(tmp_path: Path) -> None:
+    one = Folder()
+    one.insert(1, "xvla_image_scale", image_keys=None)
+    report = compare(one, Folder(), tmp_path)
+    assert [(s.status, s.a) for s in report.stages if s.status != "same"] == [
+        ("removed", "xvla_image_scale()")
+    ]
+
+
+def test_statistics_that_one_side_lacks(tmp_path: Path) -> None:
+    other = Folder()
+    del other.statistics["before"][STATE]
+    report = compare(Folder(), other, tmp_path)
+    (changed,) = [stage for stage in report.stages if stage.status == "changed"]
+    assert {change.b for change in changed.arguments} == {"missing"}
+    assert different_keys(report) == [STATE]
+
+
+def test_statistics_of_another_run(tmp_path: Path) -> None:
+    other = Folder()
+    other.statistics["before"][STATE]["mean"] += np.float32(1e-3)
+    report = compare(Folder(), other, tmp_path)
+    (changed,) = [stage for stage in report.stages if stage.status == "changed"]
+    assert [change.name for change in changed.arguments] == ["observation.state.mean"]
+    assert different_keys(report) == [STATE]

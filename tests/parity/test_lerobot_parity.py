@@ -1,0 +1,226 @@
+"""Steps of LeRobot's processors: the same bits, step by step, as LeRobot itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tdx.inspection.checkpoint_check import check_checkpoint
+from tdx.stacks.checkpoints import Entries, Processor, read_checkpoint
+from tdx.stacks.checkpoints.steps import STATISTICS, run
+from tests.programs import require_lerobot
+from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
+
+MODES = ("IDENTITY", *STATISTICS)
+
+
+@pytest.fixture(scope="module")
+def lerobot() -> Any:
+    """The package of LeRobot's processors."""
+    require_lerobot()
+    import lerobot.processor
+
+    return lerobot.processor
+
+
+def features() -> tuple[dict[str, Any], dict[str, Any]]:
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    inputs = {
+        STATE: PolicyFeature(FeatureType.STATE, (JOINTS,)),
+        IMAGE: PolicyFeature(FeatureType.VISUAL, (3, 8, 8)),
+    }
+    return inputs, {ACTION: PolicyFeature(FeatureType.ACTION, (JOINTS,))}
+
+
+def modes(state: str, action: str, image: str) -> dict[Any, Any]:
+    from lerobot.configs.types import FeatureType, NormalizationMode
+
+    return {
+        FeatureType.STATE: NormalizationMode(state),
+        FeatureType.ACTION: NormalizationMode(action),
+        FeatureType.VISUAL: NormalizationMode(image),
+    }
+
+
+def save(lerobot: Any, path: Path, before: list[Any], after: list[Any]) -> tuple[Any, Any]:
+    """Save two processors as a policy does, and return them as LeRobot loads them."""
+    from lerobot.processor.converters import (
+        policy_action_to_transition,
+        transition_to_policy_action,
+    )
+
+    pairs = {
+        "policy_preprocessor": (before, {}),
+        "policy_postprocessor": (
+            after,
+            {
+                "to_transition": policy_action_to_transition,
+                "to_output": transition_to_policy_action,
+            },
+        ),
+    }
+    loaded = []
+    for name, (steps, options) in pairs.items():
+        kind = lerobot.PolicyProcessorPipeline
+        kind(steps=steps, name=name, **options).save_pretrained(path)
+        loaded.append(kind.from_pretrained(str(path), config_filename=f"{name}.json", **options))
+    return loaded[0], loaded[1]
+
+
+def assert_same_bits(mine: Entries, theirs: Any) -> None:
+    for key, value in theirs.items():
+        if isinstance(value, torch.Tensor):
+            array = mine[key]
+            assert isinstance(array, np.ndarray)
+            assert array.dtype == value.numpy().dtype
+            assert array.shape == tuple(value.shape)
+            assert array.tobytes() == value.numpy().tobytes(), key
+        elif isinstance(value, str | list):
+            assert mine[key] == value
+
+
+def as_theirs(sample: Entries) -> dict[str, Any]:
+    return {
+        key: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+        for key, value in sample.items()
+    }
+
+
+def compare_steps(mine: Processor, theirs: Any, sample: Entries) -> Entries:
+    """Compare the sample after each step, and return the last one."""
+    trace = run(mine, sample)
+    assert trace.skipped == {}
+    transitions = list(theirs.step_through(as_theirs(sample)))
+    assert len(transitions) == len(trace.samples)
+    for entries, transition in zip(trace.samples, transitions, strict=True):
+        flat = {**(transition.get("observation") or {})}
+        if transition.get("action") is not None:
+            flat["action"] = transition["action"]
+        assert_same_bits(entries, flat)
+    return trace.samples[-1]
+
+
+def draw(seed: int, dtype: type[np.floating[Any]] = np.float32) -> dict[str, object]:
+    rng = np.random.default_rng(seed)
+    return {
+        STATE: rng.normal(0, 5, JOINTS).astype(dtype),
+        IMAGE: rng.random((3, 8, 8)).astype(np.float32),
+        ACTION: rng.normal(0, 5, JOINTS).astype(np.float32),
+        "task": "pick the cube",
+    }
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_stock_pipeline_has_the_same_bits_and_no_findings(
+    lerobot: Any, mode: str, tmp_path: Path
+) -> None:
+    inputs, outputs = features()
+    norm_map = modes(mode, mode, "MEAN_STD")
+    statistics = stock_statistics()
+    before, after = save(
+        lerobot,
+        tmp_path,
+        [
+            lerobot.RenameObservationsProcessorStep(rename_map={}),
+            lerobot.AddBatchDimensionProcessorStep(),
+            lerobot.DeviceProcessorStep(device="cpu"),
+            lerobot.NormalizerProcessorStep(
+                features={**inputs, **outputs}, norm_map=norm_map, stats=statistics
+            ),
+        ],
+        [
+            lerobot.UnnormalizerProcessorStep(
+                features=outputs, norm_map=norm_map, stats=statistics
+            ),
+            lerobot.DeviceProcessorStep(device="cpu"),
+        ],
+    )
+    declared = {
+        name: {key: {"type": f.type.value, "shape": f.shape} for key, f in group.items()}
+        for name, group in (("input_features", inputs), ("output_features", outputs))
+    }
+    mapping = {kind.value: value.value for kind, value in norm_map.items()}
+    config = {"type": "act", **declared, "normalization_mapping": mapping}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    checkpoint = read_checkpoint(tmp_path)
+    assert check_checkpoint(checkpoint).findings == ()
+    preprocessor, postprocessor = checkpoint.processors
+    for seed in range(20):
+        result = compare_steps(preprocessor, before, draw(seed))
+        action = {ACTION: result[ACTION]}
+        mine = run(postprocessor, action).samples[-1]
+        assert_same_bits(mine, {ACTION: after(as_theirs(action)[ACTION])})
+
+
+def test_constant_features_have_the_same_bits(lerobot: Any, tmp_path: Path) -> None:
+    inputs, outputs = features()
+    statistics = stock_statistics()
+    for name in ("std", "q99", "max", "q90"):
+        statistics[STATE][name] = np.zeros_like(statistics[STATE][name])
+    for name in ("q01", "min", "q10"):
+        statistics[STATE][name] = np.zeros_like(statistics[STATE][name])
+    for mode in STATISTICS:
+        step = lerobot.NormalizerProcessorStep(
+            features={**inputs, **outputs}, norm_map=modes(mode, mode, "IDENTITY"), stats=statistics
+        )
+        before, _ = save(lerobot, tmp_path / mode, [step], [])
+        compare_steps(read_checkpoint(tmp_path / mode).processors[0], before, draw(0))
+
+
+def test_dtypes_and_renamed_keys_have_the_same_bits(lerobot: Any, tmp_path: Path) -> None:
+    inputs, outputs = features()
+    before, _ = save(
+        lerobot,
+        tmp_path,
+        [
+            lerobot.RenameObservationsProcessorStep(rename_map={"observation.robot": STATE}),
+            lerobot.AddBatchDimensionProcessorStep(),
+            lerobot.NormalizerProcessorStep(
+                features={**inputs, **outputs},
+                norm_map=modes("MEAN_STD", "MIN_MAX", "IDENTITY"),
+                stats=stock_statistics(),
+                normalize_observation_keys={STATE},
+            ),
+            lerobot.DeviceProcessorStep(device="cpu", float_dtype="float16"),
+        ],
+        [],
+    )
+    sample = draw(3, np.float64)
+    sample["observation.robot"] = sample.pop(STATE)
+    compare_steps(read_checkpoint(tmp_path).processors[0], before, sample)
+
+
+def test_observations_of_an_env_have_the_same_bits(lerobot: Any, tmp_path: Path) -> None:
+    step = lerobot.VanillaObservationProcessorStep()
+    save(lerobot, tmp_path, [step], [])
+    rng = np.random.default_rng(0)
+    raw = {
+        "agent_pos": rng.normal(size=JOINTS),
+        "environment_state": rng.normal(size=(2, 4)),
+        "pixels": {"top": rng.integers(0, 256, (16, 12, 3), np.uint8)},
+    }
+    mine = run(read_checkpoint(tmp_path).processors[0], raw).samples[-1]
+    assert_same_bits(mine, step.observation(dict(raw)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"crop_params_dict": {IMAGE: (1, 2, 5, 4)}},
+        {"resize_size": (12, 20)},
+        {"crop_params_dict": {IMAGE: (0, 0, 6, 6)}, "resize_size": (3, 3)},
+    ],
+    ids=["crop", "resize", "both"],
+)
+def test_cropped_images_have_the_same_bits(
+    lerobot: Any, arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    step = lerobot.ImageCropResizeProcessorStep(**arguments)
+    before, _ = save(lerobot, tmp_path, [step], [])
+    compare_steps(read_checkpoint(tmp_path).processors[0], before, draw(0))
