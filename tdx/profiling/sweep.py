@@ -29,7 +29,7 @@ from tdx.profiling.machine import (
 )
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.saved import ProfileEntries, profile_to_json
+from tdx.profiling.saved import ProfileReport, profile_to_json
 from tdx.profiling.sweep_axes import SweepAxis, SweepPoint, apply_point, format_setting, list_points
 from tdx.stacks.building import build_env
 
@@ -47,7 +47,7 @@ class SweepCell(Result):
     json_entries: ClassVar[Entries] = (
         Entry("point", "plain_point"),
         "problem",
-        Entry("profile", convert=profile_to_json, type=ProfileEntries | None),
+        Entry("profile", convert=profile_to_json, type=ProfileReport | None),
     )
 
     point: SweepPoint

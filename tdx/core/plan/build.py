@@ -178,7 +178,8 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     versions, used = _versions(base, stages, reads or ())
     rows, workers = base._raw_rows, base._chunk_workers
     why = "" if workers is None else reason or why_stepwise(workers.reason, env, stages)
-    has_images = any(_has_linear_image(planned.stage) for planned in stages)
+    kinds = [type(planned.stage) for planned in stages]
+    has_images = any(owner(kind, "_linear_image") is not Transform for kind in kinds)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
     fused = fuse_images(base, stages) if can_fuse else None
     indices = () if fused is None else fused.indices
@@ -202,10 +203,6 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
         why_stepwise=why,
     )
     return Program(plan, base, stages, immediate, fused)
-
-
-def _has_linear_image(stage: Transform) -> bool:
-    return owner(type(stage), "_linear_image") is not Transform
 
 
 def _immediate_stages(
