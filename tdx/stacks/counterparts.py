@@ -24,6 +24,7 @@ from torch import Tensor
 from tdx.envs.gym.conversion import is_image
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import entry_key
+from tdx.foundation.gymnasium_internals import recorded_arguments, time_limit_of
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.pipeline import StageConfig
 from tdx.pipeline.catalog import load_catalog
@@ -365,7 +366,7 @@ def _filter_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
 
 
 def _time_limit(wrapper: Any, place: Place) -> Counterpart:
-    steps = int(wrapper._max_episode_steps)
+    steps = time_limit_of(wrapper)
     if place.has_limit or not place.only_defaults:
         key = place.new_key("step_count")
         kwargs: dict[str, Value] = {} if key == "step_count" else {"step_count_key": key}
@@ -393,7 +394,7 @@ def _record_statistics(wrapper: Any, place: Place) -> Counterpart:
 
 
 def _rendered(wrapper: Any, place: Place) -> Counterpart | Missing:
-    arguments: Mapping[str, Any] = getattr(wrapper, "_saved_kwargs", {})
+    arguments = recorded_arguments(vars(wrapper)) or {}
     if not place.only_defaults or not arguments.get("render_only", True):
         return Missing(
             "from_pixels renders the env without wrappers, as its only observation",
@@ -407,7 +408,7 @@ def _rendered(wrapper: Any, place: Place) -> Counterpart | Missing:
 
 
 def _clip_reward(wrapper: Any, place: Place) -> Counterpart | Missing:
-    arguments: Mapping[str, Any] = getattr(wrapper, "_saved_kwargs", {})
+    arguments = recorded_arguments(vars(wrapper)) or {}
     ends: list[Any] = [arguments.get(name) for name in ("min_reward", "max_reward")]
     if any(np.size(end) != 1 for end in ends):
         return Missing("its bounds are arrays", "clip with one number")

@@ -15,11 +15,11 @@ from tdx.core.chain import ChainSpecs, StageSpecs, flatten_chain, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_errors
 from tdx.core.tracing.places import TracedChain
-from tdx.core.tracing.recorder import in_place_count
 from tdx.core.tracing.traces import Direction, Hook, Place, StageTrace, StepTrace
 from tdx.foundation.errors import ChainError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import logged_reads, read
+from tdx.foundation.torch_internals import in_place_count
 from tdx.specs import Composite, TensorSpec
 from tdx.specs.violations import (
     SpecViolation,
