@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from tdx.compare.states import find_statistics, is_changed
+from tdx.compare.statistics import find_statistics, is_changed
 from tdx.foundation.keys import NestedKey
 
 if TYPE_CHECKING:
