@@ -107,7 +107,7 @@ border:1px solid var(--rule);image-rendering:pixelated}}
 {_WORK_COLORS}{_LINE_COLORS}
 """
 _PAGE_STYLE = """
-body.tdx-view{margin:0 auto;max-width:76rem;padding:1.5rem;font:15px/1.5 system-ui,sans-serif}
+body.tdx-view{margin:0 auto;max-width:84rem;padding:1.5rem;font:15px/1.5 system-ui,sans-serif}
 :root:has(.tdx-view){color-scheme:light dark}
 .tdx-view :is(pre,table,svg,figcaption,h1){font-family:ui-monospace,Menlo,Consolas,monospace}
 .tdx-view h1{margin:0 0 0.4rem;font-size:1.6rem;line-height:1.2;overflow-wrap:anywhere}

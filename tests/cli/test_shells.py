@@ -18,13 +18,8 @@ from tests.tui.tmux import Terminal
 
 SCRIPT_VARIABLE = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 CASES = {
-    "a device": ("tdx inspect spec --device cu", ["cuda", "cuda:0", "cuda:1"]),
     "a dump": ("tdx verify runs/pen", ["runs/pendulum"]),
     "entries of a dump": ("tdx export runs/pendulum --keys next.r", ["next.reward", "next.return"]),
-    "keys of a stage": (
-        "tdx inspect spec Pendulum-v1 -t \"CatFrames(4, -1, in_keys=['",
-        ["in_keys=['observation'", "in_keys=['reward'"],
-    ),
     "the second key of a stage": (
         "tdx inspect spec Pendulum-v1 -t \"CatFrames(4, -1, in_keys=['reward', 'obs",
         ["in_keys=['reward', 'observation'"],

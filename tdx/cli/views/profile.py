@@ -271,7 +271,10 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
             yield record
 
 
-_FLAMES_TEXT = "Parts are drawn below the parts that call them. Hover for details."
+_FLAMES_TEXT = (
+    "Parts are drawn below the parts that call them. Blue: env, orange: stages, green: policy, "
+    "purple: wrappers. Hover for details."
+)
 _TIMES_TEXT = "From the shortest time to p99; the last bar includes all longer times."
 Use = TypeVar("Use")
 Key = tuple[str, Lane]
