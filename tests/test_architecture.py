@@ -24,11 +24,14 @@ IMPORTS_BY_STRING = {
     "tdx/inspection/transform_example.py",
     "tdx/pipeline/arguments.py",
     # Packages that an export format requires
-    "tdx/rollouts/formats/conversion.py",
+    "tdx/rollouts/formats/interface.py",
 }
 """Modules that import optional libraries, lazy names or modules of the user."""
 
 MODULE_NAME_CHECKS = {
+    # The fork server preloads the module of what its processes run.
+    "tdx/engines.py",
+    "tdx/foundation/processes.py",
     # Libraries whose objects cannot declare capabilities to tdx
     "tdx/core/transforms/callable_transform.py",
     "tdx/envs/gym/gym_wrapper.py",

@@ -27,7 +27,6 @@ from tdx.pipeline.transform_info import Parameter, TransformInfo
 from tdx.pipeline.transform_info import markdown as format_docstring
 
 FOLDERS = ("transforms", "commands", "api")
-WIDTH = 10_000
 TIME_BEHAVIORS = {
     "pointwise": "maps each time step on its own",
     "scan": "depends on earlier steps of the episode",
@@ -177,7 +176,7 @@ def _spec_section(example: TransformExample | None) -> Iterator[str]:
     yield "## Specs before and after\n"
     if example.command:
         yield f"```sh\n{example.command}\n```\n"
-    changes = comparison_table(example.changes, WIDTH, sides=("before", "after"))
+    changes = comparison_table(example.changes, sides=("before", "after"))
     yield format_blocks([changes])
 
 

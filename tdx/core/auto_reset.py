@@ -191,7 +191,9 @@ class AutoResetEnv(TransformedEnv):
         self, tensordict: TensorDictBase | None, **kwargs: Any
     ) -> TensorDictBase:
         """Return the result of a reset after the first stage."""
-        first, ended = self._first_stage_of_chain.take_first()
+        stage = self.stages[0]
+        assert isinstance(stage, AutoResetTransform)
+        first, ended = stage.take_first()
         if tensordict is None or first is None:
             return self._reset_inside(tensordict, **kwargs)
         masks = reset_masks(tensordict, self.reset_keys)
@@ -209,12 +211,6 @@ class AutoResetEnv(TransformedEnv):
         others = self._reset_inside(inner, **kwargs).clone(recurse=False)
         keep_unmasked_rows(others, result, missing, self.ndim)
         return others
-
-    @property
-    def _first_stage_of_chain(self) -> AutoResetTransform:
-        found = self.stages[0]
-        assert isinstance(found, AutoResetTransform)
-        return found
 
     def _reset_inside(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         if tensordict is None or not reset_masks(tensordict, self.reset_keys):

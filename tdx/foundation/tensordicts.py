@@ -186,11 +186,6 @@ def is_step_result(following: TensorDictBase | None, root: TensorDictBase) -> bo
     return following is not None and following.__dict__.get("_stepped_from") == id(root)
 
 
-def is_non_tensor(value: object) -> bool:
-    """Return True for a tensorclass that holds an object, which is a value and not a group."""
-    return bool(getattr(type(value), "_is_non_tensor", False))
-
-
 def maps_keys_only(module: nn.Module) -> bool:
     """Return True if a call does nothing but call ``module.module`` with the values of its in-keys.
 

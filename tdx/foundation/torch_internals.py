@@ -8,6 +8,7 @@ not meant.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -23,18 +24,24 @@ __all__ = [
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
+    "version_of",
 ]
 # The trees are those of users' samples: only this module knows which containers torch.utils.data,
 # torch.vmap and torch.compile take apart, registered ones included.
 
 
-def in_place_count(tensor: Tensor) -> int | None:
-    """Return how often a tensor was written in place; ``None`` if torch does not count it.
+version_of = attrgetter("_version")
+"""Returns how often a tensor was written in place; a tensor of the inference mode has no counter.
 
-    The alternative is a copy of every tensor before each call that may write to it.
-    """
-    # Tensors of the inference mode have no counter.
-    return None if tensor.is_inference() else tensor._version
+The alternative is a copy of every tensor before each call that may write to it.
+"""
+
+
+def in_place_count(value: object) -> int | None:
+    """Return how often a tensor was written in place; ``None`` if torch does not count it."""
+    if not isinstance(value, Tensor) or value.is_inference():
+        return None
+    return value._version
 
 
 def forward_hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:

@@ -27,7 +27,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tests.core.chains import DISHONEST, HONEST, STAGES
+from tests.core.stages import DISHONEST, HONEST, STAGES
 
 ENVS: dict[str, Callable[[], EnvBase]] = {
     "Blackjack": lambda: GymEnv("Blackjack-v1"),

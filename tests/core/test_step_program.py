@@ -30,7 +30,7 @@ from tdx import (
     Transform,
     TransformedEnv,
 )
-from tests.core.chains import STAGES
+from tests.core.stages import STAGES
 from tests.envs.mocks import CountingEnv
 
 

@@ -28,7 +28,7 @@ from tdx import (
     TransformedEnv,
     VecNorm,
 )
-from tests.core.chains import STAGES
+from tests.core.stages import STAGES
 from tests.core.test_random_chains import Sums
 from tests.envs.mocks import NoisyEnv, TwoGroupsEnv
 

@@ -9,13 +9,13 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from gymnasium.wrappers import TimeLimit
-from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
+from gymnasium.wrappers import ClipReward, TimeLimit
+from tensordict import LazyStackedTensorDict, TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from tdx.foundation.gymnasium_internals import recorded_arguments, time_limit_of
 from tdx.foundation.tensordicts import (
-    is_non_tensor,
     make_tensordict_factory,
     maps_keys_only,
     new_tensordict,
@@ -56,11 +56,6 @@ def test_tensordicts_made_without_checks_are_ordinary_ones() -> None:
         write(made, ("b", "c"), torch.zeros(2))
         assert read(made, ("b", "c")).shape == (2,), "tensordict: TensorDict._set_tuple"
         assert read(made, "d") is None, "tensordict: TensorDict._get_str"
-
-
-def test_non_tensors_are_recognized() -> None:
-    assert is_non_tensor(NonTensorData("x")), "tensordict: NonTensorData._is_non_tensor"
-    assert not is_non_tensor(TensorDict({}))
 
 
 def test_plain_modules_are_recognized() -> None:
@@ -109,4 +104,10 @@ def test_running_profilers_are_noticed() -> None:
 def test_time_limits_keep_their_number_of_steps() -> None:
     env: Any = gymnasium.make("CartPole-v1", max_episode_steps=7)
     assert isinstance(env, TimeLimit)
-    assert env._max_episode_steps == 7, "gymnasium: TimeLimit._max_episode_steps"
+    assert time_limit_of(env) == 7, "gymnasium: TimeLimit._max_episode_steps"
+
+
+def test_wrappers_record_their_arguments() -> None:
+    env = ClipReward(gymnasium.make("CartPole-v1"), -1.0, 2.0)
+    recorded = recorded_arguments(vars(env))
+    assert recorded == {"min_reward": -1.0, "max_reward": 2.0}, "gymnasium: _saved_kwargs"

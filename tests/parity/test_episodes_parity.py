@@ -19,7 +19,7 @@ from tests.parity.twins import (
     chained,
     fixed_rollout,
 )
-from tests.transforms.reset_envs import Adding, sequences
+from tests.transforms.envs import Adding, sequences
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

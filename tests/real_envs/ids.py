@@ -86,25 +86,16 @@ _GROUPS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
 )
 
 
-def batched_params() -> list[object]:
-    """Each id with its chain and a number of envs; skipped where its package is not installed.
+def alternating_params(first: int) -> list[object]:
+    """Each id once, by turns as a single env and as a batch of 4.
 
-    Each id has a single env and a batch of 4. The first id of each group also has a batch of 1.
+    Args:
+        first: 0 to begin with a single env, 1 to begin with a batch.
     """
-    return [
-        _param(env_id, module, chain, num_envs)
-        for env_ids, module, chain in _GROUPS
-        for env_id in env_ids
-        for num_envs in ((None, 4, 1) if env_id == env_ids[0] else (None, 4))
-    ]
-
-
-def alternating_params() -> list[object]:
-    """Each id once, by turns as a single env and as a batch of 4."""
     return [
         _param(env_id, module, chain, (None, 4)[number % 2])
         for env_ids, module, chain in _GROUPS
-        for number, env_id in enumerate(env_ids)
+        for number, env_id in enumerate(env_ids, first)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Fast deterministic envs of any batch size whose rows end at different steps."""
+"""Deterministic envs of any batch size whose rows end at different steps, and their functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
 from tdx.specs import Bounded, Categorical, Composite, Unbounded
@@ -154,3 +154,236 @@ class GroupsEnv(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         return None
+
+
+class CountedRowsEnv(RowsEnv):
+    """``RowsEnv`` that writes ``step_count`` and loses a life in the first step."""
+
+    def __init__(self, batch_size: tuple[int, ...] = (), endless: bool = False) -> None:
+        super().__init__(batch_size, endless)
+        spec = self.observation_spec.clone().unlock_()
+        spec["step_count"] = Unbounded((*batch_size, 1), dtype=torch.int64)
+        self.observation_spec = spec
+
+    @property
+    def lives(self) -> Tensor:
+        """Return the lives of each row, ``[*B]``."""
+        return 3 - self.count.clamp(max=1)
+
+    def render(self) -> Tensor:
+        """Return an image of each row, ``[*B, 4, 5, 3]``."""
+        numbers = (self.rows * 10 + self.count).reshape(*self.count.shape, 1, 1, 1)
+        return numbers.to(torch.uint8).expand(*self.count.shape, 4, 5, 3)
+
+    def _observed(self, action: Tensor) -> dict[str, Tensor]:
+        return {**super()._observed(action), "step_count": self.count.unsqueeze(-1)}
+
+
+class CountedGroupsEnv(GroupsEnv):
+    """``GroupsEnv`` that writes a ``step_count`` in each group."""
+
+    def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
+        super().__init__(batch_size)
+        spec = self.observation_spec.clone().unlock_()
+        for name, shape in self.shapes.items():
+            spec[name, "step_count"] = Unbounded((*shape, 1), dtype=torch.int64)
+        self.observation_spec = spec
+
+    @property
+    def lives(self) -> Any:
+        """Return a function for the lives of each row, ``[*B]``."""
+        return lambda: 3 - self.counts["solo"].clamp(max=1)
+
+    def render(self) -> Tensor:
+        """Return an image of each row, ``[*B, 4, 5, 3]``."""
+        numbers = self.counts["solo"].reshape(*self.batch_size, 1, 1, 1)
+        return numbers.to(torch.uint8).expand(*self.batch_size, 4, 5, 3)
+
+    def _observed(self) -> TensorDictBase:
+        result = super()._observed()
+        for name in self.shapes:
+            result[name, "step_count"] = self._grown(name, 1).clone()
+        return result
+
+
+CATEGORIES = 4
+
+
+class MatrixRowsEnv(RowsEnv):
+    """``RowsEnv`` whose action is a matrix ``[2, 3]``; each row is averaged."""
+
+    def __init__(self, batch_size: tuple[int, ...] = (), endless: bool = False) -> None:
+        super().__init__(batch_size, endless)
+        low = torch.arange(-6.0, 0.0).reshape(2, 3)
+        self.action_spec = Bounded(low.expand(*batch_size, 2, 3), 1.0)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._step(TensorDict(action=tensordict["action"].mean(-1)))
+
+
+class MatrixGroupsEnv(GroupsEnv):
+    """``GroupsEnv`` whose actions are matrices ``[2, 3]``."""
+
+    def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
+        super().__init__(batch_size)
+        actions = {
+            name: Composite(action=Bounded(-3.0, 1.0, shape=(*g, 2, 3)), shape=g)
+            for name, g in self.shapes.items()
+        }
+        self.action_spec = Composite(actions, shape=batch_size)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        inner = TensorDict({}, batch_size=self.batch_size)
+        for name, shape in self.shapes.items():
+            flat = tensordict[name, "action"].flatten(-2)
+            inner[name] = TensorDict(action=flat, batch_size=shape)
+        return super()._step(inner)
+
+
+def allowed(count: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The mask at a step, bool ``[*shape, CATEGORIES]``; it changes from step to step."""
+    categories = torch.arange(CATEGORIES)
+    mask = (categories + count.unsqueeze(-1)) % 3 != 0
+    return mask.expand(*shape, CATEGORIES).clone()
+
+
+class MaskedRowsEnv(RowsEnv):
+    """``RowsEnv`` whose action is one of four categories, limited by ``action_mask``.
+
+    Args:
+        strict: Raise for a masked action.
+    """
+
+    def __init__(
+        self, batch_size: tuple[int, ...] = (), endless: bool = False, strict: bool = False
+    ) -> None:
+        super().__init__(batch_size, endless)
+        self.strict = strict
+        self.action_spec = Categorical(CATEGORIES, shape=batch_size)
+        observed = self.observation_spec.clone()
+        observed.unlock_()
+        observed["action_mask"] = Categorical(2, (*batch_size, CATEGORIES), dtype=torch.bool)
+        self.observation_spec = observed
+
+    def _observed(self, action: Tensor) -> dict[str, Tensor]:
+        mask = allowed(self.count + self.rows, tuple(self.batch_size))
+        return {**super()._observed(action), "action_mask": mask}
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = tensordict["action"].cpu()
+        if self.strict:
+            mask = allowed(self.count + self.rows, tuple(self.batch_size))
+            assert mask.gather(-1, action.unsqueeze(-1)).all()
+        return super()._step(TensorDict(action=action.unsqueeze(-1).expand(*action.shape, 2)))
+
+
+class MaskedGroupsEnv(GroupsEnv):
+    """``GroupsEnv`` whose actions are categories, with a mask for the group ``pair``."""
+
+    def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
+        super().__init__(batch_size)
+        actions = {
+            name: Composite(action=Categorical(CATEGORIES, shape=g), shape=g)
+            for name, g in self.shapes.items()
+        }
+        self.action_spec = Composite(actions, shape=batch_size)
+        observed: Any = self.observation_spec.clone()
+        observed.unlock_()
+        shape = (*self.shapes["pair"], CATEGORIES)
+        observed["pair", "action_mask"] = Categorical(2, shape, dtype=torch.bool)
+        self.observation_spec = observed
+
+    def _observed(self) -> TensorDict:
+        result = super()._observed()
+        result["pair", "action_mask"] = allowed(self._grown("pair", 0), self.shapes["pair"])
+        return result
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        inner = TensorDict({}, batch_size=self.batch_size)
+        for name, shape in self.shapes.items():
+            column = tensordict[name, "action"].unsqueeze(-1).float()
+            inner[name] = TensorDict(action=column, batch_size=shape)
+        return super()._step(inner)
+
+
+class SteppedRowsEnv(RowsEnv):
+    """``RowsEnv`` that can step some of its rows alone."""
+
+    _steps_some_rows = True
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows, before = tensordict.get("_step", None), self.count
+        result = super()._step(tensordict)
+        if rows is not None:
+            self.count = torch.where(rows, self.count, before)
+        return result
+
+
+class SteppedGroupsEnv(GroupsEnv):
+    """``GroupsEnv`` that can step some of its rows alone."""
+
+    _steps_some_rows = True
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        rows, before = tensordict.get("_step", None), dict(self.counts)
+        result = super()._step(tensordict)
+        if rows is not None:
+            for name, count in self.counts.items():
+                self.counts[name] = torch.where(rows, count, before[name])
+        return result
+
+
+def same_size(tensordict: TensorDictBase) -> TensorDictBase:
+    """Return the batch unchanged: the batch sizes of the tests differ."""
+    reshaped: TensorDictBase = tensordict.reshape(tensordict.batch_size)
+    return reshaped
+
+
+def cubed(value: Tensor) -> Tensor:
+    """Map one entry."""
+    return value**3
+
+
+def high(tensordict: TensorDictBase) -> Tensor:
+    """Return True at some steps of ``RowsEnv``, ``[*B]``."""
+    return tensordict["precise"][..., 0] > 0.9
+
+
+def solo_high(tensordict: TensorDictBase) -> Tensor:
+    """Return True at some steps of ``GroupsEnv``, ``[*B]``."""
+    return tensordict["solo", "precise"][..., 0] > 0.6
+
+
+class Adding(nn.Module):
+    """Recurrent module whose state is the weighted sum of its inputs.
+
+    Args:
+        state: Key of the state.
+    """
+
+    def __init__(self, state: str = "hidden") -> None:
+        super().__init__()
+        self.in_keys: list[Any] = ["observation", state]
+        self.out_keys: list[Any] = ["out", ("next", state)]
+        self.state = state
+        self.weight = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        time = tensordict.ndim - 1
+        first = tensordict[self.state].narrow(time, 0, 1)
+        state = first + (self.weight * tensordict["observation"]).cumsum(time)
+        tensordict["out"] = state + 1
+        tensordict["next", self.state] = state
+        return tensordict
+
+
+def sequences(batch: int = 2, steps: int = 6) -> TensorDict:
+    """Return stored sequences ``[batch, steps]`` for :class:`Adding`."""
+    return TensorDict(
+        {
+            "observation": torch.arange(float(batch * steps)).reshape(batch, steps, 1),
+            "hidden": torch.zeros(batch, steps, 1),
+            "number": torch.arange(steps).expand(batch, steps),
+        },
+        batch_size=[batch, steps],
+    )

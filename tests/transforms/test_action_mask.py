@@ -23,8 +23,7 @@ from tdx.core.envs import EnvBase
 from tdx.foundation.errors import ChainError, KeyNotFoundError, TdxError
 from tdx.specs import Binary, Categorical, Composite, MultiCategorical, OneHot
 from tdx.transforms import Transform
-from tests.transforms.action_envs import MaskedRowsEnv, MatrixRowsEnv
-from tests.transforms.envs import RowsEnv
+from tests.transforms.envs import MaskedRowsEnv, MatrixRowsEnv, RowsEnv
 
 
 class ChoosingEnv(EnvBase):

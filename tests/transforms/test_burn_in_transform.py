@@ -12,9 +12,8 @@ from tensordict import TensorDict
 from tdx import BurnInTransform, Compose, GRUModule, TransformedEnv, set_recurrent_mode
 from tdx.data import LazyTensorStorage, ReplayBuffer
 from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
-from tests.transforms.envs import RowsEnv
+from tests.transforms.envs import Adding, RowsEnv, sequences
 from tests.transforms.fixed_rollouts import assert_same
-from tests.transforms.reset_envs import Adding, sequences
 
 
 def test_remaining_steps_start_with_the_state_of_the_burn_in() -> None:

@@ -14,7 +14,7 @@ from tdx import (
 )
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import Bounded, Unbounded
-from tests.transforms.action_envs import MatrixRowsEnv
+from tests.transforms.envs import MatrixRowsEnv
 
 # Flat actions
 

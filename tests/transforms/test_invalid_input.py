@@ -40,8 +40,7 @@ from tdx.foundation.errors import (
     UnknownNameError,
 )
 from tdx.transforms import Transform
-from tests.transforms.action_envs import MaskedRowsEnv
-from tests.transforms.envs import RowsEnv
+from tests.transforms.envs import MaskedRowsEnv, RowsEnv
 
 NAN = float("nan")
 

@@ -20,8 +20,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.foundation.errors import ArgumentError, ChainError, EnvError
-from tests.transforms.counted_envs import CountedRowsEnv
-from tests.transforms.envs import RowsEnv
+from tests.transforms.envs import CountedRowsEnv, RowsEnv
 
 FRAME = partial(PixelRenderTransform, "frame")
 

@@ -11,8 +11,7 @@ from tensordict import TensorDict
 from tdx import PendulumEnv, RandomTruncationTransform, SerialEnv, StepCounter, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
-from tests.transforms.counted_envs import CountedGroupsEnv
-from tests.transforms.envs import RowsEnv
+from tests.transforms.envs import CountedGroupsEnv, RowsEnv
 
 
 def truncated(num_envs: int, *args: Any, **kwargs: Any) -> EnvBase:

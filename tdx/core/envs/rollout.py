@@ -293,16 +293,14 @@ class StepLayout:
                 (step if not path else read(step, path)).keys() == names
                 for path, names in self._groups
             ) and all(
-                layout is None or _has_layout(read(step, key), layout)
+                isinstance(value := read(step, key), Tensor)
+                and (value.shape, value.dtype) == layout
                 for key, layout in self._entries.items()
+                if layout is not None
             )
         except (AttributeError, RuntimeError, ValueError):
             # A group has become a tensor, or is missing.
             return False
-
-
-def _has_layout(value: Any, layout: tuple[torch.Size, torch.dtype]) -> bool:
-    return isinstance(value, Tensor) and value.shape == layout[0] and value.dtype is layout[1]
 
 
 def _entries_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[NestedKey, Layout]:

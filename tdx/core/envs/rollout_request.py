@@ -87,7 +87,8 @@ def rollout(
     if actions is not None:
         if policy is not None:
             raise ArgumentError("policy and actions are both given", hint="pass one of the two")
-        policy = _play(iter(actions), next(iter(env.full_action_spec.keys())))
+        following, key = iter(actions), next(iter(env.full_action_spec.keys()))
+        policy = lambda tensordict: tensordict.set(key, next(following))  # noqa: E731
         max_steps = min(max_steps, len(actions)) if isinstance(actions, Sized) else max_steps
     if return_contiguous is None:
         return_contiguous = not env._specs.has_dynamic_shapes()
@@ -103,11 +104,6 @@ def rollout(
         set_truncated=set_truncated,
     )
     return result if storing_device is None else result.to(storing_device)
-
-
-def _play(actions: Iterator[Any], key: str) -> Policy:
-    """Return a policy that writes the next action in each step."""
-    return lambda tensordict: tensordict.set(key, next(actions))
 
 
 def iter_rollout(

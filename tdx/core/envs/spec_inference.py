@@ -53,7 +53,10 @@ def auto_specs_(
     second = env.step(policy(env.step_mdp(first)).copy())
     taken = _infer(first.exclude("next"), second.exclude("next"), env)
     written = _infer(first["next"], second["next"], env)
-    flags = _named(written, _FLAGS) if done_key is None else _key_list(done_key)
+    if done_key is None:
+        flags = [key for key in written if split_key(key)[-1] in _FLAGS]
+    else:
+        flags = _key_list(done_key)
     parts = {
         "full_done_spec": _take(written, flags),
         "full_reward_spec": _take(written, _key_list(reward_key)),
@@ -74,10 +77,6 @@ def auto_specs_(
 def _key_list(keys: Keys) -> list[NestedKey]:
     given = [keys] if isinstance(keys, (str, tuple)) else list(keys)
     return [normalize_key(key) for key in given]
-
-
-def _named(leaves: dict[NestedKey, TensorSpec], names: Sequence[str]) -> list[NestedKey]:
-    return [key for key in leaves if split_key(key)[-1] in names]
 
 
 def _take(

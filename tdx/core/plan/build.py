@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tdx.core.chain import PlannedStage, flatten_chain, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
-from tdx.core.plan.worker_chunks import stepwise_reason
+from tdx.core.plan.worker_chunks import why_stepwise
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import owner
@@ -177,8 +177,9 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
     rows, workers = base._raw_rows, base._chunk_workers
-    why = "" if workers is None else reason or stepwise_reason(workers.reason, env, stages)
-    has_images = any(_has_linear_image(planned.stage) for planned in stages)
+    why = "" if workers is None else reason or why_stepwise(workers.reason, env, stages)
+    kinds = [type(planned.stage) for planned in stages]
+    has_images = any(owner(kind, "_linear_image") is not Transform for kind in kinds)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
     fused = fuse_images(base, stages) if can_fuse else None
     indices = () if fused is None else fused.indices
@@ -202,10 +203,6 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
         why_stepwise=why,
     )
     return Program(plan, base, stages, immediate, fused)
-
-
-def _has_linear_image(stage: Transform) -> bool:
-    return owner(type(stage), "_linear_image") is not Transform
 
 
 def _immediate_stages(

@@ -10,7 +10,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 
 
-def stepwise_reason(of_workers: str, env: EnvBase, stages: Sequence[PlannedStage]) -> str:
+def why_stepwise(of_workers: str, env: EnvBase, stages: Sequence[PlannedStage]) -> str:
     """Return why the workers of an env get each step from this process; empty if they need not.
 
     Args:

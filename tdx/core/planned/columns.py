@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
@@ -16,7 +16,7 @@ from tdx.core.envs.rollout import stack_steps
 from tdx.core.transforms.kernels import Chunk, Columns, new_column
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.tensordicts import is_non_tensor, new_tensordict, read
+from tdx.foundation.tensordicts import new_tensordict, read
 
 
 @dataclass(slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Protocol
 
 from tensordict import (
     LazyStackedTensorDict,
     TensorDict,
     TensorDictBase,
+    is_non_tensor,
     is_tensor_collection,
 )
 from torch import Tensor
@@ -26,6 +26,7 @@ from tdx.foundation.tensordicts import (
     read,
     unstack_parts,
 )
+from tdx.foundation.torch_internals import in_place_count, version_of
 from tdx.specs.violations import get_entry
 
 
@@ -56,7 +57,7 @@ class Leaves:
         for name, value in level.items():
             if type(value) is Tensor:
                 leaves[(*outer, name) if outer else name] = value
-            elif is_tensor_collection(value) and not getattr(type(value), "_is_non_tensor", False):
+            elif is_tensor_collection(value) and not is_non_tensor(value):
                 if outer or name != "next":
                     self._collect(value, (*outer, name), leaves)
             else:
@@ -79,17 +80,6 @@ class Leaves:
             leaves[names if len(names) > 1 else names[0]] = known[1]
 
 
-def in_place_count(value: Any) -> int | None:
-    """Return how often a tensor was written in place; ``None`` if torch does not count it."""
-    if not isinstance(value, Tensor):
-        return None
-    try:
-        return value._version
-    except RuntimeError:
-        # Tensors created in inference mode have no counter.
-        return None
-
-
 Clock = Callable[[], int]
 OnLoss = Callable[[Tensor, Tensor | None], None]
 Copies = dict[int, tuple[Tensor, int, Tensor]]
@@ -104,7 +94,6 @@ class Probe(Protocol):
     def after(self, place: Place, direction: Direction, hook: Hook) -> None: ...
 
 
-_version_of = attrgetter("_version")
 _MISSING: Any = object()
 _NOTHING: tuple[Entries, tuple[NestedKey, ...], Overwritten] = {}, (), {}
 
@@ -263,7 +252,7 @@ class Recorder:
                     return self._update(current, self._read(tensordict))
                 written[key] = value
         try:
-            counts += map(_version_of, written.values())
+            counts += map(version_of, written.values())
             tensors += written.values()
         except RuntimeError:
             # Tensors created in inference mode have no counter.
@@ -302,7 +291,7 @@ class Recorder:
         """Copy the tensors that a hook could overwrite and that have no copy yet."""
         copies, earlier = self.copies, self._earlier
         for tensor in self._tensors[self._protected :]:
-            name, count = id(tensor), tensor._version
+            name, count = id(tensor), version_of(tensor)
             known = copies.get(name) or earlier.get(name)
             if known is None or known[1] != count:
                 known = tensor, count, tensor.clone()
@@ -310,19 +299,19 @@ class Recorder:
         self._protected = len(self._tensors)
 
     def _is_overwritten(self) -> bool:
-        return list(map(_version_of, self._tensors)) != self._counts
+        return list(map(version_of, self._tensors)) != self._counts
 
     def _note_overwrites(self, place: Place) -> Overwritten:
         """Keep the old values of tensors that were written in place; return their entries."""
         place.pure = False
         pairs = zip(self._tensors, self._counts, strict=True)
-        changed = {id(one): one for one, count in pairs if one._version != count}
+        changed = {id(one): one for one, count in pairs if version_of(one) != count}
         for name, tensor in changed.items():
             known = self.copies.pop(name, None)
             copy = None if known is None else known[2]
             self.log.keep(tensor, copy)
             self._on_in_place(tensor, copy)
-        self._counts = list(map(_version_of, self._tensors))
+        self._counts = list(map(version_of, self._tensors))
         self._protected = 0
         overwritten: Overwritten = {}
         lanes: tuple[tuple[Direction, Entries], ...]

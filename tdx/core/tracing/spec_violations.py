@@ -15,11 +15,11 @@ from tdx.core.chain import ChainSpecs, StageSpecs, flatten_chain, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_errors
 from tdx.core.tracing.places import TracedChain
-from tdx.core.tracing.recorder import in_place_count
 from tdx.core.tracing.traces import Direction, Hook, Place, StageTrace, StepTrace
 from tdx.foundation.errors import ChainError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import logged_reads, read
+from tdx.foundation.torch_internals import in_place_count
 from tdx.specs import Composite, TensorSpec
 from tdx.specs.violations import (
     SpecViolation,
@@ -173,7 +173,10 @@ class TraceChecker:
         return next(parts).removeprefix("full_").removesuffix("_spec")
 
     def check(self, trace: StepTrace) -> list[TracedViolation]:
-        """Return the violations in a trace, each attributed to the first stage that shows it."""
+        """Return the violations in a trace, each attributed to the first stage that shows it.
+
+        NaN is none where a spec without bounds allows it.
+        """
         violations: list[TracedViolation] = []
         reported: set[object] = set()
         values: dict[NestedKey, object] = {}
@@ -181,7 +184,7 @@ class TraceChecker:
 
         def add(stage: StageTrace, new: Iterator[SpecViolation]) -> None:
             for violation in new:
-                if violation.identity not in reported:
+                if violation.code != "nan" and violation.identity not in reported:
                     reported.add(violation.identity)
                     if stage.kind == "stage":
                         violation = violation.at_stage(stage.index, stage.name)

@@ -378,13 +378,9 @@ def wrap_env(
     """
     if frame_skip is not None:
         env = FrameSkip(env, frame_skip)
-    if from_pixels and not _has_pixels(env.observation_space):
-        env = RenderedPixels(env, pixels_only)
-    return env
-
-
-def _has_pixels(space: spaces.Space[Any]) -> bool:
-    return is_image(space) or (isinstance(space, spaces.Dict) and "pixels" in space.spaces)
+    space = env.observation_space
+    has_pixels = is_image(space) or (isinstance(space, spaces.Dict) and "pixels" in space.spaces)
+    return RenderedPixels(env, pixels_only) if from_pixels and not has_pixels else env
 
 
 def check_frame_skip(frame_skip: int | None) -> None:

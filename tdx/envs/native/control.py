@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.envs.native.native_env import NativeEnv
-from tdx.specs import Bounded, Categorical, Composite, OneHot, TensorSpec
+from tdx.specs import Bounded, Categorical, Composite, OneHot
 
 MAX_SPEED = 8.0
 MAX_TORQUE = 2.0
@@ -158,12 +158,10 @@ class CartPoleEnv(NativeEnv):
         self.observation_spec = Composite(
             observation=Bounded(-high, high, device=self.device), shape=batch, device=self.device
         )
-        self.action_spec = self._create_action_spec()
-
-    def _create_action_spec(self) -> TensorSpec:
         if self.categorical_action_encoding:
-            return Categorical(2, self.batch_size, device=self.device, dtype=torch.int64)
-        return OneHot(2, (*self.batch_size, 2), device=self.device, dtype=torch.int64)
+            self.action_spec = Categorical(2, batch, device=self.device, dtype=torch.int64)
+        else:
+            self.action_spec = OneHot(2, (*batch, 2), device=self.device, dtype=torch.int64)
 
     def _begin_episode(self, rows: Tensor | None) -> None:
         if rows is None or self._fallen is None:

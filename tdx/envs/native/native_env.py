@@ -211,7 +211,10 @@ class NativeEnv(EnvBase):
             return self._step_some(tensordict.exclude("_step"), rows)
         action = read(tensordict, "action")
         if action is None:
-            raise _missing_action(self.action_key)
+            raise EnvError(
+                f"the TensorDict has no {self.action_key!r}",
+                hint="write one first: env.rand_action(tensordict)",
+            )
         state, reward, terminated = self._advance(self.state, action)
         self._state = state
         ended = self._no_flag() if terminated is None else terminated.unsqueeze(-1)
@@ -262,9 +265,3 @@ def _broadcast(value: Tensor, shape: tuple[int, ...], argument: str) -> Tensor:
             f"{argument} of shape {tuple(value.shape)} does not broadcast to {shape}",
             hint="pass a number, or a tensor of the env's batch size",
         ) from None
-
-
-def _missing_action(key: NestedKey) -> EnvError:
-    return EnvError(
-        f"the TensorDict has no {key!r}", hint="write one first: env.rand_action(tensordict)"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from traceback import walk_tb
 from types import ModuleType
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
+from tdx.foundation.gymnasium_internals import recorded_arguments
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
 
@@ -310,8 +311,7 @@ def arguments_of(owner: Any) -> dict[str, object]:
         >>> arguments_of(gymnasium.make("Pendulum-v1"))
         {'max_episode_steps': 200}
     """
-    recorded = attributes_of(owner).get("_saved_kwargs")
-    arguments = constructor_arguments(owner, recorded if isinstance(recorded, Mapping) else None)
+    arguments = constructor_arguments(owner, recorded_arguments(attributes_of(owner)))
     return {name: value for name, value in arguments.items() if not _is_env(value)}
 
 

@@ -144,7 +144,7 @@ class DeviceCastTransform(Transform):
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         if self._moves_all:
-            return ChunkKernel(self._run_chunk if self._changes_batch else _skip_chunk)
+            return ChunkKernel(self._run_chunk if self._changes_batch else lambda chunk: None)
         return None if self._changes_batch else super()._chunk_kernel()
 
     def _run_chunk(self, chunk: Chunk) -> None:
@@ -212,7 +212,3 @@ class DeviceCastTransform(Transform):
     def __repr__(self) -> str:
         inner = "" if self._given_device is None else f", orig_device='{self._given_device}'"
         return f"DeviceCastTransform('{self.device}'{inner})"
-
-
-def _skip_chunk(chunk: Chunk) -> None:
-    """Do nothing, since the data is on the device already."""

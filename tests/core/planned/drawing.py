@@ -33,7 +33,7 @@ from tdx import (
     VecNorm,
 )
 from tdx.foundation.keys import NestedKey
-from tests.core.chains import HONEST, STAGES
+from tests.core.stages import HONEST, STAGES
 
 
 class Groups(EnvBase):

@@ -17,16 +17,16 @@ import torch
 import tdx.transforms
 from tdx.specs import Unbounded
 from tdx.transforms import Compose, Transform
-from tests.transforms.action_envs import (
+from tests.transforms.envs import (
+    Adding,
+    CountedGroupsEnv,
+    CountedRowsEnv,
+    GroupsEnv,
     MaskedGroupsEnv,
     MaskedRowsEnv,
     MatrixGroupsEnv,
     MatrixRowsEnv,
-)
-from tests.transforms.counted_envs import CountedGroupsEnv, CountedRowsEnv
-from tests.transforms.envs import GroupsEnv, RowsEnv
-from tests.transforms.reset_envs import (
-    Adding,
+    RowsEnv,
     SteppedGroupsEnv,
     SteppedRowsEnv,
     cubed,

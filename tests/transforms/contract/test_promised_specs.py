@@ -55,7 +55,7 @@ def test_the_catalog_names_every_transform() -> None:
     assert sorted(info.name for info in load_catalog().transforms) == NAMES
 
 
-@pytest.mark.parametrize("batch_size", [(), (4,), (2, 3)], ids=["single", "4", "2x3"])
+@each_batch_size
 def test_output_is_within_the_spec(name: str, batch_size: tuple[int, ...]) -> None:
     env = TransformedEnv(rows_of(name, batch_size), made(name))
     assert_keeps_promise(env)
