@@ -24,7 +24,7 @@ IMPORTS_BY_STRING = {
     "tdx/inspection/transform_example.py",
     "tdx/pipeline/arguments.py",
     # Packages that an export format requires
-    "tdx/rollouts/formats/interface.py",
+    "tdx/rollouts/formats/registry.py",
 }
 """Modules that import optional libraries, lazy names or modules of the user."""
 

@@ -87,7 +87,7 @@ def complete_name(incomplete: str) -> list[Completion]:
 def complete_export(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx export``, without loading those of plugins."""
     from tdx.foundation.plugins import find_plugins
-    from tdx.rollouts.formats.interface import builtin_formats
+    from tdx.rollouts.formats.registry import builtin_formats
 
     known = [(name, kind.title) for name, (kind, _) in builtin_formats().items()]
     known += [(plugin.name, f"of {plugin.package}") for plugin in find_plugins("tdx.exporters")]
@@ -96,7 +96,7 @@ def complete_export(incomplete: str) -> list[Completion]:
 
 def complete_import(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx import``."""
-    from tdx.rollouts.formats.interface import export_formats
+    from tdx.rollouts.formats.registry import export_formats
 
     formats = [form for form in export_formats() if form.can_import]
     return _matching(incomplete, [(form.name, form.title) for form in formats])

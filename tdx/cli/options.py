@@ -107,7 +107,7 @@ def choice_parser(kind: type[Choice], option: str | None = None) -> Callable[[st
 
 def _export_format_hint(value: str) -> str | None:
     """Return a hint if ``value`` is an export format of dumps."""
-    from tdx.rollouts.formats.interface import export_formats
+    from tdx.rollouts.formats.registry import export_formats
 
     if value not in {form.name for form in export_formats()}:
         return None

@@ -14,7 +14,7 @@ from torch import Tensor
 from tdx.compare.model import Contract, Lane, Place, display_key, key_name
 from tdx.compare.report import Coverage
 from tdx.compare.roles import PASSIVE, align_all, relevant_stages, role_of
-from tdx.compare.states import is_changed, is_statistic
+from tdx.compare.statistics import is_changed, is_statistic
 from tdx.compare.values import (
     Change,
     Tolerance,

@@ -1,102 +1,16 @@
-"""State that stages keep across episodes: which of it is a statistic, and how it differs."""
+"""How the state that stages keep across episodes differs."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from tdx.compare.codes import DifferenceKind
 from tdx.compare.model import StageRecord, StateRecord
 from tdx.compare.report import Difference
+from tdx.compare.statistics import FRESH_COUNT, is_of_reward, read_counts
 from tdx.compare.values import Tolerance, compare_tensors, digest, format_number
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_PAIRS = ({"mean", "var"}, {"loc", "var"}, {"loc", "scale"}, {"sum", "ssq"}, {"statistics"})
-_REWARD = re.compile(r"(^|[._/])(ret|return|returns|reward)([._/]|_rms|$)")
-_EPISODE = re.compile(r"(^|[._/])(returns|discounted_reward|accumulated_reward)$")
-FRESH_COUNT = 1.0
-"""Number of values up to which statistics count as fresh."""
-
-
-def find_statistics(names: Collection[str], pairs: Iterable[Collection[str]] = _PAIRS) -> set[str]:
-    """Return the tensors of a stage that are running statistics, without their counts.
-
-    Args:
-        names: All tensors of the stage.
-        pairs: Words that occur together in the names of statistics.
-
-    Example:
-        >>> sorted(find_statistics(["obs_rms.mean", "obs_rms.var", "obs_rms.count", "epsilon"]))
-        ['obs_rms.mean', 'obs_rms.var']
-    """
-    words = {name: set(re.split(r"[._/]", name.casefold())) for name in names}
-    for pair in pairs:
-        members = {name for name in words if not words[name].isdisjoint(pair)}
-        is_complete = set(pair) <= set().union(*(words[name] for name in members))
-        if is_complete and len(members) >= len(pair):
-            return members
-    return set()
-
-
-def is_statistic(name: str, names: Collection[str]) -> bool:
-    """Return True if a tensor of the state is a part of running statistics.
-
-    Args:
-        name: Name of the tensor.
-        names: All tensors of the stage.
-    """
-    statistics = find_statistics(names)
-    return bool(statistics) and (name in statistics or _is_count(name))
-
-
-def is_changed(old: Tensor | None, new: Tensor | None) -> bool:
-    """Return True if a tensor of the state changed, or was created or removed; NaN equals NaN."""
-    if old is None or new is None:
-        return old is not new
-    return compare_tensors(old, new) is not None
-
-
-def is_of_reward(name: str) -> bool:
-    """Return True if a tensor belongs to statistics of rewards.
-
-    Example:
-        >>> is_of_reward("ret_rms.mean"), is_of_reward("obs_rms.mean")
-        (True, False)
-    """
-    return _REWARD.search(name) is not None
-
-
-def is_of_episode(name: str) -> bool:
-    """Return True for a sum of rewards that begins again with each episode."""
-    return _EPISODE.search(name) is not None
-
-
-def _is_count(name: str) -> bool:
-    return "count" in re.split(r"[._/]", name)
-
-
-def read_counts(state: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return how many values the statistics of a stage have counted, by name.
-
-    Args:
-        state: Tensors of the stage by name.
-    """
-    counts: dict[str, float] = {}
-    for name, value in state.items():
-        if not is_statistic(name, state):
-            continue
-        if _is_count(name):
-            counts[name] = float(value.double().max())
-        elif name.startswith("statistics/") and value.ndim and len(value) == 3:
-            # Moments of tdx: sum, sum of squares, count.
-            counts[name] = float(value[2].double().max())
-    return counts
-
 
 _TOLERANCE = Tolerance(1e-6, 1e-12)
 

@@ -22,7 +22,7 @@ from tdx.compare.model import (
 from tdx.compare.replay import record, replay, restored
 from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
-from tdx.compare.states import is_of_episode, is_statistic
+from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance
 from tdx.contracts.reference_run import STEPS, Layout, Run, collect_inputs, run_inputs
 from tdx.foundation.errors import ArgumentError

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, key_name
 from tdx.compare.replay import MAX_ROWS, restored
-from tdx.compare.states import is_changed
+from tdx.compare.statistics import is_changed
 from tdx.compare.values import Values
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey

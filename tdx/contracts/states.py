@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdx.compare.roles import PASSIVE, role_of
-from tdx.compare.states import is_of_episode, is_statistic
+from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.contracts.decoding import parse_tensors, tensors_to_bytes
 from tdx.foundation.errors import ArgumentError, StorageError, Where
 from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically

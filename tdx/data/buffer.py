@@ -94,7 +94,14 @@ class ChainProgram:
         functions = [stage.function for stage in chain if isinstance(stage, CallableTransform)]
         self._functions = functions if len(functions) == len(chain) else None
         self._hooks = forward_hooks(chain)
-        self._steps = tuple((stage, _plain_pairs(stage), *forward_hooks(stage)) for stage in chain)
+        self._steps = tuple(
+            (
+                stage,
+                stage._pairs if type(stage).forward is Transform.forward else None,
+                *forward_hooks(stage),
+            )
+            for stage in chain
+        )
 
     def __call__(self, data: Any) -> Any:
         """Map a batch; most transforms do so in place.
@@ -116,8 +123,10 @@ class ChainProgram:
                 f"transforms map TensorDicts, but the batches are {type(data).__name__}",
                 hint="store TensorDicts, or pass a collate_fn that returns them",
             )
-        if self._hooks[0] or self._hooks[1] or self._has_own_forward():
-            return self.chain(data)
+        chain = self.chain
+        is_replaced = "forward" in chain.__dict__ or type(chain).forward is not Compose.forward
+        if self._hooks[0] or self._hooks[1] or is_replaced:
+            return chain(data)
         stage: Transform
         try:
             for stage, pairs, hooks, pre_hooks in self._steps:
@@ -126,16 +135,8 @@ class ChainProgram:
                 else:
                     _map_each(stage, pairs, data)
         except Exception as error:
-            raise self.chain._located(error, stage, "sampling") from error.__cause__
+            raise chain._located(error, stage, "sampling") from error.__cause__
         return data
-
-    def _has_own_forward(self) -> bool:
-        """Return True if the chain's ``forward`` was replaced."""
-        return "forward" in self.chain.__dict__ or type(self.chain).forward is not Compose.forward
-
-
-def _plain_pairs(stage: Transform) -> tuple[tuple[NestedKey, NestedKey], ...] | None:
-    return stage._pairs if type(stage).forward is Transform.forward else None
 
 
 def _map_each(

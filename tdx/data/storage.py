@@ -1119,7 +1119,8 @@ class ListStorage(Storage):
         try:
             same = isinstance(items[0], (Tensor, TensorDictBase))
             if not same or any(type(item) is not type(items[0]) for item in items):
-                raise TypeError(f"it has items of type {_types(items)}")
+                names = sorted({type(item).__name__ for item in items})
+                raise TypeError(f"it has items of type {', '.join(names)}")
             copy.extend(torch.stack(items))
         except (TypeError, RuntimeError, KeyError, ArgumentError) as error:
             raise ArgumentError(
@@ -1193,10 +1194,6 @@ class LazyStackStorage(ListStorage):
     def collate(self, gathered: Any, name: str | None) -> Any:
         """Return a lazy stack of items."""
         return LazyStackedTensorDict.lazy_stack(gathered, self.stack_dim)
-
-
-def _types(items: list[Any]) -> str:
-    return ", ".join(sorted({type(item).__name__ for item in items}))
 
 
 def _copy(leaf: Any) -> Any:

@@ -210,8 +210,10 @@ class FunctionChild(Child):
             )
             try:
                 self._process.start()
-            except (EOFError, ConnectionError) as error:
+            except BaseException as error:
                 connection.close()
+                if not isinstance(error, EOFError | ConnectionError):
+                    raise
                 raise WorkerError(
                     f"{name} could not be started: the fork server was killed", hint=_MEMORY_HINT
                 ) from error

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.compare.states import is_changed
+from tdx.compare.statistics import is_changed
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result

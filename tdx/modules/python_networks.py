@@ -56,7 +56,10 @@ class _PythonNetwork(nn.RNNBase):
             value = value.transpose(0, 1)
         if first is None:
             first = tuple(value.new_zeros(self.num_layers, len(value), size) for size in sizes)
-        active = None if lengths is None else self._active(lengths, value)
+        active = None
+        if lengths is not None:
+            steps = torch.arange(value.shape[1], device=value.device)
+            active = (steps < lengths.to(value.device).unsqueeze(1)).unsqueeze(-1)
         last: list[States] = []
         for layer in range(self.num_layers):
             states = tuple(state[layer] for state in first)
@@ -73,11 +76,6 @@ class _PythonNetwork(nn.RNNBase):
         elif not self.batch_first:
             value = value.transpose(0, 1)
         return value, after
-
-    @staticmethod
-    def _active(lengths: Tensor, value: Tensor) -> Tensor:
-        steps = torch.arange(value.shape[1], device=value.device)
-        return (steps < lengths.to(value.device).unsqueeze(1)).unsqueeze(-1)
 
     def _run_layer(
         self, value: Tensor, states: States, layer: int, active: Tensor | None

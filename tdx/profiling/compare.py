@@ -352,15 +352,8 @@ def statistics_per_repeat(row: Row) -> list[Statistics]:
     repeats = []
     for repeat in np.unique(row.repeats):
         mine = row.repeats == repeat
-        part = Row(
-            row.part,
-            row.times_ns[mine],
-            row.starts_ns[mine],
-            row.spans_ns[mine],
-            row.steps[mine],
-            row.repeats[mine],
-            None if row.wall_ns is None else row.wall_ns[mine],
-        )
+        columns = (row.times_ns, row.starts_ns, row.spans_ns, row.steps, row.repeats)
+        part = Row(row.part, *(column[mine] for column in columns))
         repeats.append(part.statistics)
     return repeats
 

@@ -166,8 +166,6 @@ class Row:
         spans_ns: Total time of each call, int64 ``[n]``.
         steps: Number of steps that each call covers, int64 ``[n]``.
         repeats: Repeat of each call, int64 ``[n]``.
-        wall_ns: Part of the own time that the step waited for, int64 ``[n]``: that of the slowest
-            worker process for calls in workers. ``None``: all of it.
     """
 
     part: Part
@@ -176,7 +174,6 @@ class Row:
     spans_ns: Counts
     steps: Counts
     repeats: Counts
-    wall_ns: Counts | None = None
 
     @property
     def key(self) -> tuple[str, Lane]:
@@ -185,16 +182,8 @@ class Row:
 
     @property
     def total_ns(self) -> int:
-        """Sum of its own times, as far as the step waited for them."""
-        return int((self.times_ns if self.wall_ns is None else self.wall_ns).sum())
-
-    def waited_for(self) -> Row:
-        """Return the row with the calls that the step waited for, and their times in it."""
-        if self.wall_ns is None:
-            return self
-        kept = self.wall_ns > 0
-        columns = (self.wall_ns, self.starts_ns, self.spans_ns, self.steps, self.repeats)
-        return Row(self.part, *(column[kept] for column in columns))
+        """Sum of its own times."""
+        return int(self.times_ns.sum())
 
     @property
     def covered_steps(self) -> float:

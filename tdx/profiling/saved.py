@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NotRequired, TypedDict, cast, get_args
+from typing import Any, ClassVar, Literal, TypedDict, cast, get_args
 
 import numpy as np
 
@@ -42,6 +42,7 @@ MAX_SAMPLE_BYTES = 2**28
 """Maximum size of all samples of a document after decompression."""
 _COLUMNS = ("times_ns", "starts_ns", "spans_ns", "steps", "repeats")
 _WALL = "wall_ns"
+"""Column that an earlier tdx wrote for calls in the workers of other libraries."""
 _DIGITS = 4
 
 Key = tuple[str, Lane]
@@ -55,12 +56,10 @@ class SampleEntries(TypedDict):
     spans_ns: str
     steps: str
     repeats: str
-    wall_ns: NotRequired[str]
 
 
 def _encode_row(row: Row) -> SampleEntries:
-    columns = _COLUMNS if row.wall_ns is None else (*_COLUMNS, _WALL)
-    return cast("SampleEntries", {name: encode_samples(getattr(row, name)) for name in columns})
+    return cast("SampleEntries", {name: encode_samples(getattr(row, name)) for name in _COLUMNS})
 
 
 def _round_statistics(statistics: Statistics) -> dict[str, Any]:
@@ -373,4 +372,10 @@ def _parse_row(data: Mapping[str, Any], samples: _SampleDecoder) -> Row:
     columns = {name: samples.decode(data["samples"][name]) for name in names}
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("columns of samples differ in length")
+    if _WALL in columns:
+        # Calls in workers that ran at the same time: those that a step waited for are its time.
+        columns["times_ns"] = columns.pop(_WALL)
+        waited_for = columns["times_ns"] > 0
+        if waited_for.any():
+            columns = {name: column[waited_for] for name, column in columns.items()}
     return Row(from_plain(Part, data["part"]), **columns)

@@ -6,7 +6,7 @@ from .formats.conversion import export_dump as export_dump
 from .formats.jsonl import export_lines as export_lines
 from .formats.conversion import import_dump as import_dump
 from .formats.interface import Format as Format
-from .formats.interface import export_formats as export_formats
+from .formats.registry import export_formats as export_formats
 from .formats.interface import Exported as Exported
 from .formats.conversion import Imported as Imported
 from .recording.existing_steps import keep_rollout as keep_rollout

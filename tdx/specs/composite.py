@@ -928,6 +928,8 @@ class StackedComposite(SpecStack, Composite):
         torch.Size([2, -1])
     """
 
+    _specs: Sequence[Composite]
+
     def __init__(self, *specs: Composite, dim: int = 0) -> None:
         SpecStack.__init__(self, *specs, dim=dim)
         self._lock = CompositeLock()

@@ -499,10 +499,10 @@ class SpecStack(TensorSpec):
         SpecError: The list is empty, the numbers of dimensions differ, or ``dim`` is out of range.
     """
 
-    _specs: list[Any]
+    _specs: Sequence[TensorSpec]
     _dim: int
 
-    def __init__(self, *specs: Any, dim: int = 0) -> None:
+    def __init__(self, *specs: TensorSpec, dim: int = 0) -> None:
         if not specs:
             raise SpecError("a stack needs at least one spec", hint="pass a list of specs")
         ndim = specs[0].ndim
@@ -548,16 +548,16 @@ class SpecStack(TensorSpec):
         devices = {spec.device for spec in self._specs}
         return devices.pop() if len(devices) == 1 else None
 
-    def _rebuild(self, members: list[Any], dim: int) -> Any:
+    def _rebuild(self, members: Sequence[TensorSpec], dim: int) -> Self:
         return type(self)(*members, dim=dim)
 
-    def clone(self) -> Any:
+    def clone(self) -> Self:
         return self._rebuild([spec.clone() for spec in self._specs], self._dim)
 
-    def to(self, dest: torch.dtype | Device) -> Any:
+    def to(self, dest: torch.dtype | Device) -> Self:
         return self._rebuild([spec.to(dest) for spec in self._specs], self._dim)
 
-    def expand(self, *shape: Shape) -> Any:
+    def expand(self, *shape: Shape) -> Self:
         sizes = list(size_from_args(shape))
         new = len(sizes) - self.ndim
         if new < 0 or sizes[new + self._dim] not in (-1, len(self._specs)):
@@ -573,7 +573,7 @@ class SpecStack(TensorSpec):
             members.append(spec.expand(*own))
         return self._rebuild(members, dim)
 
-    def unsqueeze(self, dim: int) -> Any:
+    def unsqueeze(self, dim: int) -> Self:
         if dim < 0:
             dim += self.ndim + 1
         inner, stack_dim = (dim, self._dim + 1) if dim <= self._dim else (dim - 1, self._dim)
@@ -613,9 +613,9 @@ class SpecStack(TensorSpec):
         members = [spec[full] if full else spec for spec in selected]
         dropped = sum(isinstance(part, int) for part in before)
         added = sum(part is None for part in before)
-        return torch.stack(members, self._dim - dropped + added)
+        return stack(members, self._dim - dropped + added)
 
-    def _select_members(self, index: Any) -> Any:
+    def _select_members(self, index: Any) -> TensorSpec | list[TensorSpec]:
         """Return a member for an integer index, a list of them for a slice or a list."""
         try:
             positions = torch.arange(len(self._specs))[index]
@@ -638,7 +638,7 @@ class SpecStack(TensorSpec):
             return tuple(self._specs)
         return super().unbind(dim)
 
-    def make_neg_dim(self, dim: int) -> Any:
+    def make_neg_dim(self, dim: int) -> Self:
         dim = check_dimension(dim, self.shape)
         if dim == self._dim:
             raise SpecError(
@@ -741,7 +741,7 @@ class SpecStack(TensorSpec):
     __hash__ = None
 
 
-def stack_shape(members: list[Any], dim: int) -> torch.Size:
+def stack_shape(members: Sequence[TensorSpec], dim: int) -> torch.Size:
     """Return the shape of stacked specs; -1 for sizes in which they differ."""
     shapes = [spec.shape for spec in members]
     merged = [

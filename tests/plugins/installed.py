@@ -16,7 +16,7 @@ from tdx.inspection.explanations import all_explanations
 from tdx.inspection.lint import linter
 from tdx.inspection.lint.linter import all_rules
 from tdx.pipeline import load_catalog
-from tdx.rollouts.formats.interface import plugin_exporters
+from tdx.rollouts.formats.registry import plugin_exporters
 from tdx.stacks import kinds
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/plugin"

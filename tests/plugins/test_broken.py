@@ -15,7 +15,7 @@ from tdx.foundation.plugins import disabled_plugins
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.plugin_check import check_plugins
 from tdx.pipeline import Pipeline, build_env, load_catalog
-from tdx.rollouts.formats.interface import export_formats, find_format, plugin_exporters
+from tdx.rollouts.formats.registry import export_formats, find_format, plugin_exporters
 from tests.plugins.installed import install, installed
 
 RULE = """

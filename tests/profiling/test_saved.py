@@ -60,6 +60,16 @@ def test_encoded_samples_are_small_and_exact() -> None:
     assert len(encode_samples(np.arange(10_000, dtype=np.int64) * 1000)) < 200
 
 
+def test_calls_in_workers_of_an_earlier_profile_are_those_that_a_step_waited_for() -> None:
+    document = profile_to_json(sample_profile())
+    samples = document["modes"][0]["rows"][0]["samples"]
+    times = decode_samples(samples["times_ns"])
+    samples["wall_ns"] = encode_samples(np.where(np.arange(len(times)) % 2, times // 2, 0))
+    row = profile_from_json(document).modes[0].rows[0]
+    assert row.times_ns.tolist() == (times[1::2] // 2).tolist()
+    assert row.total_ns == sum(times[1::2] // 2)
+
+
 def test_documents_contain_statistics() -> None:
     (mode,) = profile_to_json(sample_profile())["modes"]
     row = next(row for row in mode["rows"] if row["label"] == "0 RewardSum")

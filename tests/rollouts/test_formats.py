@@ -27,7 +27,7 @@ from tdx.foundation.errors import (
     UnknownNameError,
 )
 from tdx.rollouts import Goal, Manifest, export_formats, verify
-from tdx.rollouts.formats.interface import find_format, load_exporter
+from tdx.rollouts.formats.registry import find_format, load_exporter
 from tests.rollouts.export_dumps import (
     assert_same_bits,
     assert_same_dump,

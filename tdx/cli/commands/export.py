@@ -157,7 +157,7 @@ def export(
 
 def _to_stdout(dump: str, to: str | None, keys: tuple[str, ...] | None, is_video: bool) -> None:
     from tdx.rollouts import export_lines
-    from tdx.rollouts.formats.interface import find_format
+    from tdx.rollouts.formats.registry import find_format
 
     kind = find_format(to or "jsonl")
     if kind.name != "jsonl" or is_video:

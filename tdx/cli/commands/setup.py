@@ -307,7 +307,7 @@ def doctor(output: OutputOptions) -> int:
     from tdx.cli.views.setup import doctor_view
     from tdx.inspection.doctor import check_terminal, diagnose
     from tdx.inspection.plugin_check import check_plugins
-    from tdx.rollouts.formats.interface import plugin_exporters
+    from tdx.rollouts.formats.registry import plugin_exporters
 
     # third_party_code() replaces stdout.
     terminal_checks = list(check_terminal(sys.stdout))

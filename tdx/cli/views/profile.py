@@ -219,8 +219,6 @@ def table_notes(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[str]:
         names = ", ".join(f"{row.part.label} {row.part.lane}" for row in chunked)
         longest = max(int(row.steps.max()) for row in chunked)
         yield f"one call runs a chunk of up to {longest:,} steps: {names}"
-    if any(row.wall_ns is not None for row in rows):
-        yield "in worker processes, µs/step is only what the step waited for"
     for row in rows:
         statistics, samples = row.statistics, row.samples_us
         if statistics.mean > statistics.p95:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from tdx.compare.statistics import find_statistics, is_changed
 from tdx.foundation.keys import NestedKey
 
 if TYPE_CHECKING:
@@ -240,14 +241,10 @@ class StackContext:
 
     def statistics(self, stage: StageInfo) -> set[str]:
         """Return the names of the running mean and variance, in the names of any library."""
-        from tdx.compare.states import find_statistics
-
         return find_statistics(self.after.get(stage.index, {}), _STATISTICS)
 
     def changed_state(self, stage: StageInfo) -> Iterator[str]:
         """Yield the names of the state that changed in the steps."""
-        from tdx.compare.states import is_changed
-
         before = self.before.get(stage.index, {})
         for name, value in self.after.get(stage.index, {}).items():
             if is_changed(before.get(name), value):

@@ -39,7 +39,6 @@ from tdx.rollouts.dump.folder import (
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.shard_plan import (
-    ShardListing,
     ShardPlan,
     ShardSummary,
     changed_shard,
@@ -114,7 +113,12 @@ class ShardedFolder:
         self.complete = index is not None
         if index is not None:
             self.tracks, self.shards = index
-            _check_listed(listing, self.plan, self.folder)
+            missing = set(range(self.plan.count)).difference(listing.committed)
+            if missing:
+                raise StorageError(
+                    f"{self.folder / shard_name(min(missing))} is missing",
+                    hint=f"`tdx rollout --resume --out {self.folder}` records it again",
+                )
         else:
             self.tracks, self.shards = {}, []
             for shard in listing.committed:
@@ -187,15 +191,6 @@ class ShardedFolder:
                 return track.open(root, counts[place])
 
         return ShardedSteps(track, counts, open_steps)
-
-
-def _check_listed(listing: ShardListing, plan: ShardPlan, folder: Path) -> None:
-    if len(listing.committed) != plan.count:
-        missing = min(set(range(plan.count)) - set(listing.committed))
-        raise StorageError(
-            f"{folder / shard_name(missing)} is missing",
-            hint=f"`tdx rollout --resume --out {folder}` records it again",
-        )
 
 
 class ShardedSteps:

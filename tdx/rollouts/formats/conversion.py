@@ -33,11 +33,9 @@ from tdx.rollouts.formats.files import (
     check_regular_file,
 )
 from tdx.rollouts.formats.import_writers import ForeignImport, OwnImport
-from tdx.rollouts.formats.interface import (
-    Exported,
+from tdx.rollouts.formats.interface import Exported, ExportOptions, Format
+from tdx.rollouts.formats.registry import (
     Exporter,
-    ExportOptions,
-    Format,
     detect_format,
     export_formats,
     find_format,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
+from tdx.foundation.keys import split_key
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
@@ -32,9 +33,7 @@ from tdx.rollouts.formats.files import (
     from_array,
     is_numeric,
 )
-from tdx.rollouts.formats.interface import (
-    ColumnReader,
-)
+from tdx.rollouts.formats.interface import ColumnReader
 
 UNKNOWN = "unknown"
 _BLOCK = 2**23
@@ -234,13 +233,17 @@ class ForeignImport:
             leaves["next", "done"] = flags[0]
         track = Track(DATA, (), leaves)
         manifest = self._manifest(track)
-        steps = manifest.chunk_steps
+        steps, read = manifest.chunk_steps, _flags(track)
         names = [leaf.name for leaf in self._leaves]
         for start in range(0, self._steps, steps):
             count = min(steps, self._steps - start)
             columns = self._columns(self._reader.read_steps(names, start, start + count), count)
             sums = track.write(root, columns, start)
-            manifest.episodes.add(*_read_episodes(columns, count))
+            signals = {
+                key: columns["next", *split_key(key)].reshape(1, count, -1)
+                for key in (*read.rewards, *read.ends)
+            }
+            manifest.episodes.add(*read.read_flat(signals.__getitem__, 1, count))
             manifest.chunks.append(Chunk(count, 0, sums))
             on_rows(Progress(start + count, 0, manifest.goal, start + count))
         manifest.complete = True
@@ -290,7 +293,9 @@ class ForeignImport:
         if self._env == UNKNOWN:
             notes.append("its env is unknown too: name it with --env")
         if self._left_out:
-            notes.append(f"left out, because they are not numeric: {_abbreviate(self._left_out)}")
+            names, more = self._left_out[:_MAX_NAMES], len(self._left_out) - _MAX_NAMES
+            listed = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+            notes.append(f"left out, because they are not numeric: {listed}")
         paths = {leaf.path for leaf in self._leaves}
         if not any(("next", flag) in paths for flag in _FLAGS):
             notes.append(
@@ -309,11 +314,6 @@ def _torch_dtype(found: FileColumn) -> torch.dtype | None:
         return torch.from_numpy(np.empty(0, np.dtype(found.dtype).newbyteorder("="))).dtype
     except TypeError:
         return None
-
-
-def _abbreviate(names: list[str]) -> str:
-    more = len(names) - _MAX_NAMES
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _paths(found: Mapping[str, FileColumn]) -> dict[str, Parts]:
@@ -346,23 +346,6 @@ def _specs(track: Track) -> list[dict[str, Any]]:
 
 
 def _flags(track: Track) -> EpisodeKeys:
-    """Return the keys that :func:`_read_episodes` reads."""
+    """Return the keys of rewards and ends of episodes."""
     rewards = ("reward",) if ("next", "reward") in track.leaves else ()
     return EpisodeKeys(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))
-
-
-def _read_episodes(columns: Mapping[Parts, Tensor], steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rewards, ends and terminations, each ``[1, steps]``."""
-    reward = columns.get(("next", "reward"))
-    total = torch.zeros(steps, dtype=torch.float64)
-    if reward is not None:
-        total = reward.to(torch.float64).reshape(steps, -1).sum(-1)
-    none = torch.zeros(steps, dtype=torch.bool)
-    flags = {
-        flag: columns["next", flag].reshape(steps, -1).any(-1)
-        if ("next", flag) in columns
-        else none
-        for flag in _FLAGS
-    }
-    ends = flags["done"] | flags["terminated"] | flags["truncated"]
-    return total[None], ends[None], flags["terminated"][None]

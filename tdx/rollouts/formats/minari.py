@@ -324,7 +324,11 @@ class MinariLayout:
         for path in layout.actions:
             places[path] = _place("actions", path, layout.actions)
         places |= _signals(source)
-        layout.one_hot = {places[path]: count for path, count in _counts(layout.actions, leaves)}
+        layout.one_hot = {
+            places[path]: int(space.n)
+            for path, space in layout.actions.items()
+            if isinstance(space, spaces.Discrete)
+        }
         for column in name_columns(source.manifest):
             name = places.get(column.path) or INFOS + column.name
             layout.columns.append(ExportColumn(DATA, column.path, name))
@@ -407,12 +411,6 @@ def _signals(source: ExportSource) -> dict[Parts, str]:
         if path in source.data.leaves
         and torch.Size(source.data.leaves[path][1][dims:]).numel() == 1
     }
-
-
-def _counts(actions: Mapping[Parts, spaces.Space[Any]], leaves: Mapping[Parts, Any]) -> Any:
-    for path, space in actions.items():
-        if isinstance(space, spaces.Discrete):
-            yield path, int(space.n)
 
 
 def _is_one_hot(source: ExportSource, path: Parts) -> bool:
