@@ -349,7 +349,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     file = PipelineFile.load(path)
     file.remove(0)
 
-    def fail(source: str, target: Path) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)

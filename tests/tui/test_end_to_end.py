@@ -122,6 +122,7 @@ async def test_by_mouse_in_a_browser(tmp_path: Path) -> None:
         await page.click("step   n")
         await page.sees("paused · step 1")
         assert (await page.picture()).startswith(b"\x89PNG")
+        await page.press("Escape")
         await page.click_for("^s save", "Save as", "pendulum.yaml", dx=3)
         await page.press("Enter")
         await page.sees(" pendulum.yaml", gone="Save as")
