@@ -211,28 +211,28 @@ def _immediate_stages(
 ) -> dict[int, str]:
     """Return the stages that run in each step, with the reason for each."""
     wanted: dict[NestedKey, str] = dict.fromkeys(policy_reads, "the policy")
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     opaque = max((planned.index for planned in stages if planned.is_opaque), default=-1)
     for planned in reversed(stages):
         index = planned.index
         if index <= opaque:
             what = "it may read and write any entry"
-            found[index] = what if planned.is_opaque else f"stage {opaque} may read any entry"
+            reasons[index] = what if planned.is_opaque else f"stage {opaque} may read any entry"
             continue
         written = [key for key in wanted if _overlaps(key, planned.writes or ())]
-        hides = bool(planned.drops) and bool(found)
+        hides = bool(planned.drops) and bool(reasons)
         if not written and planned.chunk_form is not None and not hides:
             continue
         if written:
-            found[index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
+            reasons[index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
         elif hides:
-            found[index] = "a later stage that runs now must not see the keys that it removes"
+            reasons[index] = "a later stage that runs now must not see the keys that it removes"
         else:
-            found[index] = "it does not declare that it can be deferred"
+            reasons[index] = "it does not declare that it can be deferred"
         for key in written:
             del wanted[key]
         wanted.update(dict.fromkeys(planned.reads or (), f"stage {index}"))
-    return found
+    return reasons
 
 
 def _overlaps(key: NestedKey, keys: Sequence[NestedKey]) -> bool:

@@ -413,6 +413,6 @@ def has_own_generator(env: Any) -> bool:
         return False
     parts = getattr(env, "envs", None)
     if parts is not None:
-        return all(has_own_generator(each) for each in parts)
+        return all(has_own_generator(part) for part in parts)
     inner = env.__dict__.get("env")
     return inner is None or has_own_generator(inner)
