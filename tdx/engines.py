@@ -295,14 +295,14 @@ class RayEngine(Generic[Returned]):
         ready, _ = self._ray.wait(refs, num_returns=1, timeout=seconds)
         if ready:
             ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
-        found: list[tuple[int, Returned | WorkerError]] = []
+        collected: list[tuple[int, Returned | WorkerError]] = []
         for ref in ready:
             task = self._refs.pop(ref)
             try:
-                found.append((task, self._ray.get(ref)))
+                collected.append((task, self._ray.get(ref)))
             except self._ray.exceptions.RayError as error:
-                found.append((task, _lost(self._job, task, error)))
-        return found
+                collected.append((task, _lost(self._job, task, error)))
+        return collected
 
     def close(self) -> None:
         for ref in self._refs:
@@ -409,7 +409,7 @@ class SlurmEngine(Generic[Returned]):
             if done or time.monotonic() >= deadline:
                 break
             time.sleep(min(seconds, 0.2))
-        self._jobs = [each for each in self._jobs if each not in done]
+        self._jobs = [entry for entry in self._jobs if entry not in done]
         return [(task, self._read(task, job)) for task, job in done]
 
     def _read(self, task: int, job: Any) -> Returned | WorkerError:

@@ -165,7 +165,7 @@ def _dump(dump: Dump) -> list[Block]:
 
     data = summarize(str(dump.path), dump.manifest)
     calls = [format_stage(stage) for stage in dump.pipeline.transforms]
-    entries = [_entry(each) for each in dump.manifest.specs]
+    entries = [_entry(spec) for spec in dump.manifest.specs]
     table = Table([Column("part"), Column("key"), Column("spec")], entries)
     return [dump_head(data), *stage_list(calls), dump_facts(data), Heading("entries"), table]
 
@@ -187,8 +187,8 @@ def _contract(contract: Contract) -> list[Block]:
             Cell("" if stage.index < 0 else str(stage.index), "dim"),
             Cell(stage.name, "name"),
             Cell(stage.role),
-            Cell(", ".join(f"{name}={each}" for name, each in stage.arguments.items())),
-            Cell(", ".join(each.name for each in stage.state), "dim"),
+            Cell(", ".join(f"{name}={value}" for name, value in stage.arguments.items())),
+            Cell(", ".join(state.name for state in stage.state), "dim"),
             Cell(stage.random or "", "dim"),
         ]
         for stage in contract.stages
@@ -205,4 +205,4 @@ def _error(error: Exception) -> Paragraph:
 
 
 def _notes(notes: Sequence[str]) -> list[Paragraph]:
-    return [Paragraph([Cell("note: ", "dim"), Cell(each)]) for each in notes]
+    return [Paragraph([Cell("note: ", "dim"), Cell(note)]) for note in notes]

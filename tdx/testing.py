@@ -160,14 +160,11 @@ def _assert_input_unchanged(env: EnvBase) -> None:
 
 
 def _assert_same(expected: TensorDictBase, found: TensorDictBase, message: str) -> None:
-    import torch
+    from tdx.compare.rollouts import compare_rollouts
 
-    keys, others = (set(each.keys(True, True)) for each in (expected, found))
-    if keys != others:
-        raise AssertionError(f"{message}: keys {sorted(map(str, keys ^ others))}")
-    for key in keys:
-        if not torch.equal(expected[key], found[key]):
-            raise AssertionError(f"{message} at {key}")
+    for key, change in compare_rollouts(expected, found).items():
+        if change is not None:
+            raise AssertionError(f"{message} at {key}: {change.text}")
 
 
 def _raise(report: ContractReport) -> None:

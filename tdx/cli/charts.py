@@ -134,8 +134,8 @@ def times_plot(row: Row) -> str:
     parts = [
         f'<rect x="{place * bar:.1f}" y="{bottom - height:.1f}" width="{bar - 1:.1f}" '
         f'height="{height:.1f}" class="bar"/>'
-        for place, each in enumerate(counts)
-        if (height := max(each / most * bottom, 1.0 if each else 0.0))
+        for place, count in enumerate(counts)
+        if (height := max(count / most * bottom, 1.0 if count else 0.0))
     ]
     parts.append(f'<line x1="0" y1="{bottom}" x2="{_PLOT_WIDTH}" y2="{bottom}" class="axis"/>')
     low, high = micros(edges[0]), f"{micros(edges[-1])} µs"
@@ -183,9 +183,9 @@ def growth_plot(
         parts.append(label(left - text_width(text) - 6, y(bound) + 4, text, "dim"))
     for place, (title, line) in enumerate(lines):
         points = " ".join(
-            f"{x(value):.1f},{y(each):.1f}"
-            for value, each in zip(values, line, strict=True)
-            if each
+            f"{x(value):.1f},{y(cost):.1f}"
+            for value, cost in zip(values, line, strict=True)
+            if cost
         )
         row, kind = 16 + place * 18, f"line line{place}"
         parts += [
@@ -221,14 +221,16 @@ def reward_plot(plots: Sequence[RewardPlot]) -> str:
         )
         css_class = f"line line{plot.env % _LINE_COLORS}"
         if steps == 1:
-            parts.append(_dot(scale.x(0), scale.y(values[0]), css_class.replace("line ", "bar ")))
+            x, y = scale.x(0), scale.y(values[0])
+            kind = css_class.replace("line ", "bar ")
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="{kind}"/>')
         parts.append(f'<polyline points="{points}" class="{css_class}"/>')
     return svg_image(_WIDTH, _HEIGHT, parts, f"{plots[0].key} at each step")
 
 
 def episode_plot(episodes: Sequence[EpisodeSummary]) -> str:
     """Return a bar plot of the return of each episode, in the order in which they ended."""
-    totals = [each.total for each in episodes if each.total is not None]
+    totals = [episode.total for episode in episodes if episode.total is not None]
     totals = [total for total in totals if math.isfinite(total)]
     if not totals:
         return ""
@@ -276,7 +278,3 @@ class _Scale:
             text = f"{value:.4g}"
             parts.append(label(_LEFT - text_width(text) - 6, self.y(value) + 4, text, "dim"))
         return parts
-
-
-def _dot(x: float, y: float, kind: str) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="{kind}"/>'

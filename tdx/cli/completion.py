@@ -42,14 +42,14 @@ def complete_device(incomplete: str) -> list[str]:
 def complete_dump(incomplete: str) -> list[Completion]:
     """Complete dumps, and folders that may contain some."""
     folder, slash, _ = incomplete.rpartition("/")
-    found: list[Completion] = []
+    matches: list[Completion] = []
     with contextlib.suppress(OSError):
         for path in sorted(Path(folder or (slash or ".")).iterdir()):
             word = f"{folder}{slash}{path.name}"
             if word.startswith(incomplete) and not path.name.startswith(".") and path.is_dir():
                 is_dump = (path / "manifest.json").is_file()
-                found.append((word, "dump") if is_dump else (f"{word}/", "folder"))
-    return found
+                matches.append((word, "dump") if is_dump else (f"{word}/", "folder"))
+    return matches
 
 
 DUMP: Any = typer.Argument(metavar="DUMP", autocompletion=complete_dump, help="Folder of a dump.")
@@ -90,7 +90,7 @@ def complete_export(incomplete: str) -> list[Completion]:
     from tdx.rollouts.formats.interface import builtin_formats
 
     known = [(name, kind.title) for name, (kind, _) in builtin_formats().items()]
-    known += [(each.name, f"of {each.package}") for each in find_plugins("tdx.exporters")]
+    known += [(plugin.name, f"of {plugin.package}") for plugin in find_plugins("tdx.exporters")]
     return _matching(incomplete, known)
 
 
@@ -98,15 +98,17 @@ def complete_import(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx import``."""
     from tdx.rollouts.formats.interface import export_formats
 
-    formats = [each for each in export_formats() if each.can_import]
-    return _matching(incomplete, [(each.name, each.title) for each in formats])
+    formats = [form for form in export_formats() if form.can_import]
+    return _matching(incomplete, [(form.name, form.title) for form in formats])
 
 
 def complete_codes(incomplete: str) -> list[Completion]:
     """Complete codes of errors and rules: by prefix, or else by substring."""
     from tdx.inspection.explanations import all_explanations
 
-    return _matching(incomplete, [(each.code, each.title) for each in all_explanations()])
+    return _matching(
+        incomplete, [(explanation.code, explanation.title) for explanation in all_explanations()]
+    )
 
 
 def complete_rules(incomplete: str) -> list[Completion]:
@@ -160,9 +162,9 @@ def complete_transform(incomplete: str) -> list[Completion]:
 
 def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
     """Complete a stage like :func:`complete_transform`, and the keys in its lists of keys."""
-    found = complete_transform(incomplete)
-    if found or "[" not in incomplete:
-        return found
+    completed = complete_transform(incomplete)
+    if completed or "[" not in incomplete:
+        return completed
     # Typer does not parse the words after an option without a value.
     words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
     targets = [str(word) for word in words if word and not str(word).startswith("-")]
@@ -264,20 +266,20 @@ def complete_keys_of_stage(params: Mapping[str, Any], words: list[str], stage: s
     Returns:
         Completed stages; empty if the stage does not end inside a list of keys.
     """
-    found = _LIST.fullmatch(stage)
-    if found is None or found["name"].startswith("out_"):
+    match = _LIST.fullmatch(stage)
+    if match is None or match["name"].startswith("out_"):
         return []
     target = next(filter(None, [params.get("env"), params.get("pipeline"), *words]), None)
     if target is None or target == "-":
         return []
     values = {name: params.get(name) for name in ("transforms", "env_kwargs", "from_pixels")}
     keys = cached_names([target, values], lambda: _chain_keys(target, values))
-    quote = found["quote"] or _other_quote(stage)
-    taken = set(re.findall(r"[\w.]+", found["before"].rpartition("[")[2]))
+    quote = match["quote"] or _other_quote(stage)
+    taken = set(re.findall(r"[\w.]+", match["before"].rpartition("[")[2]))
     completed = [
-        f"{found['before']}{quote}{key}{quote}"
+        f"{match['before']}{quote}{key}{quote}"
         for key in keys
-        if key.startswith(found["word"]) and key not in taken and "." not in key
+        if key.startswith(match["word"]) and key not in taken and "." not in key
     ]
     # A shell closes the quotes after a single completion; a second one keeps them open.
     return [*completed, f"{completed[0]}]"] if len(completed) == 1 else completed
@@ -344,8 +346,8 @@ def _texts(question: Any) -> Iterator[str]:
     elif isinstance(question, Mapping):
         yield from _texts(list(question.values()))
     elif isinstance(question, list | tuple):
-        for each in question:
-            yield from _texts(each)
+        for part in question:
+            yield from _texts(part)
 
 
 def _change_time(word: str) -> int | None:

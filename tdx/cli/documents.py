@@ -95,7 +95,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.profiling.compare import ProfileComparison
     from tdx.profiling.interleaved import MarginalCosts
     from tdx.profiling.run import Estimate as ModeEstimate
-    from tdx.profiling.saved import ProfileEntries
+    from tdx.profiling.saved import ProfileReport
     from tdx.profiling.suggestions import Suggestions
     from tdx.profiling.sweep import CostGrowth, SweepCell
     from tdx.profiling.sweep_axes import SweepAxis
@@ -132,7 +132,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "codes": Document(extra={"codes": list[CodeRow]}),
         "contract": Document(ContractReport),
         "diff": Document(DiffReport),
-        "profile": Document(ProfileEntries, optional=extras),
+        "profile": Document(ProfileReport, optional=extras),
         "profile_comparison": Document(ProfileComparison),
         "profile_sweep": Document(extra=sweep),
         "profile_estimate": Document(extra=estimate),

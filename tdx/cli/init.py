@@ -170,7 +170,8 @@ class PipelineDialog:
             self._show(Paragraph([Cell("hint: ", "dim"), Cell(error.hint)]))
 
     def _show(self, *blocks: Block) -> None:
-        text = terminal_text(blocks, _width(), color=self._color.is_enabled(sys.stderr))
+        width = min(terminal_width(), 100)
+        text = terminal_text(blocks, width, color=self._color.is_enabled(sys.stderr))
         stream = raw_stream(sys.stderr)
         stream.write(text)
         stream.flush()
@@ -179,10 +180,6 @@ class PipelineDialog:
 def _suggestion(suggestion: Suggestion) -> Paragraph:
     reason = Cell(f"  {suggestion.reason}", "dim")
     return Paragraph([Cell(format_stage(suggestion.stage)), reason], indent=2)
-
-
-def _width() -> int:
-    return min(terminal_width(), 100)
 
 
 @contextlib.contextmanager
@@ -303,27 +300,27 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
         return import_stack(lambda: open_target(config, options.allow_code), seed=options.seed or 0)
 
 
-def file_notes(found: StackImport, source: str) -> list[str]:
+def file_notes(imported: StackImport, source: str) -> list[str]:
     """Return the lines at the head of the file: where it comes from, and what was compared."""
     lines = [f"Converted from {source}."]
-    lines += [f"{_sentence(each.part)}: {each}." for each in found.comparisons]
-    if found.gap:
-        lines.append(f"{_sentence(found.gap)}.")
-    lines += _env_lines(found)
+    lines += [f"{_sentence(comparison.part)}: {comparison}." for comparison in imported.comparisons]
+    if imported.gap:
+        lines.append(f"{_sentence(imported.gap)}.")
+    lines += _env_lines(imported)
     lines += [
         f"{stage.index} {stage.call}: {_describe(stage)}"
-        for stage in found.stages
+        for stage in imported.stages
         if not stage.is_missing and not stage.stages
     ]
     return [*lines, ""]
 
 
-def _env_lines(found: StackImport) -> list[str]:
-    missing = found.missing_env
+def _env_lines(imported: StackImport) -> list[str]:
+    missing = imported.missing_env
     if missing is None:
         return []
     return [
-        f"The env {found.pipeline.env.id} is a proposal, which was not compared:",
+        f"The env {imported.pipeline.env.id} is a proposal, which was not compared:",
         f"  reason: {missing.reason}",
         f"  to do: {missing.advice}",
     ]
@@ -333,11 +330,11 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def conversion_comments(found: StackImport) -> list[str]:
+def conversion_comments(imported: StackImport) -> list[str]:
     """Return a comment on each stage of the pipeline, and one for what follows the last."""
     comments: list[str] = []
     pending: list[str] = []
-    for stage in found.stages:
+    for stage in imported.stages:
         if stage.is_missing:
             pending += _missing_lines(stage)
         elif stage.stages:
@@ -367,17 +364,17 @@ def _describe(stage: ConvertedStage) -> str:
     return str(getattr(stage.result, "comment", ""))
 
 
-def summary_lines(found: StackImport) -> Iterator[str]:
+def summary_lines(imported: StackImport) -> Iterator[str]:
     """Return the lines for the terminal: each stage and its counterpart, and the comparisons."""
     from tdx.pipeline import format_stage
 
-    width = max((len(stage.name) for stage in found.stages), default=0)
-    for stage in found.stages:
+    width = max((len(stage.name) for stage in imported.stages), default=0)
+    for stage in imported.stages:
         text = ", ".join(map(format_stage, stage.stages)) or _describe(stage)
         if stage.is_missing:
             text = f"not converted: {getattr(stage.result, 'reason', '')}"
         yield escape_control_characters(f"{stage.index:>2} {stage.name.ljust(width)}  {text}")
-    yield from (f"{each.part}: {each}" for each in found.comparisons)
-    if found.gap:
-        yield found.gap
-    yield from map(escape_control_characters, _env_lines(found))
+    yield from (f"{comparison.part}: {comparison}" for comparison in imported.comparisons)
+    if imported.gap:
+        yield imported.gap
+    yield from map(escape_control_characters, _env_lines(imported))

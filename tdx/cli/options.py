@@ -109,7 +109,7 @@ def _export_format_hint(value: str) -> str | None:
     """Return a hint if ``value`` is an export format of dumps."""
     from tdx.rollouts.formats.interface import export_formats
 
-    if value not in {each.name for each in export_formats()}:
+    if value not in {form.name for form in export_formats()}:
         return None
     return f"{value} is a format of dumps: use tdx export DUMP --to {value}"
 

@@ -328,7 +328,7 @@ def _block(block: TextBlock) -> str:
 
 def _table(table: Table) -> str:
     titles = [_cell(Cell(column.title)) for column in table.columns]
-    lines = [_row(titles), _row(["--:" if each.is_number else "---" for each in table.columns])]
+    lines = [_row(titles), _row(["--:" if column.is_number else "---" for column in table.columns])]
     lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
     return "\n".join(lines)
 

@@ -227,7 +227,7 @@ def command_words(command: str, options: PipelineOptions, config: Pipeline) -> l
     for name, value in values.items():
         flag = "-t" if name == "transforms" else f"--{name.replace('_', '-')}"
         if isinstance(value, list):
-            words += [word for each in value for word in (flag, each)]
+            words += [word for item in value for word in (flag, item)]
         elif value is True:
             words.append(flag)
         elif value is not None and value is not False and name != "pipeline":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -11,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -76,9 +76,13 @@ def run(arguments: Sequence[str]) -> int:
     _configure_headless_rendering()
     # Some libraries run `python -c` when they are imported. A user who allows code gets the path
     # that Python gives to the scripts which an env starts.
-    path = contextlib.nullcontext() if "--allow-code" in arguments else safe_path()
-    with prepared_streams(), path, _downloads(arguments):
-        if _handles_interrupts(arguments):
+    path = nullcontext() if "--allow-code" in arguments else safe_path()
+    is_allowed = "--allow-download" in arguments
+    # Worker processes inherit the variable.
+    downloads = environment_variable(ALLOW_DOWNLOAD, "1") if is_allowed else nullcontext()
+    with prepared_streams(), path, downloads:
+        if not arguments or arguments[0] in ("tui", "serve"):
+            # They handle Ctrl-C themselves.
             return _run(arguments, style)
         with InterruptWatch() as watch:
             try:
@@ -92,18 +96,6 @@ def run(arguments: Sequence[str]) -> int:
                 kill_worker_processes()
                 finish_interrupt()
             return code
-
-
-def _downloads(arguments: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which ``--allow-download`` holds, here and in worker processes."""
-    if "--allow-download" in arguments:
-        return environment_variable(ALLOW_DOWNLOAD, "1")
-    return contextlib.nullcontext()
-
-
-def _handles_interrupts(arguments: Sequence[str]) -> bool:
-    """Return True for the commands that handle Ctrl-C themselves."""
-    return not arguments or arguments[0] in ("tui", "serve")
 
 
 def _run(arguments: Sequence[str], style: ErrorStyle, watch: InterruptWatch | None = None) -> int:
@@ -185,7 +177,7 @@ def _invoke(arguments: list[str]) -> int:
     return result if isinstance(result, int) else ExitCode.OK
 
 
-@contextlib.contextmanager
+@contextmanager
 def _short_warnings() -> Iterator[None]:
     """Print each Python warning as one line on stderr, without its source line."""
 
@@ -305,7 +297,7 @@ def show_unexpected_error(error: Exception, style: ErrorStyle) -> int:
 
 
 def _write(message: str, hint: str | None, data: dict[str, Any], style: ErrorStyle) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         _print(message, hint, data, style)
 
 

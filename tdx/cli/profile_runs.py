@@ -177,13 +177,13 @@ def _lint_fixes(request: ProfileRequest) -> list[Candidate]:
     return [
         Candidate(
             "lint",
-            () if each.violation.stage is None else (first + each.violation.stage,),
-            f"{each.rule.code}: {each.violation.message}",
-            each.violation.fix.title,
-            each.violation.fix.applied_to(config),
+            () if finding.violation.stage is None else (first + finding.violation.stage,),
+            f"{finding.rule.code}: {finding.violation.message}",
+            finding.violation.fix.title,
+            finding.violation.fix.applied_to(config),
         )
-        for each in findings
-        if each.violation.fix is not None
+        for finding in findings
+        if finding.violation.fix is not None
     ]
 
 

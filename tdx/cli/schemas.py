@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from inspect import get_annotations, getattr_static, getdoc, getmodule
@@ -60,7 +60,7 @@ class SchemaBuilder:
         inner = get_args(kind)
         match get_origin(kind):
             case typing.Union | types.UnionType:
-                return _any_of([self.schema_of(each) for each in inner])
+                return _any_of([self.schema_of(argument) for argument in inner])
             case typing.Literal:
                 return {"enum": list(inner)}
             case origin if isinstance(origin, type):
@@ -82,7 +82,7 @@ class SchemaBuilder:
         if issubclass(origin, Mapping):
             return {"type": "object", "additionalProperties": self.schema_of(inner[1])}
         if origin is tuple and inner[-1] is not ...:
-            items = [self.schema_of(each) for each in inner]
+            items = [self.schema_of(argument) for argument in inner]
             return {"type": "array", "prefixItems": items, "items": False}
         return {"type": "array", "items": self.schema_of(inner[0])}
 
@@ -116,12 +116,12 @@ class SchemaBuilder:
 
     def _fields(self, kind: Any) -> tuple[dict[str, Schema], list[str]]:
         hints, helps = get_type_hints(kind), parse_argument_help(getdoc(kind) or "")
-        kept = [each for each in fields(kind) if not each.metadata.get("omit")]
+        kept = [field for field in fields(kind) if not field.metadata.get("omit")]
         properties = {
-            each.name: _described(self.schema_of(hints[each.name]), helps.get(each.name))
-            for each in kept
+            field.name: _described(self.schema_of(hints[field.name]), helps.get(field.name))
+            for field in kept
         }
-        return properties, [each.name for each in kept if not each.metadata.get("omit_empty")]
+        return properties, [field.name for field in kept if not field.metadata.get("omit_empty")]
 
     def _entries(self, kind: type, entries: list[Entry]) -> tuple[dict[str, Schema], list[str]]:
         properties: dict[str, Schema] = {}
@@ -145,7 +145,9 @@ class SchemaBuilder:
         """Return the properties of a class, or of all classes of a union."""
         options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else [hint]
         schemas = [self.object_schema(option) for option in options]
-        properties = {name: value for each in schemas for name, value in each["properties"].items()}
+        properties = {
+            name: value for schema in schemas for name, value in schema["properties"].items()
+        }
         shared = [name for name in properties if all(name in s["required"] for s in schemas)]
         return properties, shared
 
@@ -164,8 +166,8 @@ class SchemaBuilder:
 
     def _without(self, hint: Any, names: tuple[str, ...]) -> Schema:
         """Return the schema of a class, or of ``None``, without some of its entries."""
-        kinds = [each for each in get_args(hint) or (hint,) if each is not type(None)]
-        name = f"{kinds[0].__name__}Without{''.join(each.title() for each in names)}"
+        kinds = [option for option in get_args(hint) or (hint,) if option is not type(None)]
+        name = f"{kinds[0].__name__}Without{''.join(name.title() for name in names)}"
         schema = self.object_schema(kinds[0])
         kept = {key: value for key, value in schema["properties"].items() if key not in names}
         required = [key for key in schema["required"] if key not in names]
@@ -188,7 +190,7 @@ def _any_of(options: list[Schema]) -> Schema:
     """Return the union of schemas; simple types become a list."""
     if all(set(option) == {"type"} for option in options):
         return {"type": [option["type"] for option in options]}
-    flat = [each for option in options for each in option.get("anyOf", [option])]
+    flat = [alternative for option in options for alternative in option.get("anyOf", [option])]
     return {"anyOf": flat}
 
 
@@ -197,7 +199,7 @@ def _without_null(schema: Schema) -> Schema:
     if isinstance(schema.get("type"), list):
         kinds = [kind for kind in schema["type"] if kind != "null"]
         return {"type": kinds[0] if len(kinds) == 1 else kinds}
-    options = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
+    options = [option for option in schema.get("anyOf", []) if option != {"type": "null"}]
     return options[0] if len(options) == 1 else {**schema, "anyOf": options} if options else schema
 
 
@@ -216,7 +218,7 @@ def _find_annotation(kind: type, entry: Entry) -> tuple[Any, str | None]:
         hint, text = _attribute(owner, name)
         if position < len(path) - 1:
             is_optional |= type(None) in get_args(hint)
-            owner = next(each for each in get_args(hint) or (hint,) if each is not type(None))
+            owner = next(option for option in get_args(hint) or (hint,) if option is not type(None))
     if entry.convert is not None:
         is_optional |= type(None) in get_args(hint)
         hint = get_type_hints(entry.convert)["return"]
@@ -228,14 +230,10 @@ def _attribute(owner: type, name: str) -> tuple[Any, str | None]:
     declared = getattr_static(owner, name, None)
     if isinstance(declared, property):
         getter: Callable[..., Any] = declared.fget  # type: ignore[assignment]
-        return get_type_hints(getter)["return"], next(_paragraphs(getter.__doc__), None)
+        summary = (getter.__doc__ or "").partition("\n\n")[0]
+        return get_type_hints(getter)["return"], " ".join(summary.split())
     # Other annotations may name what their module imports for type checking only.
-    source = next(each for each in owner.__mro__ if name in get_annotations(each))
+    source = next(base for base in owner.__mro__ if name in get_annotations(base))
     only = types.SimpleNamespace(__annotations__={name: get_annotations(source)[name]})
     hints = get_type_hints(only, vars(getmodule(source)))
     return hints[name], parse_argument_help(getdoc(owner) or "").get(name)
-
-
-def _paragraphs(doc: str | None) -> Iterator[str]:
-    for paragraph in (doc or "").split("\n\n"):
-        yield " ".join(paragraph.split())

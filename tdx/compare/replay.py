@@ -14,7 +14,7 @@ from torch import Tensor
 from tdx.compare.model import Contract, Lane, Place, display_key, key_name
 from tdx.compare.report import Coverage
 from tdx.compare.roles import PASSIVE, align_all, relevant_stages, role_of
-from tdx.compare.states import is_statistic
+from tdx.compare.states import is_changed, is_statistic
 from tdx.compare.values import (
     Change,
     Tolerance,
@@ -148,10 +148,8 @@ def _episode_state(
         for name, value in values.items():
             if is_statistic(name, values):
                 continue
-            other = after.get(index, {}).get(name)
-            changed = other is None or other.shape != value.shape or not other.equal(value)
             is_flag = not value.is_floating_point() and name in assigned
-            if changed or is_flag:
+            if is_flag or is_changed(value, after.get(index, {}).get(name)):
                 kept.setdefault(index, {})[name] = value
     return kept
 

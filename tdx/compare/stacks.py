@@ -47,8 +47,8 @@ def compare_contracts(
     def shown(differences: list[Difference]) -> tuple[Difference, ...]:
         return tuple(comparison.displayed(difference) for difference in differences)
 
-    of_training = [cause for cause in comparison.roots if comparison.is_of_training(cause)]
-    causes = [cause for cause in comparison.roots if cause not in of_training]
+    of_training = [cause for cause in comparison.causes if comparison.is_of_training(cause)]
+    causes = [cause for cause in comparison.causes if cause not in of_training]
     report = ContractReport(
         *names,
         stages=len(b.stages) - 1,
@@ -85,7 +85,7 @@ class _Comparison:
     replayed: Replayed | None = None
     evaluation: bool = False
     in_rows: Collection[int] = ()
-    roots: list[Difference] = field(default_factory=list)
+    causes: list[Difference] = field(default_factory=list)
     follows: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -120,10 +120,10 @@ class _Comparison:
         if self.replayed is not None:
             self._add_calls_and_failures(self.replayed)
             self._note_env(self.replayed)
-        elif not self.roots and not any(self.excluded()):
+        elif not self.causes and not any(self.excluded()):
             for difference in ends:
                 self._add(difference)
-        self.roots.sort(key=_stage_order)
+        self.causes.sort(key=_stage_order)
 
     def _note_renamed(self, pairs: list[Pair]) -> None:
         """Note the stages that do the same under another class name."""
@@ -139,7 +139,7 @@ class _Comparison:
             assert self.a.recording is not None
             lacking = {
                 cause.reference_stage
-                for cause in self.roots
+                for cause in self.causes
                 if self.evaluation
                 and self.is_of_training(cause)
                 and cause.reference_stage is not None
@@ -155,18 +155,15 @@ class _Comparison:
         for lane, end, _ in self._ends():
             keys = self._end_keys(lane, end.index)
             places += [((lane, end.index, key), lane in self._compared_ends) for key in keys]
-        counts = [
-            (0 if values is None else len(values.numbers), is_compared)
-            for place, is_compared in places
-            for values in [self.a.value_at(*place)[0]]
-        ]
+        values = compared = 0
+        for place, is_compared in places:
+            recorded, _ = self.a.value_at(*place)
+            count = 0 if recorded is None else len(recorded.numbers)
+            values += count
+            compared += count * is_compared
         indices = {index for _, index in self._compared}
-        return Coverage(
-            sum(stage.index in indices for stage in stages),
-            len(stages),
-            sum(count for count, is_compared in counts if is_compared),
-            sum(count for count, _ in counts),
-        )
+        compared_stages = sum(stage.index in indices for stage in stages)
+        return Coverage(compared_stages, len(stages), compared, values)
 
     def excluded(self) -> Iterator[str]:
         """Yield the stages whose values are not compared."""
@@ -196,16 +193,16 @@ class _Comparison:
 
     def _add(self, difference: Difference) -> None:
         known = {
-            (cause.stage, cause.reference_stage, cause.kind, cause.key) for cause in self.roots
+            (cause.stage, cause.reference_stage, cause.kind, cause.key) for cause in self.causes
         }
         place = (difference.stage, difference.reference_stage, difference.kind, difference.key)
         if place not in known:
-            self.roots.append(difference)
+            self.causes.append(difference)
 
     def _add_of_pair(self, difference: Difference, pair: Pair) -> None:
         """Add a difference as a cause; a spec may follow from a difference before it."""
         if difference.kind in ("spec", "dtype") and pair.a is not None and pair.b is not None:
-            for cause in self.roots:
+            for cause in self.causes:
                 if self._explains(cause, "forward", pair.a, pair.b):
                     self.follows.append(difference)
                     return
@@ -403,7 +400,7 @@ class _Comparison:
                 self._compared.add((lane, a.index))
                 for key in self._keys_of(lane, a, b):
                     change = self._change_at(lane, key, a, b, a.tolerance)
-                    if change is not None and (self.is_same_kind or self.roots):
+                    if change is not None and (self.is_same_kind or self.causes):
                         self._add_change(lane, key, change, a, b)
             if not is_open:
                 self._compared_ends.add(lane)
@@ -427,9 +424,9 @@ class _Comparison:
                 cause.stage <= index
                 if cause.stage is not None
                 else paired is not None and (cause.reference_stage or 0) <= paired
-                for cause in self.roots
+                for cause in self.causes
             )
-            (self.follows if is_caused else self.roots).append(failure)
+            (self.follows if is_caused else self.causes).append(failure)
 
     def _is_declared_otherwise(self, a: StageRecord, b: StageRecord, key: str) -> bool:
         """Return True if a stage writes the spec that a difference before it has made its own.
@@ -439,14 +436,14 @@ class _Comparison:
         one, other = a.spec(key), b.spec(key)
         if one is None or other is None or (one.dtype, one.shape) == (other.dtype, other.shape):
             return False
-        causes = [cause for cause in self.roots if cause.stage != b.index]
+        causes = [cause for cause in self.causes if cause.stage != b.index]
         return any(self._explains(cause, "forward", a, b) for cause in causes)
 
     def _note_env(self, replayed: Replayed) -> None:
         assert self.a.recording is not None
         difference = replayed.env_difference()
         if difference is not None and self.a.recording.env_repeats:
-            if any(self._is_unexplained(cause) for cause in self.roots):
+            if any(self._is_unexplained(cause) for cause in self.causes):
                 text = (
                     f"it does not repeat its recorded results ({difference}); a stage that reads "
                     "its state can differ because of it"
@@ -482,17 +479,17 @@ class _Comparison:
         # A stage that got its recorded inputs follows from no other.
         is_declared = change.kind in ("dtype", "spec") and self._is_declared_otherwise(a, b, key)
         if self.replayed is None or is_declared:
-            causes = [cause for cause in self.roots if self._explains(cause, lane, a, b)]
+            causes = [cause for cause in self.causes if self._explains(cause, lane, a, b)]
         self._add_own(self._from_change(change, b, a, key), causes)
 
     def _add_own(self, difference: Difference, causes: Sequence[Difference]) -> None:
         """Add a difference of a stage, which may have another one or follow from causes."""
-        own = next((cause for cause in self.roots if cause.stage == difference.stage), None)
+        own = next((cause for cause in self.causes if cause.stage == difference.stage), None)
         if own is None:
-            (self.follows if causes else self.roots).append(difference)
+            (self.follows if causes else self.causes).append(difference)
             return
         if own.size is None or own.key is None:
-            self.roots[self.roots.index(own)] = replace(
+            self.causes[self.causes.index(own)] = replace(
                 own, size=own.size or difference.size, key=own.key or difference.key
             )
         if own.kind != difference.kind:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -23,6 +23,26 @@ FRESH_COUNT = 1.0
 """Number of values up to which statistics count as fresh."""
 
 
+def find_statistics(names: Collection[str], pairs: Iterable[Collection[str]] = _PAIRS) -> set[str]:
+    """Return the tensors of a stage that are running statistics, without their counts.
+
+    Args:
+        names: All tensors of the stage.
+        pairs: Words that occur together in the names of statistics.
+
+    Example:
+        >>> sorted(find_statistics(["obs_rms.mean", "obs_rms.var", "obs_rms.count", "epsilon"]))
+        ['obs_rms.mean', 'obs_rms.var']
+    """
+    words = {name: set(re.split(r"[._/]", name.casefold())) for name in names}
+    for pair in pairs:
+        members = {name for name in words if not words[name].isdisjoint(pair)}
+        is_complete = set(pair) <= set().union(*(words[name] for name in members))
+        if is_complete and len(members) >= len(pair):
+            return members
+    return set()
+
+
 def is_statistic(name: str, names: Collection[str]) -> bool:
     """Return True if a tensor of the state is a part of running statistics.
 
@@ -30,12 +50,15 @@ def is_statistic(name: str, names: Collection[str]) -> bool:
         name: Name of the tensor.
         names: All tensors of the stage.
     """
-    words = {tensor: set(re.split(r"[._/]", tensor)) for tensor in names}
-    for pair in _PAIRS:
-        members = {tensor for tensor in words if words[tensor] & pair}
-        if pair <= set().union(*(words[tensor] for tensor in members)):
-            return name in members or _is_count(name)
-    return False
+    statistics = find_statistics(names)
+    return bool(statistics) and (name in statistics or _is_count(name))
+
+
+def is_changed(old: Tensor | None, new: Tensor | None) -> bool:
+    """Return True if a tensor of the state changed, or was created or removed; NaN equals NaN."""
+    if old is None or new is None:
+        return old is not new
+    return compare_tensors(old, new) is not None
 
 
 def is_of_reward(name: str) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, key_name
 from tdx.compare.replay import MAX_ROWS, restored
+from tdx.compare.states import is_changed
 from tdx.compare.values import Values
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
@@ -191,9 +192,7 @@ class Run:
     def changed(self, index: int, name: str) -> bool:
         """Return True if the run changed a tensor of the state."""
         old, new = self.before.get(index, {}).get(name), self.after.get(index, {}).get(name)
-        if old is None or new is None:
-            return old is not new
-        return old.shape != new.shape or not old.equal(new)
+        return is_changed(old, new)
 
 
 class Layout:

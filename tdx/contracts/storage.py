@@ -198,8 +198,8 @@ def _to_document(
         "compare": list(contract.compare),
         "golden": golden,
         "stages": [
-            _stage_to_data(each, None if index == 0 else contract.stages[index - 1])
-            for index, each in enumerate(contract.stages)
+            _stage_to_data(stage, None if index == 0 else contract.stages[index - 1])
+            for index, stage in enumerate(contract.stages)
         ],
     }
     if contract.notes:
@@ -218,7 +218,7 @@ def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, 
     if stage.arguments:
         data["arguments"] = dict(stage.arguments)
     if inside is None or stage.specs != inside.specs:
-        data["specs"] = {each.key: _spec_to_data(each) for each in stage.specs}
+        data["specs"] = {spec.key: _spec_to_data(spec) for spec in stage.specs}
     if stage.writes:
         data["writes"] = list(stage.writes)
     if stage.state:
@@ -385,10 +385,10 @@ def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tu
                     entries[parse_key_name(name.removeprefix(prefix))] = whole
             groups.append(entries)
         segment = Segment(*groups)
-        lengths = [each.shape[:2] for entries in groups for each in entries.values()]
+        lengths = [entry.shape[:2] for entries in groups for entry in entries.values()]
         if not groups[0] or any(len(each) < 2 or 0 in each for each in lengths):
             raise damaged(file, f"the golden episode {index} has no inputs")
-        if segment.steps != steps or max(each[0] for each in lengths) > _MAX_RECORDS:
+        if segment.steps != steps or max(length[0] for length in lengths) > _MAX_RECORDS:
             raise damaged(file, f"the golden episode {index} has not {steps} steps")
         found.append(segment)
     return tuple(found)

@@ -139,11 +139,14 @@ class Container:
                     if entry.is_dir(follow_symlinks=False) and enters(path):
                         pending.append(path)
 
-    def check_links(self, enters: Callable[[str], bool] = lambda path: True) -> dict[str, int]:
+    def check_links(
+        self, enters: Callable[[str], bool] = lambda path: True, most: int = _MAX_FILES
+    ) -> dict[str, int]:
         """Refuse anything but regular files and folders.
 
         Args:
             enters: See :meth:`walk`.
+            most: Largest number of files and folders that is accepted.
 
         Returns:
             Size of every file, by its path.
@@ -153,7 +156,7 @@ class Container:
         """
         sizes: dict[str, int] = {}
         for count, (path, entry) in enumerate(self.walk(enters)):
-            if count >= _MAX_FILES or path.count("/") > MAX_NESTING:
+            if count >= most or path.count("/") > MAX_NESTING:
                 raise StorageError(f"{self.path} has too many files", hint=_UNTRUSTED)
             if entry.is_file(follow_symlinks=False):
                 sizes[path] = entry.stat(follow_symlinks=False).st_size

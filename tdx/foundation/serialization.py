@@ -178,9 +178,9 @@ def to_plain(value: object, digits: int | None = None, *, strict: bool = False) 
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            each.name: to_plain(item, digits, strict=strict)
-            for each in fields(value)
-            if _is_included(each.metadata, item := getattr(value, each.name))
+            field.name: to_plain(item, digits, strict=strict)
+            for field in fields(value)
+            if _is_included(field.metadata, item := getattr(value, field.name))
         }
     if isinstance(value, Mapping):
         return {key: to_plain(item, digits, strict=strict) for key, item in value.items()}

@@ -16,6 +16,7 @@ from tdx.inspection.diff import (
     StageChange,
     StageStatus,
     ValueChange,
+    describe_values,
 )
 from tdx.inspection.spec_report import compare_leaves
 from tdx.specs.leaf import LeafSpec
@@ -49,7 +50,7 @@ def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> DiffReport:
         compare_leaves(after[0], after[1]),
         steps=1,
         seed=0,
-        values=tuple(_compare_values(a, b, [*before[0], *before[1]])),
+        values=_compare_values(a, b, [*before[0], *before[1]]),
     )
 
 
@@ -118,25 +119,25 @@ def _find_order(one: Array, other: Array) -> list[int] | None:
     return found if len(found) == len(order) else None
 
 
-def _compare_values(a: Checkpoint, b: Checkpoint, leaves: list[LeafSpec]) -> Iterator[ValueChange]:
+def _compare_values(
+    a: Checkpoint, b: Checkpoint, leaves: list[LeafSpec]
+) -> tuple[ValueChange, ...]:
+    import torch
+
+    from tdx.compare.values import compare_entries
+
     sample = _draw([leaf for leaf in leaves if leaf.part == "observation"])
     action = _draw([leaf for leaf in leaves if leaf.part == "action"])
     results = [_run(checkpoint, sample, action) for checkpoint in (a, b)]
-    for key in dict.fromkeys([*results[0], *results[1]]):
-        one, other = (result.get(key) for result in results)
-        if not isinstance(one, np.ndarray):
-            yield ValueChange(key, "only_b")
-        elif not isinstance(other, np.ndarray):
-            yield ValueChange(key, "only_a")
-        elif one.shape != other.shape:
-            yield ValueChange(key, "shape", note=f"{list(one.shape)} → {list(other.shape)}")
-        elif one.dtype != other.dtype:
-            yield ValueChange(key, "different", note=f"{one.dtype} → {other.dtype}")
-        elif np.array_equal(one, other, equal_nan=True):
-            yield ValueChange(key, "same")
-        else:
-            largest = float(np.nanmax(np.abs(one.astype(float) - other.astype(float))))
-            yield ValueChange(key, "different", largest, 0)
+    one, other = (
+        {
+            key: torch.from_numpy(value)
+            for key, value in result.items()
+            if isinstance(value, np.ndarray)
+        }
+        for result in results
+    )
+    return describe_values(compare_entries(one, other))
 
 
 def _draw(leaves: list[LeafSpec]) -> dict[str, object]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import NoneType
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from tdx.compare.alignment import match_stages
-from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.serialization import Entries, Result
 from tdx.inspection.spec_report import KeyChange, compare_leaves, unwrap_env
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
 from tdx.specs.leaf import LeafSpec, composite_leaves
-from tdx.stacks.native import seed_run
 from tdx.stacks.stack import StageInfo, format_argument
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from tdx.compare.values import Change, ChangeKind
     from tdx.core import TransformedEnv
-    from tdx.envs import EnvBase
 
 
 StageStatus = Literal["same", "changed", "moved", "added", "removed"]
@@ -193,7 +190,7 @@ class PipelineSide:
         The actions of a step depend only on the seed, the step and the action spec, so both sides
         take the same actions if their action specs agree.
         """
-        from tdx.inspection.diff import run_seeded_rollout
+        from tdx.compare.rollouts import run_seeded_rollout
 
         return run_seeded_rollout(self._env, steps, seed)
 
@@ -263,9 +260,6 @@ def _compare_setting(name: str, one: Value, other: Value) -> Iterator[SettingCha
         yield SettingChange(name, *sides)
 
 
-_STAGE_STATUS: dict[str, StageStatus] = {"missing": "removed", "extra": "added", "moved": "moved"}
-
-
 def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[StageChange]:
     """Pair the stages of two chains: equal ones first, then those with equal names.
 
@@ -284,25 +278,20 @@ def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[Sta
 
     changes: list[StageChange] = []
     for match in match_stages(one, other, pair_by_name):
-        status = _STAGE_STATUS.get(match.status)
-        if match.a is not None and match.b is not None and status is None:
-            status = "same" if one[match.a] == other[match.b] else "changed"
-        assert status is not None
-        changes.append(_stage_change(status, a, b, match.a, match.b))
+        before, after = (
+            None if index is None else side[index] for side, index in ((a, match.a), (b, match.b))
+        )
+        status: StageStatus
+        arguments: tuple[SettingChange, ...] = ()
+        if before is None or after is None:
+            status = "added" if before is None else "removed"
+        else:
+            arguments = tuple(_compare_arguments(before, after))
+            is_same = _identity_text(before) == _identity_text(after)
+            status = "moved" if match.status == "moved" else "same" if is_same else "changed"
+        texts = [None if stage is None else format_stage(stage) for stage in (before, after)]
+        changes.append(StageChange(status, match.a, match.b, texts[0], texts[1], arguments))
     return changes
-
-
-def _stage_change(
-    status: StageStatus,
-    a: Sequence[StageConfig],
-    b: Sequence[StageConfig],
-    i: int | None,
-    j: int | None,
-) -> StageChange:
-    one, other = None if i is None else a[i], None if j is None else b[j]
-    arguments = tuple(_compare_arguments(one, other)) if one and other else ()
-    texts = tuple(None if stage is None else format_stage(stage) for stage in (one, other))
-    return StageChange(status, i, j, texts[0], texts[1], arguments)
 
 
 def _compare_arguments(one: StageConfig, other: StageConfig) -> Iterator[SettingChange]:
@@ -337,16 +326,14 @@ def compare_values(a: TensorDictBase, b: TensorDictBase) -> tuple[ValueChange, .
 
     NaN equals NaN.
     """
-    from tdx.compare.values import compare_entries
+    from tdx.compare.rollouts import compare_rollouts
 
-    changes = compare_entries(entries_of(a), entries_of(b), step_dim=a.ndim - 1)
+    return describe_values(compare_rollouts(a, b))
+
+
+def describe_values(changes: Mapping[str, Change | None]) -> tuple[ValueChange, ...]:
+    """Describe how the values of each key differ."""
     return tuple(_value_change(key, change) for key, change in changes.items())
-
-
-def entries_of(tensordict: TensorDictBase) -> dict[str, object]:
-    """Return the entries of a tensordict by key, with dots between its parts."""
-    keys = map(normalize_key, tensordict.keys(True, True))
-    return {format_key(key): tensordict.get(key) for key in keys}
 
 
 def _value_change(key: str, change: Change | None) -> ValueChange:
@@ -356,40 +343,3 @@ def _value_change(key: str, change: Change | None) -> ValueChange:
     largest = 0.0 if change.kind == "dtype" and change.size is None else change.size
     status = _VALUE_STATUS.get(change.kind, "different")
     return ValueChange(key, status, largest, change.step, note)
-
-
-def run_seeded_rollout(env: EnvBase, steps: int, seed: int) -> TensorDictBase:
-    """Return a rollout ``[*B, T]`` with random actions that continues after the end of an episode.
-
-    Args:
-        env: Env; it is seeded and reset.
-        steps: Number of steps.
-        seed: Seed of the env and of the actions. The actions of a step depend only on the seed, the
-            step and the action spec.
-
-    Example:
-        >>> from tdx import PendulumEnv
-        >>> one, other = (run_seeded_rollout(PendulumEnv(), 3, seed=0) for _ in range(2))
-        >>> bool((one["next", "reward"] == other["next", "reward"]).all())
-        True
-    """
-    with seed_run(env, seed):
-        result: TensorDictBase = env.rollout(
-            steps, make_seeded_policy(env, seed), break_when_any_done=False
-        )
-    return result
-
-
-def make_seeded_policy(env: EnvBase, seed: int) -> Callable[[TensorDictBase], TensorDictBase]:
-    """Return a random policy whose actions depend only on the seed and the step."""
-    import torch
-
-    step = 0
-
-    def policy(tensordict: TensorDictBase) -> TensorDictBase:
-        nonlocal step
-        torch.manual_seed(seed * 1_000_003 + step)
-        step += 1
-        return env.rand_action(tensordict)
-
-    return policy

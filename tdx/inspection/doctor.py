@@ -112,7 +112,7 @@ class DoctorReport(Result):
 
     def count(self, status: Status) -> int:
         """Return the number of results with a status."""
-        return sum(each.status == status for each in self.diagnoses)
+        return sum(diagnosis.status == status for diagnosis in self.diagnoses)
 
 
 def diagnose(
@@ -197,7 +197,11 @@ def _bounds() -> dict[str, str]:
         requirements = [Requirement(line) for line in metadata.requires("tdx") or ()]
     except (ImportError, metadata.PackageNotFoundError):
         return {}
-    return {each.name: str(each.specifier) for each in requirements if each.marker is None}
+    return {
+        requirement.name: str(requirement.specifier)
+        for requirement in requirements
+        if requirement.marker is None
+    }
 
 
 def _within(version: str, bound: str) -> bool:

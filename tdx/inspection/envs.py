@@ -93,7 +93,7 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
         EnvError: The env cannot be made.
 
     Example:
-        >>> [each.stage.name for each in suggest_stages(EnvConfig("Pendulum-v1"))]
+        >>> [suggestion.stage.name for suggestion in suggest_stages(EnvConfig("Pendulum-v1"))]
         ['InitTracker', 'RewardSum', 'StepCounter']
     """
     leaves = get_env_leaves(env, allow_code)
@@ -101,9 +101,9 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
     if _can_build(env, candidates, allow_code):
         return tuple(candidates)
     kept: list[Suggestion] = []
-    for each in candidates:
-        if _can_build(env, [*kept, each], allow_code):
-            kept.append(each)
+    for suggestion in candidates:
+        if _can_build(env, [*kept, suggestion], allow_code):
+            kept.append(suggestion)
     return tuple(kept)
 
 
@@ -123,7 +123,9 @@ def _can_build(env: EnvConfig, suggestions: Sequence[Suggestion], allow_code: bo
     from tdx.stacks.building import build_env
 
     try:
-        build_env(Pipeline(env, tuple(each.stage for each in suggestions)), allow_code).close()
+        build_env(
+            Pipeline(env, tuple(suggestion.stage for suggestion in suggestions)), allow_code
+        ).close()
     except TdxError:
         return False
     return True
@@ -366,8 +368,8 @@ def _entry_point(spec: EnvSpec) -> str:
 
 
 def _find_own_limit(env: Any) -> int | None:
-    found = (getattr(env.unwrapped, name, None) for name in _LIMIT_NAMES)
-    return next((limit for limit in found if type(limit) is int and limit > 0), None)
+    limits = (getattr(env.unwrapped, name, None) for name in _LIMIT_NAMES)
+    return next((limit for limit in limits if type(limit) is int and limit > 0), None)
 
 
 def _find_reward_range(env: Any, specs: tuple[LeafSpec, ...]) -> tuple[float, float] | None:
@@ -377,7 +379,7 @@ def _find_reward_range(env: Any, specs: tuple[LeafSpec, ...]) -> tuple[float, fl
         return float(declared[0]), float(declared[1])
     for leaf in specs:
         bounds = [
-            each for each in (leaf.domain.low, leaf.domain.high) if type(each) in (int, float)
+            bound for bound in (leaf.domain.low, leaf.domain.high) if type(bound) in (int, float)
         ]
         if leaf.part == "reward" and len(bounds) == 2:
             return float(bounds[0]), float(bounds[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,37 +60,31 @@ def fix_pipeline(
     def check(candidate: Pipeline) -> CheckReport:
         return check_pipeline(candidate, allow_code=allow_code, rules=rules, steps=False)
 
+    def count(report: CheckReport, code: str) -> int:
+        return sum(finding.code == code for finding in report.findings)
+
+    def has_errors(report: CheckReport) -> bool:
+        return any(finding.check in ("arguments", "specs") for finding in report.findings)
+
     fixes: list[tuple[str, Fix]] = []
     report = check(pipeline)
     previous = [pipeline]
     while len(fixes) < _MAX_FIXES:
-        step = _apply_best_fix(pipeline, report, check, previous, strict, unsafe)
-        if step is None:
+        for finding, fix in iter_fixes(report, strict=strict, unsafe=unsafe):
+            candidate = fix.applied_to(pipeline)
+            # Two fixes may undo each other.
+            if candidate in previous:
+                continue
+            after = check(candidate)
+            is_resolved = count(after, finding.code) < count(report, finding.code)
+            if is_resolved and has_errors(after) <= has_errors(report):
+                break
+        else:
             break
-        pipeline, report, code, fix = step
+        pipeline, report = candidate, after
         previous.append(pipeline)
-        fixes.append((code, fix))
+        fixes.append((finding.code, fix))
     return FixedPipeline(pipeline, tuple(fixes))
-
-
-def _apply_best_fix(
-    pipeline: Pipeline,
-    report: CheckReport,
-    check: Callable[[Pipeline], CheckReport],
-    previous: list[Pipeline],
-    strict: bool,
-    unsafe: bool,
-) -> tuple[Pipeline, CheckReport, str, Fix] | None:
-    """Return the pipeline after the first fix that resolves a finding without new errors."""
-    for finding, fix in iter_fixes(report, strict=strict, unsafe=unsafe):
-        candidate = fix.applied_to(pipeline)
-        if candidate in previous:
-            continue
-        after = check(candidate)
-        resolved = _count_code(after, finding) < _count_code(report, finding)
-        if resolved and _has_errors(after) <= _has_errors(report):
-            return candidate, after, finding.code, fix
-    return None
 
 
 def iter_fixes(report: CheckReport, *, strict: bool, unsafe: bool) -> Iterator[tuple[Finding, Fix]]:
@@ -101,11 +95,3 @@ def iter_fixes(report: CheckReport, *, strict: bool, unsafe: bool) -> Iterator[t
             continue
         if unsafe or fix.safe:
             yield finding, fix
-
-
-def _has_errors(report: CheckReport) -> bool:
-    return any(finding.check in ("arguments", "specs") for finding in report.findings)
-
-
-def _count_code(report: CheckReport, finding: Finding) -> int:
-    return sum(other.code == finding.code for other in report.findings)

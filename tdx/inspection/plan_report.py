@@ -10,7 +10,7 @@ from tdx.core.envs.policies import ActionSequence
 from tdx.core.plan import Plan, PlanStage, Version, plan_of
 from tdx.core.plan.build import When, program_of
 from tdx.core.planned.keyed_policy import keyed_policy
-from tdx.core.planned.workers import policy_reason
+from tdx.core.planned.workers import why_stepwise_with
 from tdx.foundation.errors import KeyNotFoundError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result, keys_entry
@@ -214,7 +214,7 @@ def _plan_with_policy(env: EnvBase, policy: Any) -> Plan:
     plan = program.plan
     if plan.processes is None or plan.why_stepwise:
         return plan
-    return replace(plan, why_stepwise=policy_reason(env, program, keyed))
+    return replace(plan, why_stepwise=why_stepwise_with(env, program, keyed))
 
 
 def policy_keys(env: EnvBase) -> list[NestedKey]:

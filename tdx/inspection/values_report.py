@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tdx.compare.states import is_changed
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result
@@ -285,12 +286,7 @@ class _ValueCollector:
 
     def add_violations(self, trace: StepTrace) -> list[TracedViolation]:
         """Add the violations in a trace, and return them."""
-        # A spec without bounds allows NaN, which is counted in the statistics.
-        violations = [
-            violation
-            for violation in self._promises.check(trace)
-            if violation.violation.code != "nan"
-        ]
+        violations = self._promises.check(trace)
         for violation in violations:
             self._add_violation(trace, violation.by, violation.violation)
         return violations
@@ -460,6 +456,5 @@ def _entries(stack: Stack, before: State | None, after: State) -> Iterator[State
         for name, value in after.get(stage.index, {}).items():
             changed = None
             if before is not None:
-                old = before.get(stage.index, {}).get(name)
-                changed = old is None or old.shape != value.shape or not old.equal(value)
+                changed = is_changed(before.get(stage.index, {}).get(name), value)
             yield StateEntry(stage.index, stage.name, name, value, changed)

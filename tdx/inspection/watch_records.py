@@ -106,13 +106,13 @@ class WatchRecord:
     def numbers(self) -> dict[tuple[str, str], float]:
         """Return all numbers by stage and name, such as ``("1 VecNorm", "observation/mean")``."""
         found: dict[tuple[str, str], float] = {}
-        for each in self.keys:
+        for record in self.keys:
             for name in _STATISTICS:
-                value = getattr(each, name)
+                value = getattr(record, name)
                 if value is not None:
-                    found[each.stage, f"{each.key}/{name}"] = float(value)
-            if each.microseconds is not None:
-                found[each.stage, "microseconds"] = each.microseconds
+                    found[record.stage, f"{record.key}/{name}"] = float(value)
+            if record.microseconds is not None:
+                found[record.stage, "microseconds"] = record.microseconds
         for state in self.states:
             for index, value in enumerate(state.values):
                 place = f"[{index}]" if len(state.values) > 1 else ""
@@ -354,7 +354,7 @@ def read_watch(path: str | Path) -> WatchReport:
     try:
         lines = _read_lines(path)
         head = next(lines, None)
-        records = _with_passed_values([_parse(each) for each in lines])
+        records = _with_passed_values([_parse(line) for line in lines])
     except StorageError as error:
         raise _invalid(path) from error
     except OSError as error:

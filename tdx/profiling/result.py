@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tdx.core.meter import UNATTRIBUTED, Lane, Part
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.html_repr import repr_html
+from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse, describe_preemption
 
@@ -81,7 +82,7 @@ MAX_QUIET, MAX_FAIR = 0.03, 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Result):
     """Spread between the repeats of a measurement.
 
     Args:
@@ -89,6 +90,8 @@ class Noise:
         judgement: ``quiet`` below 3 %, ``fair`` below 10 %, ``noisy`` above, ``unknown`` for a
             single repeat.
     """
+
+    json_entries: ClassVar[Entries] = (Entry("spread", convert=rounded), "judgement", "message")
 
     spread: float
     judgement: NoiseLevel

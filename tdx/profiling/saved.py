@@ -6,14 +6,15 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, get_args
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict, cast, get_args
 
 import numpy as np
 
 from tdx.core.meter import Lane, Part
 from tdx.foundation.errors import ArgumentError, StorageError
-from tdx.foundation.serialization import from_plain, to_plain
+from tdx.foundation.serialization import Entries, Entry, Result, from_plain, rounded, to_plain
 from tdx.foundation.text import escape_json
 from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.profiling.machine import Machine
@@ -24,11 +25,11 @@ from tdx.profiling.result import (
     MemoryUse,
     Mode,
     ModeProfile,
-    NoiseLevel,
     OperatorUse,
     Profile,
     Row,
     Settings,
+    Statistics,
 )
 
 SCHEMA_VERSION = 1
@@ -46,14 +47,6 @@ _DIGITS = 4
 Key = tuple[str, Lane]
 
 
-class NoiseEntries(TypedDict):
-    """JSON entries of the noise between the repeats."""
-
-    spread: float
-    judgement: NoiseLevel
-    message: str
-
-
 class SampleEntries(TypedDict):
     """Encoded samples of a row; see :data:`ENCODING`."""
 
@@ -65,87 +58,164 @@ class SampleEntries(TypedDict):
     wall_ns: NotRequired[str]
 
 
-class RowEntries(TypedDict):
-    """JSON entries of one row, with times in µs; ``n`` to ``iqr`` are :class:`Statistics`.
+def _encode_row(row: Row) -> SampleEntries:
+    columns = _COLUMNS if row.wall_ns is None else (*_COLUMNS, _WALL)
+    return cast("SampleEntries", {name: encode_samples(getattr(row, name)) for name in columns})
 
-    These are of single calls, as ``per`` says; ``step_us`` is per step, ``steps_per_call`` times
-    less than ``mean``.
+
+def _round_statistics(statistics: Statistics) -> dict[str, Any]:
+    return {name: to_plain(value, _DIGITS) for name, value in asdict(statistics).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RowReport(Result):
+    """One row of a profile, with times in µs.
+
+    ``n`` to ``iqr`` are :class:`Statistics` of single calls, as ``per`` says; ``step_us`` is per
+    step, ``steps_per_call`` times less than ``mean``.
+
+    Args:
+        mode: Measurements that contain the row.
+        row: The row.
     """
 
-    part: Part
+    json_entries: ClassVar[Entries] = (
+        *(Entry("part", "row.part"), Entry("label", "row.part.label")),
+        *(Entry("lane", "row.part.lane"), "per", Entry("steps_per_call", convert=rounded)),
+        Entry("statistics", "row.statistics", _round_statistics, inline=True, type=Statistics),
+        *("steps", Entry("step_us", convert=rounded), "share"),
+        Entry("samples", "row", _encode_row),
+    )
+
+    mode: ModeProfile
+    row: Row
+    per: Literal["call"] = "call"
+
+    @property
+    def steps_per_call(self) -> float:
+        """Steps for each call."""
+        return self.mode.steps_per_call(self.row)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all calls."""
+        return int(self.row.steps.sum())
+
+    @property
+    def step_us(self) -> float:
+        """Time per mean step."""
+        return self.mode.step_share_us(self.row)
+
+    @property
+    def share(self) -> float:
+        """Share of the whole time, from 0 to 1."""
+        return round(self.mode.share(self.row), 2 * _DIGITS)
+
+
+@dataclass(frozen=True, slots=True)
+class RowUse(Result):
+    """What a row used."""
+
+    json_entries: ClassVar[Entries] = ("label", "lane", Entry("use", inline=True))
+
     label: str
     lane: Lane
-    per: Literal["call"]
-    steps_per_call: float
-    n: int
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    max: float
-    iqr: float
-    steps: int
-    step_us: float
-    share: float
-    samples: SampleEntries
 
 
-class MemoryEntries(TypedDict):
-    """JSON entries of the memory of a row; see :class:`MemoryUse`."""
+@dataclass(frozen=True, slots=True)
+class MemoryRow(RowUse):
+    """Memory of a row."""
 
-    label: str
-    lane: Lane
-    allocated_bytes: float
-    peak_bytes: int
-    kept_bytes: float
-    objects_peak_bytes: int
-    objects_kept_bytes: float
+    use: MemoryUse
 
 
-class OperatorEntries(TypedDict):
-    """JSON entries of an operator in a row; see :class:`OperatorUse`."""
+@dataclass(frozen=True, slots=True)
+class OperatorRow(RowUse):
+    """An operator in a row."""
 
-    label: str
-    lane: Lane
-    name: str
-    calls: float
-    time_us: float
+    use: OperatorUse
 
 
-class ModeEntries(TypedDict):
-    """JSON entries of one mode."""
+@dataclass(frozen=True, slots=True)
+class DeviceRow(RowUse):
+    """Device work of a row."""
 
-    mode: Mode
-    step_us: float
-    frames_per_second: float
-    unattributed: float
-    noise: NoiseEntries
-    total_ns: list[int]
-    steps: list[int]
-    frames: list[int]
-    specs_ns: list[int]
-    processor: list[ProcessorUse]
-    preemption: str | None
-    notes: list[str]
-    error: str | None
-    rows: list[RowEntries]
-    memory: list[MemoryEntries]
-    operators: list[OperatorEntries]
-    on_device: list[dict[str, Any]]
+    use: DeviceUse
 
 
-class ProfileEntries(TypedDict):
-    """JSON entries of a profile."""
+def _list_numbers(numbers: Counts) -> list[int]:
+    return numbers.tolist()
 
-    schema_version: int
-    kind: str
-    subject: str
-    stages: list[str]
-    settings: Settings
-    machine: Machine
-    encoding: str
-    modes: list[ModeEntries]
+
+@dataclass(frozen=True, slots=True)
+class ModeReport(Result):
+    """One mode of a profile, as it is saved.
+
+    Args:
+        mode: The mode.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        Entry("mode", "mode.mode"),
+        *(
+            Entry(name, f"mode.{name}", rounded)
+            for name in ("step_us", "frames_per_second", "unattributed")
+        ),
+        Entry("noise", "mode.noise"),
+        *(
+            Entry(name, f"mode.{name}", _list_numbers)
+            for name in ("total_ns", "steps", "frames", "specs_ns")
+        ),
+        *(Entry(name, f"mode.{name}") for name in ("processor", "preemption", "notes", "error")),
+        *("rows", "memory", "operators", "on_device"),
+    )
+
+    mode: ModeProfile
+
+    @property
+    def rows(self) -> list[RowReport]:
+        """Parts in the order of the chain."""
+        return [RowReport(self.mode, row) for row in self.mode.rows]
+
+    @property
+    def memory(self) -> list[MemoryRow]:
+        """Memory of each row."""
+        return [MemoryRow(*key, use) for key, use in self.mode.memory.items()]
+
+    @property
+    def operators(self) -> list[OperatorRow]:
+        """Operators of each row, most expensive first."""
+        return [OperatorRow(*key, use) for key, uses in self.mode.operators.items() for use in uses]
+
+    @property
+    def on_device(self) -> list[DeviceRow]:
+        """Device work of each row."""
+        return [DeviceRow(*key, use) for key, use in self.mode.on_device.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReport(Result):
+    """A profile, as it is saved.
+
+    Args:
+        profile: The profile.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("schema_version", "kind"),
+        *(Entry(name, f"profile.{name}") for name in ("subject", "stages", "settings", "machine")),
+        *("encoding", "modes"),
+    )
+
+    profile: Profile
+    schema_version: int = SCHEMA_VERSION
+    kind: str = KIND
+    encoding: str = ENCODING
+
+    @property
+    def modes(self) -> list[ModeReport]:
+        """Measurements of each mode."""
+        return [ModeReport(mode) for mode in self.profile.modes]
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
@@ -162,75 +232,7 @@ def profile_to_json(profile: Profile) -> dict[str, Any]:
         >>> document["modes"][0]["rows"][0]["n"] > 0, profile_from_json(document).subject
         (True, 'Pendulum-v1')
     """
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": KIND,
-        "subject": profile.subject,
-        "stages": list(profile.stages),
-        "settings": to_plain(profile.settings),
-        "machine": to_plain(profile.machine),
-        "encoding": ENCODING,
-        "modes": [_mode_to_json(mode) for mode in profile.modes],
-    }
-
-
-def _mode_to_json(mode: ModeProfile) -> dict[str, Any]:
-    return {
-        "mode": mode.mode,
-        "step_us": round(mode.step_us, _DIGITS),
-        "frames_per_second": round(mode.frames_per_second, _DIGITS),
-        "unattributed": round(mode.unattributed, _DIGITS),
-        "noise": {
-            "spread": round(mode.noise.spread, _DIGITS),
-            "judgement": mode.noise.judgement,
-            "message": mode.noise.message,
-        },
-        "total_ns": mode.total_ns.tolist(),
-        "steps": mode.steps.tolist(),
-        "frames": mode.frames.tolist(),
-        "specs_ns": mode.specs_ns.tolist(),
-        "processor": [to_plain(use) for use in mode.processor],
-        "preemption": mode.preemption,
-        "notes": list(mode.notes),
-        "error": mode.error,
-        "rows": [row_to_json(mode, row) | {"samples": _encode_row(row)} for row in mode.rows],
-        "memory": [_with_row_key(key, to_plain(use)) for key, use in mode.memory.items()],
-        "operators": [
-            _with_row_key(key, to_plain(use))
-            for key, uses in mode.operators.items()
-            for use in uses
-        ],
-        "on_device": [_with_row_key(key, to_plain(use)) for key, use in mode.on_device.items()],
-    }
-
-
-def row_to_json(mode: ModeProfile, row: Row) -> dict[str, Any]:
-    """Convert one row to plain data; times are in µs.
-
-    Args:
-        mode: Measurements that contain the row.
-        row: The row.
-    """
-    return {
-        "part": to_plain(row.part),
-        "label": row.part.label,
-        "lane": row.part.lane,
-        "per": "call",
-        "steps_per_call": round(mode.steps_per_call(row), _DIGITS),
-        **to_plain(row.statistics, _DIGITS),
-        "steps": int(row.steps.sum()),
-        "step_us": round(mode.step_share_us(row), _DIGITS),
-        "share": round(mode.share(row), 2 * _DIGITS),
-    }
-
-
-def _encode_row(row: Row) -> dict[str, str]:
-    columns = _COLUMNS if row.wall_ns is None else (*_COLUMNS, _WALL)
-    return {name: encode_samples(getattr(row, name)) for name in columns}
-
-
-def _with_row_key(key: Key, values: dict[str, Any]) -> dict[str, Any]:
-    return {"label": key[0], "lane": key[1], **values}
+    return ProfileReport(profile).to_dict()
 
 
 def encode_samples(numbers: Counts) -> str:

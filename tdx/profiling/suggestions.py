@@ -7,10 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from tensordict import TensorDictBase
 
-from tdx.compare.values import Tolerance, compare_entries
+from tdx.compare.rollouts import compare_rollouts, run_seeded_rollout
+from tdx.compare.values import Tolerance
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import TdxError
@@ -167,11 +167,11 @@ class _Trial:
         refused: list[str] = []
         tried: list[tuple[Candidate, Agreement]] = []
         contenders = [self._contender(env, None)]
-        expected = _rollout_values(env) if proposed else None
+        expected = run_seeded_rollout(env, _STEPS, _SEED) if proposed else None
         for candidate in proposed:
             try:
                 changed = self.build(candidate)
-                values = compare_values(expected, _rollout_values(changed))
+                values = compare_values(expected, run_seeded_rollout(changed, _STEPS, _SEED))
             except TdxError as error:
                 refused.append(f"{candidate.change}: {error}")
                 continue
@@ -204,14 +204,6 @@ class _Trial:
         return Contender(env, policy, None if candidate is None else candidate.mode)
 
 
-def _rollout_values(env: EnvBase) -> TensorDictBase:
-    """Return the values of a short rollout with fixed seeds."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(_SEED)
-        env.set_seed(_SEED)
-        return env.rollout(_STEPS, break_when_any_done=False)
-
-
 def compare_values(expected: TensorDictBase | None, changed: TensorDictBase) -> Agreement:
     """Compare the values of two rollouts.
 
@@ -221,7 +213,6 @@ def compare_values(expected: TensorDictBase | None, changed: TensorDictBase) -> 
     """
     if expected is None or expected.batch_size != changed.batch_size:
         return "other"
-    one, other = (dict(side.items(True, True)) for side in (expected, changed))
-    if not any(compare_entries(one, other).values()):
+    if not any(compare_rollouts(expected, changed).values()):
         return "same"
-    return "other" if any(compare_entries(one, other, _CLOSE).values()) else "close"
+    return "other" if any(compare_rollouts(expected, changed, _CLOSE).values()) else "close"

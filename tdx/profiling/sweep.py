@@ -29,7 +29,7 @@ from tdx.profiling.machine import (
 )
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.saved import ProfileEntries, profile_to_json
+from tdx.profiling.saved import ProfileReport, profile_to_json
 from tdx.profiling.sweep_axes import SweepAxis, SweepPoint, apply_point, format_setting, list_points
 from tdx.stacks.building import build_env
 
@@ -47,7 +47,7 @@ class SweepCell(Result):
     json_entries: ClassVar[Entries] = (
         Entry("point", "plain_point"),
         "problem",
-        Entry("profile", convert=profile_to_json, type=ProfileEntries | None),
+        Entry("profile", convert=profile_to_json, type=ProfileReport | None),
     )
 
     point: SweepPoint
@@ -117,8 +117,8 @@ def run_sweep(
         >>> from tdx.profiling.sweep_axes import parse_sweep
         >>> pipeline = Pipeline.of("tdx/Pendulum", "RewardSum")
         >>> axes = parse_sweep(["num_envs=2,8"], pipeline)
-        >>> found = run_sweep(pipeline, axes, plan=ProfilePlan(steps=5, warmup=0, repeats=1))
-        >>> [cell.label for cell in found.cells]
+        >>> result = run_sweep(pipeline, axes, plan=ProfilePlan(steps=5, warmup=0, repeats=1))
+        >>> [cell.label for cell in result.cells]
         ['num_envs=2', 'num_envs=8']
     """
     points = list_points(axes)
@@ -275,13 +275,13 @@ class CostGrowth(Result):
     slope: float | None
 
 
-def fit_growth(found: SweepResult) -> tuple[CostGrowth, ...]:
+def fit_growth(sweep: SweepResult) -> tuple[CostGrowth, ...]:
     """Fit the growth of each part's cost along each numeric axis.
 
     Args:
-        found: Result of a sweep.
+        sweep: Result of a sweep.
     """
-    return tuple(growth for axis in found.axes for growth in _fit_axis(axis, found.cells))
+    return tuple(growth for axis in sweep.axes for growth in _fit_axis(axis, sweep.cells))
 
 
 def fit_exponent(values: Sequence[float], costs: Sequence[float]) -> float | None:
@@ -315,7 +315,7 @@ def _fit_axis(axis: SweepAxis, cells: Sequence[SweepCell]) -> Iterator[CostGrowt
         others = {name: at for name, at in group[0].point.items() if name != axis.name}
         for mode, costs in _collect_costs(axis, group).items():
             for (label, lane), points in costs.items():
-                values, step_us = (tuple(each) for each in zip(*points, strict=True))
+                values, step_us = (tuple(column) for column in zip(*points, strict=True))
                 slope = fit_exponent(values, step_us)
                 yield CostGrowth(axis.name, others, mode, label, lane, values, step_us, slope)
 
@@ -323,17 +323,17 @@ def _fit_axis(axis: SweepAxis, cells: Sequence[SweepCell]) -> Iterator[CostGrowt
 def _collect_costs(
     axis: SweepAxis, cells: Sequence[SweepCell]
 ) -> dict[Mode, dict[CostKey, list[tuple[float, float]]]]:
-    found: dict[Mode, dict[CostKey, list[tuple[float, float]]]] = {}
+    tables: dict[Mode, dict[CostKey, list[tuple[float, float]]]] = {}
     for cell in cells:
         value = cell.point[axis.name]
         assert isinstance(value, (int, float))
         for mode in () if cell.profile is None else cell.profile.modes:
             if mode.error is not None:
                 continue
-            table = found.setdefault(mode.mode, {})
+            table = tables.setdefault(mode.mode, {})
             for key, cost in [(TOTAL_KEY, mode.step_us), *_iterate_costs(mode)]:
                 table.setdefault(key, []).append((float(value), cost))
-    return found
+    return tables
 
 
 def _iterate_costs(mode: ModeProfile) -> Iterator[tuple[CostKey, float]]:

@@ -77,7 +77,7 @@ def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[SweepAxis, ..
         >>> parse_sweep(["num_envs=1,8 device=cpu"], Pipeline.of("Pendulum-v1"))
         (SweepAxis(name='num_envs', values=(1, 8)), SweepAxis(name='device', values=('cpu',)))
     """
-    axes = [_parse_axis(each, pipeline) for text in texts for each in _split(text, " ") if each]
+    axes = [_parse_axis(part, pipeline) for text in texts for part in _split(text, " ") if part]
     names = [axis.name for axis in axes]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
@@ -111,7 +111,7 @@ def _parse_axis(text: str, pipeline: Pipeline) -> SweepAxis:
     if read is None:
         _check_argument(name, pipeline)
         read = _parse_argument
-    values = tuple(read(name, each) for each in _split(given, ",") if each)
+    values = tuple(read(name, part) for part in _split(given, ",") if part)
     if len(set(map(format_setting, values))) < len(values):
         raise ArgumentError(f"{text!r} has the same value twice", hint="list each value once")
     return SweepAxis(name, values)
@@ -137,11 +137,11 @@ def _make_choice_parser(known: Sequence[str]) -> Callable[[str, str], Value]:
 
 
 def _parse_dtype(name: str, text: str) -> Value:
-    found = Dtype.named(text)
-    if found is None:
+    dtype = Dtype.named(text)
+    if dtype is None:
         hint = did_you_mean(text, DTYPES, "for example float32")
         raise UnknownNameError(f"unknown dtype {text!r}", hint=hint)
-    return found
+    return dtype
 
 
 def _parse_text(name: str, text: str) -> Value:
@@ -167,14 +167,14 @@ _PARSERS: dict[str, Callable[[str, str], Value]] = {
 
 def _check_argument(name: str, pipeline: Pipeline) -> None:
     stage, dot, argument = name.rpartition(".")
-    known = [*_PARSERS, *dict.fromkeys(each.name for each in pipeline.transforms)]
+    known = [*_PARSERS, *dict.fromkeys(stage.name for stage in pipeline.transforms)]
     concerned = [pipeline.transforms[place] for place in _find_stages(stage, pipeline)]
     if not dot or not concerned:
         hint = did_you_mean(stage or name, known, f"settings: {', '.join(known)}")
         raise UnknownNameError(f"unknown sweep setting {name!r}", hint=hint)
     info = load_catalog().find(concerned[0].name)
     if info is not None and info.parameter(argument) is None:
-        names = [each.name for each in info.parameters]
+        names = [parameter.name for parameter in info.parameters]
         hint = did_you_mean(argument, names, f"it takes {', '.join(names) or 'none'}")
         raise UnknownNameError(f"{info.name} has no argument {argument}", hint=hint)
 
@@ -183,7 +183,7 @@ def _find_stages(stage: str, pipeline: Pipeline) -> list[int]:
     """Return the indices of the stages with a class name or an index as text."""
     if stage.isdecimal():
         return [int(stage)] if int(stage) < len(pipeline.transforms) else []
-    return [at for at, each in enumerate(pipeline.transforms) if each.name == stage]
+    return [at for at, config in enumerate(pipeline.transforms) if config.name == stage]
 
 
 def list_points(axes: Sequence[SweepAxis]) -> list[dict[str, Value]]:

@@ -83,7 +83,7 @@ def _check_entry(
     ).at(key=key)
 
 
-def _prefix_error_key(key: NestedKey, error: SpecError) -> SpecError:
+def prefix_error_key(key: NestedKey, error: SpecError) -> SpecError:
     """Prefix the key of an error from a nested composite with the composite's own key."""
     inner = error.where.key
     error.where = replace(error.where, key=key if inner is None else join_keys(key, inner))
@@ -513,7 +513,7 @@ class Composite(TensorSpec):
             elif isinstance(spec, Composite):
                 spec = self._as_nested(spec)
         except SpecError as error:
-            raise _prefix_error_key(key, error) from None
+            raise prefix_error_key(key, error) from None
         return None if spec is None else _check_entry(spec, key, self._shape, self._device)
 
     def _as_nested(self, spec: Composite) -> Composite:
@@ -710,7 +710,7 @@ class Composite(TensorSpec):
             try:
                 projected = spec.project(value)
             except SpecError as error:
-                raise _prefix_error_key(key, error) from None
+                raise prefix_error_key(key, error) from None
             if projected is not value:
                 val[key] = projected
         return val
@@ -743,7 +743,7 @@ class Composite(TensorSpec):
             try:
                 encoded[key] = self.get(key).encode(value, ignore_device=ignore_device)
             except SpecError as error:
-                raise _prefix_error_key(key, error) from None
+                raise prefix_error_key(key, error) from None
         device = None if ignore_device else self._device
         return self._as_tensordict(encoded, self._full_shape(()), device)
 

@@ -76,12 +76,26 @@ class Row:
         result: Its counterpart, the reason why it has none, or a function that tells by a stage and
             its place.
         becomes: Stages that it becomes, as the documentation shows them.
-        values: How their values compare, likewise.
+        tolerance: Largest relative difference between their values; see :class:`Counterpart`.
+        note: When it is converted, or what differs, likewise.
     """
 
     result: Counterpart | Missing | Find
     becomes: str = "–"
-    values: str = "identical"
+    tolerance: float = 0.0
+    note: str = ""
+
+    @property
+    def values(self) -> str:
+        """How the values compare, as the documentation shows it."""
+        if isinstance(self.result, Missing):
+            return f"not converted: {self.result.reason}"
+        if self.becomes == "–":
+            return self.note
+        equal = (
+            f"within {self.tolerance:.0e}".replace("e-0", "e-") if self.tolerance else "identical"
+        )
+        return f"{equal}, {self.note}" if self.note else equal
 
 
 def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
@@ -105,8 +119,11 @@ def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
         if getattr(sys.modules.get(module), name, None) is not kind:
             continue
         if name in rows:
-            result = rows[name].result
-            return result(stage, place) if callable(result) else result
+            row = rows[name]
+            result = row.result(stage, place) if callable(row.result) else row.result
+            if isinstance(result, Counterpart) and row.tolerance:
+                result = replace(result, tolerance=row.tolerance)
+            return result
         if module == _TORCHRL and name in load_catalog().names:
             return Missing(f"{name} is not converted", "add the transform of this name to the file")
         return Missing(f"tdx has no {name}", "write it as a transform of tdx: module:Name")
@@ -164,6 +181,40 @@ def _make_stage(_name: str, *args: Value, **kwargs: Value) -> StageConfig:
     return StageConfig(_name, args, kwargs)
 
 
+def write_value(value: Any) -> Value:
+    """Return an argument of a stage or an env as a value of a pipeline.
+
+    Raises:
+        TypeError: A pipeline file cannot contain it.
+    """
+    if isinstance(value, Tensor):
+        return _write_tensor(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return write_value(value.tolist())
+    if isinstance(value, torch.dtype):
+        return Dtype.named(str(value))
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(write_value, value))
+    if isinstance(value, Mapping):
+        return {normalize_key(key): write_value(inner) for key, inner in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a file cannot contain a {type(value).__name__}")
+
+
+def _write_tensor(value: Tensor) -> Value:
+    """Return the numbers of a tensor; those of float32 with as many digits as they need."""
+    if value.dtype == torch.float32:
+        digits = value.detach().cpu().numpy().astype(str)
+        return write_value(digits.astype(np.float64).tolist())
+    numbers: Value = write_value(value.detach().cpu().tolist())
+    if value.ndim and value.is_floating_point():
+        return Call("tensor", (numbers,), {"dtype": Dtype.named(str(value.dtype))})
+    return numbers
+
+
 def _numbers(array: Any) -> Value:
     """Return an array as a nested tuple, or as one number if all elements are equal.
 
@@ -174,18 +225,14 @@ def _numbers(array: Any) -> Value:
     array = np.asarray(array)
     if array.size and bool((array == array.flat[0]).all()):
         return array.flat[0].item()
-    return _as_tuple(array.tolist())
-
-
-def _as_tuple(value: Any) -> Value:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+    return write_value(array.tolist())
 
 
 def _make_pair(loc: Any, scale: Any) -> tuple[Value, Value]:
     """Return both as numbers, or both as nested tuples."""
     pair = _numbers(loc), _numbers(scale)
     if any(isinstance(value, tuple) for value in pair):
-        return _as_tuple(np.asarray(loc).tolist()), _as_tuple(np.asarray(scale).tolist())
+        return write_value(np.asarray(loc).tolist()), write_value(np.asarray(scale).tolist())
     return pair
 
 
@@ -284,7 +331,7 @@ def _affine(place: Place, loc: Any, scale: Any, comment: str, **kwargs: Value) -
     stage = _make_stage(
         "ObservationNorm", loc=pair[0], scale=pair[1], in_keys=(str(place.key),), **kwargs
     )
-    return Counterpart((stage,), comment, ROUNDING)
+    return Counterpart((stage,), comment)
 
 
 def _normalize_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
@@ -496,7 +543,7 @@ def _normalize(wrapper: Any, place: Place) -> Counterpart | Missing:
         stages.append(_make_stage("RewardClipping", clamp_min=-bound, clamp_max=bound))
     if not stages:
         return Counterpart(comment="normalizes nothing", observable=False)
-    return Counterpart(tuple(stages), "its statistics, which it does not update", ROUNDING)
+    return Counterpart(tuple(stages), "its statistics, which it does not update")
 
 
 def _standardize(
@@ -565,34 +612,6 @@ def _extract(wrapper: Any, place: Place) -> Counterpart | Missing:
 # TorchRL
 
 
-def _write(value: Any) -> Value:
-    """Return an argument of a transform as a value of a pipeline."""
-    if isinstance(value, Tensor):
-        return _write_tensor(value)
-    if isinstance(value, torch.dtype):
-        return Dtype.named(str(value))
-    if isinstance(value, torch.device):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return tuple(map(_write, value))
-    if isinstance(value, Mapping):
-        return {normalize_key(key): _write(inner) for key, inner in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError
-
-
-def _write_tensor(value: Tensor) -> Value:
-    """Return the numbers of a tensor; those of float32 with as many digits as they need."""
-    if value.dtype == torch.float32:
-        digits = value.detach().cpu().numpy().astype(str)
-        return _write(digits.astype(np.float64).tolist())
-    numbers: Value = _write(value.detach().cpu().tolist())
-    if value.ndim and value.is_floating_point():
-        return Call("tensor", (numbers,), {"dtype": Dtype.named(str(value.dtype))})
-    return numbers
-
-
 def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
     """Return a stage without the arguments that have their default."""
     info = load_catalog()[name]
@@ -601,7 +620,7 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
         parameter = info.parameter(key)
         assert parameter is not None, key
         try:
-            written = _write(value)
+            written = write_value(value)
         except TypeError:
             return Missing(
                 f"a file cannot contain its argument {key}",
@@ -639,8 +658,8 @@ def _same(
     reads: tuple[str, ...] | None = None,
     tolerance: float = 0.0,
     **attributes: str,
-) -> Find:
-    """Return a function that finds the transform of the same name.
+) -> Row:
+    """Return the row of a transform that becomes the one of the same name.
 
     Args:
         *names: Arguments that are attributes.
@@ -654,13 +673,9 @@ def _same(
         arguments = {name: getattr(transform, attribute) for name, attribute in read.items()}
         if reads is not None:
             arguments |= _keys(transform, *reads)
-        return _within(tolerance, _stage(type(transform).__name__, arguments))
+        return _stage(type(transform).__name__, arguments)
 
-    return find
-
-
-def _within(tolerance: float, result: Counterpart | Missing) -> Counterpart | Missing:
-    return result if isinstance(result, Missing) else replace(result, tolerance=tolerance)
+    return Row(find, _SAME_NAME, tolerance)
 
 
 # Observations, rewards and actions
@@ -729,7 +744,7 @@ def _action_discretizer(transform: Any, place: Place) -> Counterpart | Missing:
         arguments["sampling"] = sampling
     if transform.out_action_key != transform.action_key:
         arguments["out_action_key"] = transform.out_action_key
-    return _within(ROUNDING, _stage("ActionDiscretizer", arguments))
+    return _stage("ActionDiscretizer", arguments)
 
 
 def _action_mask(transform: Any, place: Place) -> Counterpart | Missing:
@@ -743,7 +758,7 @@ def _action_mask(transform: Any, place: Place) -> Counterpart | Missing:
 def _resize(transform: Any, place: Place) -> Counterpart | Missing:
     mode = transform.interpolation
     arguments = {"w": transform.w, "h": transform.h, "interpolation": getattr(mode, "value", mode)}
-    return _within(ROUNDING, _stage("Resize", {**arguments, **_keys(transform, "pixels")}))
+    return _stage("Resize", {**arguments, **_keys(transform, "pixels")})
 
 
 def _cat_frames(transform: Any, place: Place) -> Counterpart | Missing:
@@ -824,7 +839,7 @@ def _write_spec(spec: Any) -> Value:
     if type(spec).__name__.startswith("Bounded"):
         low, high = spec.space.low.unique(), spec.space.high.unique()
         if low.numel() == high.numel() == 1:
-            return Call("Bounded", (_write(low[0]), _write(high[0])), place)
+            return Call("Bounded", (write_value(low[0]), write_value(high[0])), place)
     return None
 
 
@@ -856,7 +871,7 @@ def _vec_norm(transform: Any, place: Place) -> Counterpart | Missing:
         normalized = _stage("ObservationNorm", arguments)
         assert isinstance(normalized, Counterpart)
         fixed += normalized.stages
-    return Counterpart(tuple(fixed), "its frozen statistics", ROUNDING)
+    return Counterpart(tuple(fixed), "its frozen statistics")
 
 
 def _noops(transform: Any, place: Place) -> Counterpart | Missing:
@@ -866,15 +881,16 @@ def _noops(transform: Any, place: Place) -> Counterpart | Missing:
 
 # The table
 
-_OF_ENV = Row(Counterpart(comment="part of the env"), "–", "part of the env")
+_OF_ENV = Row(Counterpart(comment="part of the env"), note="part of the env")
 _LEFT_OUT = Row(
     Counterpart(comment="changes no value: left out", observable=False),
-    values="left out: it changes no values",
+    note="left out: it changes no values",
 )
 _EPISODES = Row(
-    _record_statistics, "`RewardSum`, `StepCounter`", '`info["episode"]` within 1e-4; no time'
+    _record_statistics,
+    "`RewardSum`, `StepCounter`",
+    note='`info["episode"]` within 1e-4, without its time',
 )
-_CLOSE = "within 1e-5"
 _ANYTHING = Row(Missing("its function can be anything", _CUSTOM))
 
 
@@ -882,13 +898,10 @@ def _missing(reason: str, advice: str, suggestion: StageConfig | None = None) ->
     return Row(Missing(reason, advice, suggestion))
 
 
-def _of_same_name(result: Find, values: str = "identical") -> Row:
-    return Row(result, "same name", values)
-
-
 _WRITE = "write it as a transform of tdx, or do without it"
 _CODE = "write it in the file with a function of a module: module:name"
 _PIXELS = ("pixels",)
+_SAME_NAME = "same name"
 _TORCHRL = "torchrl.envs.transforms"
 
 TABLE: dict[str, dict[str, Row]] = {
@@ -903,42 +916,43 @@ TABLE: dict[str, dict[str, Row]] = {
         "AddRenderObservation": Row(
             _rendered,
             "`from_pixels` of the env",
-            "identical; directly around the env, without `obs_key`",
+            note="directly around the env, without `obs_key`",
         ),
         "ClipReward": Row(_clip_reward, "`RewardClipping`"),
         "TransformReward": Row(
             _transform_reward,
             "`RewardScaling`, `RewardClipping`",
-            "if its function is linear or a clip at 73 rewards",
+            note="if its function is linear or a clip at 73 rewards",
         ),
         "RescaleAction": Row(
             _rescale_action,
             "`ActionScaling`",
-            "identical, or the rounding of the action is shown",
+            note="or the rounding of the action is shown",
         ),
         "DiscretizeAction": Row(
             _discretize_action,
             "`ActionDiscretizer(categorical=False)`",
-            "if the centers of the bins are identical",
+            note="if the centers of the bins are",
         ),
         "FrameStackObservation": Row(
             _stack_frames,
             "`UnsqueezeTransform`, `CatFrames`",
-            "identical; padding `reset` and `zero`",
+            note="with padding `reset` and `zero`",
         ),
         "FlattenObservation": Row(_flatten_observation, "`FlattenObservation`"),
         "ReshapeObservation": Row(
-            _reshape_observation, "`FlattenObservation`", "identical, if the result is a vector"
+            _reshape_observation, "`FlattenObservation`", note="if the result is a vector"
         ),
         "DtypeObservation": Row(_cast_observation, "`DTypeCastTransform`"),
-        "RescaleObservation": Row(_rescale_observation, "`ObservationNorm`", _CLOSE),
+        "RescaleObservation": Row(_rescale_observation, "`ObservationNorm`", ROUNDING),
         "NormalizeObservation": Row(
             _normalize_observation,
             "`ObservationNorm`, and `DTypeCastTransform` of float64 to float32",
-            "within 1e-5, if it does not update its statistics",
+            ROUNDING,
+            "if it does not update its statistics",
         ),
         "FilterObservation": Row(
-            _filter_observation, "`SelectTransform`", "identical, if the observation is a dict"
+            _filter_observation, "`SelectTransform`", note="if the observation is a dict"
         ),
         "AtariPreprocessing": _missing(
             "it takes the maximum of two frames and resizes with OpenCV, both unlike tdx",
@@ -975,7 +989,8 @@ TABLE: dict[str, dict[str, Row]] = {
         "VecNormalize": Row(
             _normalize,
             "`ObservationNorm` and `RewardScaling` with its statistics, `RewardClipping`",
-            "within 1e-5, with `training=False`",
+            ROUNDING,
+            "with `training=False`",
         ),
         "VecFrameStack": Row(_stack_vec_frames, "`CatFrames` with zeros at the start"),
         "VecTransposeImage": Row(_transpose_images, "`PermuteTransform`"),
@@ -1002,40 +1017,41 @@ TABLE: dict[str, dict[str, Row]] = {
         "WarpFrame": _missing("OpenCV averages areas, Resize interpolates", _WRITE),
     },
     _TORCHRL: {
-        "ActionDiscretizer": _of_same_name(_action_discretizer, _CLOSE),
-        "ActionMask": _of_same_name(_action_mask),
-        "ActionScaling": _of_same_name(_action_scaling),
-        "BinarizeReward": _of_same_name(_same(reads=("reward",))),
-        "CatFrames": _of_same_name(_cat_frames),
-        "CatTensors": _of_same_name(_cat_tensors),
-        "CenterCrop": _of_same_name(_same("w", "h", reads=_PIXELS)),
-        "ClipTransform": _of_same_name(_same("low", "high", reads=())),
-        "Crop": _of_same_name(_same("w", "h", "top", "left", reads=_PIXELS)),
-        "DTypeCastTransform": _of_same_name(_cast),
-        "DoubleToFloat": _of_same_name(_cast),
-        "ExcludeTransform": _of_same_name(
-            partial(_selected, "ExcludeTransform", "excluded_keys", {"inverse": ("inverse", False)})
+        "ActionDiscretizer": Row(_action_discretizer, _SAME_NAME, ROUNDING),
+        "ActionMask": Row(_action_mask, _SAME_NAME),
+        "ActionScaling": Row(_action_scaling, _SAME_NAME),
+        "BinarizeReward": _same(reads=("reward",)),
+        "CatFrames": Row(_cat_frames, _SAME_NAME),
+        "CatTensors": Row(_cat_tensors, _SAME_NAME),
+        "CenterCrop": _same("w", "h", reads=_PIXELS),
+        "ClipTransform": _same("low", "high", reads=()),
+        "Crop": _same("w", "h", "top", "left", reads=_PIXELS),
+        "DTypeCastTransform": Row(_cast, _SAME_NAME),
+        "DoubleToFloat": Row(_cast, _SAME_NAME),
+        "ExcludeTransform": Row(
+            partial(
+                _selected, "ExcludeTransform", "excluded_keys", {"inverse": ("inverse", False)}
+            ),
+            _SAME_NAME,
         ),
-        "ExpandAs": _of_same_name(_expand_as),
+        "ExpandAs": Row(_expand_as, _SAME_NAME),
         "FiniteTensorDictCheck": _LEFT_OUT,
-        "FlattenObservation": _of_same_name(
-            _same(first_dim="_first_dim", last_dim="_last_dim", reads=_PIXELS)
-        ),
-        "FrameSkipTransform": _of_same_name(_same("frame_skip")),
-        "GrayScale": _of_same_name(_same(reads=_PIXELS, tolerance=ROUNDING), _CLOSE),
-        "InitTracker": _of_same_name(_same("init_key")),
-        "LineariseRewards": _of_same_name(_same("weights", reads=())),
+        "FlattenObservation": _same(first_dim="_first_dim", last_dim="_last_dim", reads=_PIXELS),
+        "FrameSkipTransform": _same("frame_skip"),
+        "GrayScale": _same(reads=_PIXELS, tolerance=ROUNDING),
+        "InitTracker": _same("init_key"),
+        "LineariseRewards": _same("weights", reads=()),
         "NoopResetEnv": Row(
-            _noops, values="not converted: it steps random actions, which tdx draws otherwise"
+            _noops, note="not converted: it steps random actions, which tdx draws otherwise"
         ),
-        "ObservationNorm": _of_same_name(_scaling),
-        "PermuteTransform": _of_same_name(_same("dims", reads=())),
-        "RenameTransform": _of_same_name(_same("create_copy", reads=())),
-        "Resize": _of_same_name(_resize, _CLOSE),
-        "RewardClipping": _of_same_name(_same("clamp_min", "clamp_max", reads=("reward",))),
-        "RewardScaling": _of_same_name(_scaling),
-        "RewardSum": _of_same_name(_reward_sum),
-        "SelectTransform": _of_same_name(
+        "ObservationNorm": Row(_scaling, _SAME_NAME),
+        "PermuteTransform": _same("dims", reads=()),
+        "RenameTransform": _same("create_copy", reads=()),
+        "Resize": Row(_resize, _SAME_NAME, ROUNDING),
+        "RewardClipping": _same("clamp_min", "clamp_max", reads=("reward",)),
+        "RewardScaling": Row(_scaling, _SAME_NAME),
+        "RewardSum": Row(_reward_sum, _SAME_NAME),
+        "SelectTransform": Row(
             partial(
                 _selected,
                 "SelectTransform",
@@ -1044,26 +1060,24 @@ TABLE: dict[str, dict[str, Row]] = {
                     "keep_rewards": ("keep_reward_keys", True),
                     "keep_dones": ("keep_done_keys", True),
                 },
-            )
+            ),
+            _SAME_NAME,
         ),
-        "SignTransform": _of_same_name(_same(reads=())),
-        "SqueezeTransform": _of_same_name(_same(dim="_dim", reads=())),
-        "StepCounter": _of_same_name(
-            _same("max_steps", "truncated_key", "step_count_key", "update_done")
+        "SignTransform": _same(reads=()),
+        "SqueezeTransform": _same(dim="_dim", reads=()),
+        "StepCounter": _same("max_steps", "truncated_key", "step_count_key", "update_done"),
+        "TargetReturn": Row(_target_return, _SAME_NAME),
+        "TensorDictPrimer": Row(_primer, _SAME_NAME, note="with fixed values"),
+        "TimeMaxPool": _same(T="buffer_size", reads=("observation",)),
+        "ToTensorImage": _same(
+            "from_int", "unsqueeze", "shape_tolerant", reads=_PIXELS, tolerance=ROUNDING
         ),
-        "TargetReturn": _of_same_name(_target_return),
-        "TensorDictPrimer": _of_same_name(_primer, "identical, with fixed values"),
-        "TimeMaxPool": _of_same_name(_same(T="buffer_size", reads=("observation",))),
-        "ToTensorImage": _of_same_name(
-            _same("from_int", "unsqueeze", "shape_tolerant", reads=_PIXELS, tolerance=ROUNDING),
-            _CLOSE,
-        ),
-        "UnsqueezeTransform": _of_same_name(_same("allow_positive_dim", dim="_dim", reads=())),
+        "UnsqueezeTransform": _same("allow_positive_dim", dim="_dim", reads=()),
         "VecNorm": Row(
-            _vec_norm, "`ObservationNorm` with its statistics", "within 1e-5, if it is frozen"
+            _vec_norm, "`ObservationNorm` with its statistics", ROUNDING, "if it is frozen"
         ),
         "VecNormV2": Row(
-            _vec_norm, "`ObservationNorm` with its statistics", "within 1e-5, if it is frozen"
+            _vec_norm, "`ObservationNorm` with its statistics", ROUNDING, "if it is frozen"
         ),
         "BatchSizeTransform": _missing("its function is Python code", _CODE),
         "BurnInTransform": _missing("its modules are Python code", _CODE),
@@ -1083,9 +1097,6 @@ def format_table(library: str) -> str:
     for module, rows in TABLE.items():
         if module.partition(".")[0] == library:
             for name, row in rows.items():
-                values = row.values
-                if isinstance(row.result, Missing):
-                    values = f"not converted: {row.result.reason}"
-                lines.setdefault((row.becomes, values), []).append(f"`{name}`")
+                lines.setdefault((row.becomes, row.values), []).append(f"`{name}`")
     cells = [f"| {', '.join(names)} | {' | '.join(cell)} |" for cell, names in lines.items()]
     return "\n".join(["| class | tdx | values |", "| --- | --- | --- |", *cells])

@@ -61,11 +61,11 @@ class BuiltinKind:
 
 
 def _imported(names: Iterable[str]) -> Iterable[type]:
-    for each in names:
-        module, _, name = each.partition(":")
-        found = getattr(sys.modules.get(module), name, None)
-        if isinstance(found, type):
-            yield found
+    for path in names:
+        module, _, name = path.partition(":")
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type):
+            yield kind
 
 
 def _open_native(target: Any) -> Stack:
@@ -179,7 +179,7 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 def unsupported_error(target: Any) -> ArgumentError:
     """Return the error for an unsupported object; it lists what is supported."""
     hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
-    kinds = [*(each.title for each in KINDS), *(kind.title for _, kind in plugin_kinds())]
+    kinds = [*(kind.title for kind in KINDS), *(kind.title for _, kind in plugin_kinds())]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     if disabled is not None:
         hint = f"{disabled.message}: {disabled.hint}"

@@ -6,10 +6,9 @@ import gc
 from collections.abc import Iterator, Sequence
 
 from textual import events
-from textual.app import App, ScreenStackError, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding
-from textual.css.query import QueryError
-from textual.dom import DOMNode, NoScreen
+from textual.dom import DOMNode
 from textual.notifications import SeverityLevel
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
@@ -30,13 +29,13 @@ from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import TABS, MainScreen
+from tdx.tui.textual_internals import CrashReportingApp
 from tdx.tui.workspace import Workspace
 
 _SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
-_SHUTDOWN_ERRORS = (QueryError, NoScreen, ScreenStackError)
 
 
-class TdxApp(App[None]):
+class TdxApp(CrashReportingApp):
     """The terminal app.
 
     Args:
@@ -232,27 +231,20 @@ class TdxApp(App[None]):
 
     def action_help_quit(self) -> None:
         """Show the key that quits, because Ctrl+C does not."""
-        active = (each.binding for each in self.active_bindings.values())
-        key = next((self.get_key_display(each) for each in active if each.id == "app.quit"), None)
+        active = (shown.binding for shown in self.active_bindings.values())
+        key = next(
+            (self.get_key_display(binding) for binding in active if binding.id == "app.quit"), None
+        )
         if key is not None:
             self.notify(f"press {key} to quit")
 
-    def _handle_exception(self, error: Exception) -> None:
-        """Exit quietly if the error only shows that the app exits or its page is gone."""
-        if isinstance(error, BrokenPipeError):
-            self.files.autosave.keep_for_next_start()
-            self.exit(return_code=1)
-        elif not (self._exit and isinstance(error, _SHUTDOWN_ERRORS)):
-            super()._handle_exception(error)
+    def end_without_terminal(self) -> None:
+        self.files.autosave.keep_for_next_start()
+        self.exit(return_code=1)
 
-    def _fatal_error(self) -> None:
-        """Save the edits and close; :attr:`crash_report` is what the user reads afterwards."""
-        if self.is_headless:
-            super()._fatal_error()
-            return
-        # Not printed by Textual: closing the screens may raise before it prints.
+    def report_crash(self) -> None:
+        """Keep the edits; :attr:`crash_report` is what the user reads after the app has closed."""
         self.crash_report = report_crash(self.files.autosave)
-        self.panic()
 
     def _log_worker(self, event: WorkerEvent) -> None:
         self.workspace.journal.record_worker_event(event)
@@ -269,13 +261,13 @@ class TdxApp(App[None]):
 
 def _declared_bindings(kind: type) -> Iterator[Binding]:
     declared: Sequence[object] = vars(kind).get("BINDINGS", ())
-    for each in declared:
-        if isinstance(each, Binding):
-            yield each
+    for binding in declared:
+        if isinstance(binding, Binding):
+            yield binding
 
 
 def _all_subclasses(kind: type) -> Iterator[type]:
     subclasses: list[type] = kind.__subclasses__()
-    for each in subclasses:
-        yield each
-        yield from _all_subclasses(each)
+    for subclass in subclasses:
+        yield subclass
+        yield from _all_subclasses(subclass)

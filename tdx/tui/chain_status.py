@@ -45,7 +45,7 @@ class ErrorStore:
         >>> store = ErrorStore()
         >>> store.put("live", {None: Problem("TDX000", "step raised ValueError")})
         True
-        >>> [each.problem.message for each in store.all()]
+        >>> [error.problem.message for error in store.all()]
         ['step raised ValueError']
         >>> store.put("live", {}), store.all()
         (True, ())
@@ -57,7 +57,7 @@ class ErrorStore:
     def put(self, source: Source, problems: Mapping[int | None, Problem]) -> bool:
         """Replace the errors of a source; return True if they have changed."""
         before = self._problems.get(source, {})
-        self._problems[source] = {at: with_app_hint(each) for at, each in problems.items()}
+        self._problems[source] = {at: with_app_hint(problem) for at, problem in problems.items()}
         return before != self._problems[source]
 
     def all(self) -> tuple[StageError, ...]:
@@ -71,7 +71,7 @@ class ErrorStore:
 
     def at(self, number: int | None) -> tuple[StageError, ...]:
         """Return the errors of a stage, or of the env (``None``)."""
-        return tuple(each for each in self.all() if each.number == number)
+        return tuple(error for error in self.all() if error.number == number)
 
 
 Phase = Literal["empty", "inspecting", "checking", "ready", "failed"]
@@ -182,8 +182,8 @@ def _env_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterator
     found = errors.at(None)
     badge: Badge = "failed" if found else _worst_severity(status, None)
     yield ChainRow("env", ENV, draft.env.id, _env_detail(draft), badge)
-    for each in found:
-        yield ChainRow("problem", ENV, each.problem.message)
+    for error in found:
+        yield ChainRow("problem", ENV, error.problem.message)
 
 
 def _env_detail(draft: Draft) -> str:
@@ -203,8 +203,8 @@ def _stage_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterat
         found = errors.at(stage.number) if stage.enabled else ()
         badge: Badge = "failed" if found else _badge(stage, status)
         yield ChainRow("stage", place, _stage_name(stage), _stage_arguments(stage), badge)
-        for each in found:
-            yield ChainRow("problem", place, each.problem.message)
+        for error in found:
+            yield ChainRow("problem", place, error.problem.message)
 
 
 def _stage_name(stage: DraftStage) -> str:
@@ -229,7 +229,7 @@ def _badge(stage: DraftStage, status: ChainStatus) -> Badge:
 def _worst_severity(status: ChainStatus, number: int | None) -> Badge:
     severities = {lint.finding.severity for lint in status.lints.get(number, ())}
     ranked: tuple[Badge, ...] = ("error", "warning", "suggestion")
-    return next((each for each in ranked if each in severities), "")
+    return next((badge for badge in ranked if badge in severities), "")
 
 
 def build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:

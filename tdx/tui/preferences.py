@@ -181,8 +181,8 @@ def check_keymap(
         >>> check_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]
         "keymap: unknown command 'chain.remov' (did you mean chain.remove?)"
     """
-    groups = [[each for each in group if each.id] for group in known]
-    ids = list(dict.fromkeys(str(each.id) for group in groups for each in group))
+    groups = [[binding for binding in group if binding.id] for group in known]
+    ids = list(dict.fromkeys(str(binding.id) for group in groups for binding in group))
     good: dict[str, str] = {}
     wrong = []
     for name, text in keymap.items():
@@ -206,7 +206,7 @@ def _find_clashes(
 ) -> Iterator[tuple[str, str, str]]:
     """Find commands of a keymap whose key belongs to another command of the same widget."""
     for group in groups:
-        before = {str(each.id): _split_keys(each.key) for each in group}
+        before = {str(binding.id): _split_keys(binding.key) for binding in group}
         now = {name: _split_keys(keymap.get(name, ",".join(keys))) for name, keys in before.items()}
         for name in [name for name in keymap if name in now]:
             for other in now.keys() - {name}:

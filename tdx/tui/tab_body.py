@@ -63,7 +63,9 @@ class TabBody(Vertical):
     @property
     def is_in_front(self) -> bool:
         """True if this tab is in front."""
-        pane = next((each for each in self.ancestors if isinstance(each, TabPane)), None)
+        pane = next(
+            (ancestor for ancestor in self.ancestors if isinstance(ancestor, TabPane)), None
+        )
         return pane is None or pane.display
 
     @property

@@ -306,8 +306,8 @@ class Workspace:
         )
         if shown and len(shown) == len(lints):
             # The finding of a rule explains the error better.
-            errors = tuple(each for each in errors if each.source != "look")
-        return tuple(each.problem for each in errors), shown
+            errors = tuple(error for error in errors if error.source != "look")
+        return tuple(error.problem for error in errors), shown
 
     def find_fixable(self) -> LintFinding | None:
         """Return the first finding for the selected stage that has a fix."""

@@ -148,10 +148,6 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 }
 
 
-def test_there_are_enough_pairs() -> None:
-    assert len(PAIRS) >= 24
-
-
 @pytest.mark.parametrize("name", PAIRS)
 def test_no_difference(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

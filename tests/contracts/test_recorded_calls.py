@@ -108,8 +108,6 @@ def test_stage_below_which_a_random_number_of_calls_is_made_is_not_random(
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: pong(warp=Nearest), [("value", "Nearest", "observation")]),
-        (lambda: pong(skip=LastFrame), [("value", "LastFrame", "observation")]),
         (
             lambda: pong(skip=LastFrame, warp=Nearest),
             [("value", "LastFrame", "observation"), ("value", "Nearest", "observation")],
@@ -117,7 +115,7 @@ def test_stage_below_which_a_random_number_of_calls_is_made_is_not_random(
         (lambda: pong(fire=False), [("missing stage", "FireResetEnv", None)]),
         (lambda: pong(outer=Shifted), [("missing stage", "Shifted", "action")]),
     ],
-    ids=["nearest", "no maximum", "both", "no fire", "another action"],
+    ids=["no maximum and nearest", "no fire", "another action"],
 )
 def test_faults_of_an_atari_stack_are_named_where_they_are(
     contract: tdx.Contract,
@@ -154,17 +152,14 @@ def test_env_in_use_and_a_new_one_are_the_same(contract: tdx.Contract) -> None:
     for _ in range(40):
         used.step(2)
     assert tdx.check_contract(used, contract).same
-    assert tdx.check_contract(pong(), tdx.freeze(used)).same
 
 
 def test_contract_on_disk_has_the_calls(contract: tdx.Contract, tmp_path: Path) -> None:
     tdx.save_contract(contract, tmp_path / "c")
     loaded = tdx.load_contract(tmp_path / "c")
-    report = tdx.check_contract(pong(), loaded)
-    assert (report.verdict, report.coverage.values) == ("same", report.coverage.all_values)
-    assert differing(tdx.check_contract(pong(warp=Nearest), loaded)) == [
-        ("value", "Nearest", "observation")
-    ]
+    report = tdx.check_contract(pong(warp=Nearest), loaded)
+    assert differing(report) == [("value", "Nearest", "observation")]
+    assert report.coverage.values == report.coverage.all_values
 
 
 # Wrappers that read the env inside
@@ -415,11 +410,10 @@ def test_stage_that_fails_because_another_is_missing_is_no_cause() -> None:
 
 
 def test_argument_without_effect_on_the_values_names_no_key() -> None:
-    def make(life: bool) -> gym.Env[Any, Any]:
-        env = gym.make("ALE/Pong-v5", frameskip=1)
-        return wrappers.AtariPreprocessing(env, terminal_on_life_loss=life)
+    def make(epsilon: float) -> gym.Env[Any, Any]:
+        return wrappers.NormalizeObservation(made.pendulum(), epsilon)
 
-    first = tdx.check_contract(make(True), tdx.freeze(make(False))).first
+    first = tdx.check_contract(make(2e-8), tdx.freeze(make(1e-8))).first
     assert first is not None
     assert (first.kind, first.key) == ("argument", None)
 

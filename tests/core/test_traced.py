@@ -333,6 +333,28 @@ def test_time_of_a_stage_includes_the_steps_that_it_makes() -> None:
     assert step.after(1)["observation"].value.item() == 9
 
 
+def test_a_copy_of_a_stage_in_a_traced_step_runs_its_own_hooks() -> None:
+    class Counts(Transform):
+        count = 0
+
+        def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+            self.count += 1
+            return next_tensordict
+
+    class Copies(Transform):
+        def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+            env: Any = self.container
+            copied = env.transform[0].clone()
+            copied._step(next_tensordict, next_tensordict)
+            return next_tensordict
+
+    env = pendulum(Counts(), Copies())
+    tracer = Tracer(env)
+    tracer.run(3)
+    assert [stage.place for stage in tracer.step().stages][-2:] == ["0 Counts", "1 Copies"]
+    assert env.transform[0].count == 4
+
+
 def test_trace_without_values_has_times() -> None:
     trace = Tracer(pendulum(RewardScaling(0.0, 0.5)), values=False).step()
     assert [stage.name for stage in trace.stages] == ["random", "GymEnv", "RewardScaling"]

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from textual import events
+from textual.app import App
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -24,6 +25,13 @@ from tdx.tui.screens.main import MainScreen
 from tdx.tui.tab_body import TabBody
 from tests.tui.idle import until, wait_for_idle
 from tests.tui.inline_backend import InlineBackend
+
+
+def screen_text(app: App[Any], selector: str = "") -> str:
+    """Return the lines of the screen, or of one of its widgets."""
+    region = app.screen.query_one(selector).region if selector else app.screen.region
+    strips = app.screen._compositor.render_strips()[region.y : region.bottom]
+    return "\n".join(strip.text[region.x : region.right].rstrip() for strip in strips)
 
 
 class Driver:
@@ -131,12 +139,7 @@ class Driver:
             selector: Widget.
             lines: Keep lines and spaces.
         """
-        region = self.find(selector).region if selector != "MainScreen" else None
-        strips = self.app.screen._compositor.render_strips()
-        shown = [strip.text for strip in strips]
-        if region is not None:
-            shown = [line[region.x : region.right] for line in shown[region.y : region.bottom]]
-        text = "\n".join(line.rstrip() for line in shown)
+        text = screen_text(self.app, "" if selector == "MainScreen" else selector)
         return text if lines else " ".join(text.split())
 
     def picture(self) -> str:

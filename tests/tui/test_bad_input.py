@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.processes import all_ended, becomes_true, family
-from tests.programs import require_program
 from tests.tui.bad_envs import NAME
 from tests.tui.tmux import Terminal, terminal
 
@@ -215,33 +214,6 @@ def test_terminals_of_any_size_with_an_env_of_many_keys(
         kin = family(app.pid)
         app.close()
         assert all_ended(kin)
-
-
-def test_killed_test_run_leaves_no_process(tmp_path: Path) -> None:
-    require_program("tmux")
-    code = (
-        "import time\n"
-        "from pathlib import Path\n"
-        "from tests.processes import family\n"
-        "from tests.tui.tmux import terminal\n"
-        "with terminal('tui', folder=Path()) as app:\n"
-        "    app.sees('Welcome')\n"
-        "    print(*family(app.pid), flush=True)\n"
-        "    time.sleep(100)\n"
-    )
-    run = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TDX_STATE_DIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-    )
-    assert run.stdout is not None
-    with run.stdout:
-        kin = [int(pid) for pid in run.stdout.readline().split()]
-    run.kill()
-    run.wait()
-    assert kin
-    assert all_ended(kin)
 
 
 def test_without_a_terminal_the_headless_command_is_named(tmp_path: Path) -> None:

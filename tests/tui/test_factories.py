@@ -102,13 +102,19 @@ async def test_settings_for_native_chains_are_hidden() -> None:
 
 @pytest.mark.parametrize(("env", "has_modes"), [(MAKE, False), (TORCHRL, True)])
 async def test_the_profile_tab_offers_what_applies(env: str, has_modes: bool) -> None:
-    async with driven(env=env, allow_code=True, size=(100, 30)) as app:
+    async with driven(env=env, allow_code=True, size=(160, 30)) as app:
         await app.press("4")
         shown = app.text("ProfileTab")
         assert ("planned" in shown, "operators" in shown, "marginal" in shown) == (has_modes,) * 3
         assert ("observed: each wrapper in random steps" in shown) is not has_modes
         assert "advice" not in shown
         assert "press Ctrl+L to import it again" in shown
+        keys = app.text("KeyBar")
+        assert "r measure" in keys
+        assert ("m mode" in keys, "o operators" in keys) == (has_modes,) * 2
+        assert "v advice" not in keys
+        assert "| measure |" in app.app._keys_help()
+        assert "| advice |" not in app.app._keys_help()
         await app.press("v")
         assert app.notices == [
             f"no changes to try: the stages are Python code of {env}: edit them there"
@@ -117,26 +123,6 @@ async def test_the_profile_tab_offers_what_applies(env: str, has_modes: bool) ->
         await app.press("m", "o")
         reason = "modes and extra passes need a chain of tdx; this is a gymnasium env"
         assert (app.notices == [reason, reason]) is not has_modes
-
-
-@pytest.mark.parametrize(
-    ("env", "absent", "present"),
-    [
-        (MAKE, ("m mode", "o operators", "v advice"), ("r measure", "s sort", "[ earlier")),
-        (SB3, ("m mode", "o operators", "v advice"), ("r measure", "s sort", "[ earlier")),
-        (TORCHRL, ("v advice",), ("r measure", "m mode", "o operators")),
-    ],
-)
-async def test_the_key_bar_of_the_profile_lists_what_applies(
-    env: str, absent: tuple[str, ...], present: tuple[str, ...]
-) -> None:
-    async with driven(env=env, allow_code=True, size=(160, 30)) as app:
-        await app.press("4")
-        keys = app.text("KeyBar")
-        assert [each for each in absent if each in keys] == []
-        assert [each for each in present if each not in keys] == []
-        assert "| measure |" in app.app._keys_help()
-        assert "| advice |" not in app.app._keys_help()
 
 
 async def test_the_key_bar_of_the_chain_lists_no_edits_of_wrappers() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from typing import Any
 
 import pytest
@@ -16,13 +14,7 @@ from tests.tui.idle import resize
 from tests.tui.playing import playing
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter")
-SIZES = [(80, 24), (60, 24), (120, 40)]
-KEYS = (
-    *("tab", "shift+tab", "escape", "z", "a", "slash", "down", "enter", "d", "u", "space"),
-    *("1", "2", "3", "4", "5", "greater_than_sign"),
-)
-"""Keys that move the focus, hide panes, or remove what has the focus."""
-MOST_KEYS = 5
+SIZES = [(80, 24), (120, 40)]
 MOST_TURNS = 20
 """Layouts of the screen in which a form scrolls to its field."""
 
@@ -35,22 +27,6 @@ async def hidden_focus(app: Driver) -> Widget | None:
             return None
         await app.delivered()
     return focused
-
-
-@pytest.mark.timeout(900)
-async def test_focused_widget_is_on_the_screen() -> None:
-    """Each pair of a size, a tab and an expanded pane occurs once."""
-    async with playing(*CHAIN, whole=True, size=SIZES[0]) as app:
-        choose = random.Random(80)
-        for number, (size, tab) in enumerate(itertools.product(SIZES, "12345")):
-            if tab == "1":
-                await resize(app.pilot, *size)
-            layout = ["escape", "escape", tab, *(["tab", "z"] if number % 2 else [])]
-            keys = layout + choose.choices(KEYS, k=MOST_KEYS)
-            for at, key in enumerate(keys):
-                await app.send(key)
-                await app.delivered()
-                assert await hidden_focus(app) is None, (size, keys[: at + 1])
 
 
 async def test_escape_in_an_expanded_tab_shows_the_chain_and_keeps_the_focus() -> None:

@@ -28,7 +28,6 @@ class ListingBackend(InlineBackend):
     [
         ("ALE/Pong-v5", ("pong", "tti", "gs", "res 84", "cf 4 -3"), _PONG, 30),
         ("CartPole-v1", ("", "rs", "sc"), ("RewardSum", "StepCounter"), 12),
-        ("HalfCheetah-v5", ("hal", "vn"), ("VecNorm",), 12),
     ],
 )
 async def test_few_keys_compose_a_chain(
@@ -36,8 +35,6 @@ async def test_few_keys_compose_a_chain(
 ) -> None:
     if env.startswith("ALE/"):
         pytest.importorskip("ale_py")
-    if env.startswith("Half"):
-        pytest.importorskip("mujoco")
     keys = ["e", *words[0], "enter", "a"]
     for each in words[1:]:
         keys += [*each, "enter"]

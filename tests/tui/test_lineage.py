@@ -70,19 +70,6 @@ async def go_to(app: Driver, key: str) -> str:
             ),
         ),
         (
-            "make",
-            "action",
-            (
-                "action@0 by policy → 2 RescaleAction",
-                "action@1 by 2 RescaleAction from action@0 → env",
-            ),
-        ),
-        (
-            "make_vec_normalize",
-            "reward",
-            ("reward@0 by env → 4 VecNormalize", "reward@1 by 4 VecNormalize from reward@0"),
-        ),
-        (
             "make_vec_normalize",
             "terminated",
             ("terminated@0 by env → 3 DummyVecEnv removed by 3 DummyVecEnv",),

@@ -6,8 +6,8 @@ from textual._compositor import ChopsUpdate, Compositor
 from textual.geometry import Region
 from textual.widgets import ContentSwitcher
 
-from tdx.tui.compositor import PartialCompositor
 from tdx.tui.live.live_tab import LiveTab
+from tdx.tui.textual_internals import PartialCompositor
 from tests.tui.playing import playing
 
 PARTS = (

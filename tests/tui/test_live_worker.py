@@ -96,6 +96,6 @@ async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
 
         os.kill(backend.pids()["live"], signal.SIGKILL)
         await until(lambda: not tab.connection.is_open)
-        assert "ended" in note_of(tab)
+        assert "killed by SIGKILL" in note_of(tab)
         await pilot.press("r")
         await until(lambda: tab.connection.state is not None and tab.connection.state.last == 0)

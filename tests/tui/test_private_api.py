@@ -12,9 +12,10 @@ import sys
 
 import pytest
 from textual._compositor import ChopsUpdate, Compositor
+from textual.app import App
 from textual.screen import Screen
 
-from tdx.tui.compositor import PartialCompositor, use_partial_compositor
+from tdx.tui.textual_internals import PartialCompositor, use_partial_compositor
 
 _ADAPT = "has changed in this version: adapt {}"
 
@@ -24,7 +25,7 @@ def parameters(function: object) -> list[str]:
 
 
 def test_compositor_of_textual_is_as_expected() -> None:
-    message = "textual._compositor " + _ADAPT.format("tdx/tui/compositor.py")
+    message = "textual._compositor " + _ADAPT.format("tdx/tui/textual_internals.py")
     names = (
         *("cuts", "visible_widgets", "_regions_to_spans"),
         *("render_partial_update", "reflow"),
@@ -37,6 +38,13 @@ def test_compositor_of_textual_is_as_expected() -> None:
     screen: Screen[None] = Screen()
     use_partial_compositor(screen)
     assert type(screen._compositor) is PartialCompositor, message
+
+
+def test_app_of_textual_is_as_expected() -> None:
+    message = "textual.app " + _ADAPT.format("tdx/tui/textual_internals.py")
+    assert parameters(App._handle_exception) == ["self", "error"], message
+    assert parameters(App._fatal_error) == ["self"], message
+    assert App()._exit is False, message
 
 
 def test_server_of_textual_serve_is_as_expected() -> None:

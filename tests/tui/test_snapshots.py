@@ -1,4 +1,4 @@
-"""Snapshots of the main screens in three sizes, and of one screen in each palette."""
+"""Snapshots: each screen once, in further sizes where it differs in kind, and each palette."""
 
 from __future__ import annotations
 
@@ -12,39 +12,35 @@ from tdx.pipeline.editing import Draft
 from tests.inspection.live.stages import Ragged
 from tests.tui.driving import driven
 from tests.tui.playing import playing
-from tests.tui.snapshots import check_snapshots
+from tests.tui.snapshots import NARROW, SIZE, WIDE, check_snapshots
 
 pytestmark = pytest.mark.usefixtures("fixed_catalog")
 
 ROOT = Path(__file__).parents[2]
-SCREENS: dict[str, tuple[str, ...]] = {
-    "stage": ("down", "down", "down"),
-    "specs": ("end", "up", "2"),
-}
+STAGE = ("down", "down", "down")
 
 
 def sample_draft() -> Draft:
     return Draft.of(PipelineFile.load(ROOT / "sample_pipelines" / "pendulum.yaml").pipeline)
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-async def test_screen_matches_snapshots(screen: str, tmp_path: Path) -> None:
+async def test_panes_and_palettes_match_snapshots(tmp_path: Path) -> None:
     async with driven(draft=sample_draft()) as app:
-        await app.press(*SCREENS[screen])
-        await check_snapshots(app, screen, tmp_path)
+        await app.press(*STAGE)
+        await check_snapshots(app, "stage", tmp_path, sizes=(NARROW, SIZE, WIDE))
+        await check_snapshots(app, "stage", tmp_path, themes=("tdx-light", "ansi-dark"))
 
 
-async def test_palettes_match_snapshots(tmp_path: Path) -> None:
+async def test_specs_match_a_snapshot(tmp_path: Path) -> None:
     async with driven(draft=sample_draft()) as app:
-        await app.press(*SCREENS["stage"])
-        themes = ("tdx-light", "ansi-dark")
-        await check_snapshots(app, "stage", tmp_path, sizes=[(120, 40)], themes=themes)
+        await app.press("end", "up", "2")
+        await check_snapshots(app, "specs", tmp_path)
 
 
 async def test_live_tab_matches_snapshots(tmp_path: Path) -> None:
     async with playing("RewardSum", "StepCounter(max_steps=30)", whole=True) as app:
         await app.press("n", "text:70", "enter")
-        await check_snapshots(app, "live", tmp_path)
+        await check_snapshots(app, "live", tmp_path, sizes=(NARROW, SIZE))
 
 
 async def test_batch_with_images_matches_snapshots(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ async def test_click_is_handled_after_earlier_keys() -> None:
 async def test_clicked_key_is_handled_before_later_keys() -> None:
     async with driven() as app:
         bar = app.find("KeyBar")
+        app.text("KeyBar")  # draws it, which places its keys
         x = next(start for start, _, key in bar._spots if key == "a")
         at = bar.region.x + x, bar.region.y
         for kind in (events.MouseDown, events.MouseUp):

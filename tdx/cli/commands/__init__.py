@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -207,8 +207,8 @@ class _Group(_WithDefaults, FastGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the first example of the first commands."""
         texts = [getdoc(function) or "" for function in self.functions.values()]
-        found = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
-        lines = [f"  {examples[0]}" for examples in found if examples][:_GROUP_EXAMPLES]
+        by_command = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
+        lines = [f"  {examples[0]}" for examples in by_command if examples][:_GROUP_EXAMPLES]
         text = ROOT_COMMANDS[str(self.name)][1]
         self.help = "\n".join([text, "", "Examples:", *lines])
         super().format_help(ctx, formatter)
@@ -361,8 +361,10 @@ def _build_command(name: str, function: Function, command_class: type[_Command] 
 def _help_text(function: Function) -> str:
     """Return the docstring with its paragraphs on one line each, and the examples at the end."""
     paragraphs = (getdoc(function) or "").split("\n\n")
-    prose = [" ".join(each.split()) for each in paragraphs if not EXAMPLE.match(each)]
-    lines = "\n".join(f"  {each}" for each in paragraphs if EXAMPLE.match(each))
+    prose = [
+        " ".join(paragraph.split()) for paragraph in paragraphs if not EXAMPLE.match(paragraph)
+    ]
+    lines = "\n".join(f"  {paragraph}" for paragraph in paragraphs if EXAMPLE.match(paragraph))
     return "\n\n".join([*prose, f"Examples:\n{lines}"])
 
 
@@ -388,7 +390,9 @@ def _root(
 def expand_options(command: Function) -> Function:
     """Replace each parameter that is annotated with a dataclass of options by its fields."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if _is_options(kind)}
+    groups = {
+        name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
+    }
 
     @functools.wraps(command)
     def with_options(**values: Any) -> int | None:
@@ -409,22 +413,14 @@ def expand_options(command: Function) -> Function:
     return with_options
 
 
-def _is_options(kind: object) -> bool:
-    return isinstance(kind, type) and is_dataclass(kind)
-
-
 def _parameters(kind: type) -> list[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
         Parameter(
             field.name,
             Parameter.KEYWORD_ONLY,
-            default=_default(field),
+            default=Parameter.empty if field.default is MISSING else field.default,
             annotation=hints[field.name],
         )
         for field in fields(kind)
     ]
-
-
-def _default(field: Field[Any]) -> Any:
-    return Parameter.empty if field.default is MISSING else field.default

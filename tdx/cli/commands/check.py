@@ -421,7 +421,7 @@ class Fixes:
     def output(self, *, fix: bool) -> FixOutput:
         """Return what to print; with ``fix`` the file has been written."""
         data: FixEntries = {
-            "fixes": [{"code": code, "title": each.title} for code, each in self.result.fixes],
+            "fixes": [{"code": code, "title": fix.title} for code, fix in self.result.fixes],
             "command": None if self.file is not None else self._command(),
             "diff": None if self.file is None else self._diff(),
         }

@@ -72,9 +72,9 @@ def freeze(
     with open_stack(config, pipeline) as stack:
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
-    for each in contract.stages:
-        if each.random == "excluded":
-            print(f"note: {each.place} is random and is excluded", file=sys.stderr)
+    for stage in contract.stages:
+        if stage.random == "excluded":
+            print(f"note: {stage.place} is random and is excluded", file=sys.stderr)
     stages = count_text(len(contract.stages) - 1, "stage")
     print(f"wrote {out} ({stages})", file=sys.stderr)
 

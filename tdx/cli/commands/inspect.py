@@ -399,7 +399,7 @@ def diff(
         return ExitCode.OK if report.same else ExitCode.FINDINGS
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
-    if html is not None or any(is_code(each) or is_contract(each) for each in (a, b)):
+    if html is not None or any(is_code(target) or is_contract(target) for target in (a, b)):
         if steps is not None:
             raise ArgumentError(
                 "--steps does not apply to stacks and contracts",

@@ -348,7 +348,7 @@ def _measure(
     files.write(result, extras)
     if not files.use_stdout:
         write_view(profile_view(result, layout, extras), output)
-    raise_error(INTERRUPTED if any(each.interrupted for each in advised) else error)
+    raise_error(INTERRUPTED if any(advice.interrupted for advice in advised) else error)
     return ExitCode.FINDINGS if extras.failed else ExitCode.OK
 
 

@@ -108,22 +108,24 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     from tdx.inspection.envs import get_env_leaves
     from tdx.pipeline.references import has_references
 
-    found = import_from(source, options)
-    leaves = found.leaves
+    imported = import_from(source, options)
+    leaves = imported.leaves
     if leaves is None:
         with third_party_code():
-            leaves = get_env_leaves(found.pipeline.env)
+            leaves = get_env_leaves(imported.pipeline.env)
     text = commented_pipeline(
-        found.pipeline, leaves, conversion_comments(found), file_notes(found, source)
+        imported.pipeline, leaves, conversion_comments(imported), file_notes(imported, source)
     )
     write_file(file, text, force=force)
-    for line in summary_lines(found):
+    for line in summary_lines(imported):
         print(line, file=sys.stderr)
     if file != STDOUT:
-        needs_code = found.missing_env is not None or has_references(found.pipeline.env.kwargs)
+        needs_code = imported.missing_env is not None or has_references(
+            imported.pipeline.env.kwargs
+        )
         code = " --allow-code" if needs_code else ""
         print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
-    return ExitCode.OK if found.is_equal and not found.gap else ExitCode.FINDINGS
+    return ExitCode.OK if imported.is_equal and not imported.gap else ExitCode.FINDINGS
 
 
 def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:
@@ -201,7 +203,9 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
 def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
     from tdx.foundation.settings import SETTINGS
 
-    return [(each.name, each.help) for each in SETTINGS if each.name.startswith(incomplete)]
+    return [
+        (setting.name, setting.help) for setting in SETTINGS if setting.name.startswith(incomplete)
+    ]
 
 
 def _complete_value(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -212,7 +216,7 @@ def _complete_value(ctx: typer.Context, incomplete: str) -> list[str]:
     name = ctx.params.get("name")
     if name == "device":
         return complete_device(incomplete)
-    choices = next((each.choices for each in SETTINGS if each.name == name), ())
+    choices = next((setting.choices for setting in SETTINGS if setting.name == name), ())
     return [choice for choice in choices if choice.startswith(incomplete)]
 
 

@@ -158,7 +158,7 @@ def as_arguments(options: PipelineOptions) -> list[str]:
             arguments.append(name)
         elif value is not None and value is not False:
             values = value if isinstance(value, list) else [value]
-            arguments += [f"{name}={each}" for each in values]
+            arguments += [f"{name}={value}" for value in values]
     return arguments
 
 

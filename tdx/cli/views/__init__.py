@@ -341,6 +341,41 @@ def fact(title: str, text: str, style: Style = "") -> Paragraph:
     return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
 
 
+def fact_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and texts."""
+    rows = [[Cell(name, "dim"), Cell(text)] for name, text in facts]
+    return Table([Column(fixed=True), Column()], rows)
+
+
+def without_repeats(labels: Iterable[str]) -> Iterator[str]:
+    """Yield labels; an empty text instead of one that equals the label before it.
+
+    Example:
+        >>> list(without_repeats(["state", "state", "action"]))
+        ['state', '', 'action']
+    """
+    previous = None
+    for label in labels:
+        yield "" if label == previous else label
+        previous = label
+
+
+def sparkline(heights: Sequence[float], largest: float | None = None) -> str:
+    """Return heights as block characters; 0 is a space.
+
+    Args:
+        heights: Heights from 0.
+        largest: Height of a full block. ``None``: the largest of the heights.
+
+    Example:
+        >>> sparkline([0, 1, 4, 8])
+        ' ▁▄█'
+    """
+    largest = largest or max(heights, default=0)
+    levels = (math.ceil(height / largest * 8) if height else 0 for height in heights)
+    return "".join(" ▁▂▃▄▅▆▇█"[level] for level in levels)
+
+
 def stage_list(calls: Sequence[str]) -> list[Paragraph]:
     """Return the stages of a chain, numbered, one per line."""
     return [

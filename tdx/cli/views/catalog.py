@@ -19,7 +19,9 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    fact_table,
     first_that_fits,
+    without_repeats,
 )
 from tdx.cli.views.specs import spec_table
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
@@ -73,17 +75,20 @@ def env_view(details: EnvDetails) -> View:
 
     def blocks() -> list[Block]:
         aside = f"{details.package}  {details.entry_point}"
-        facts = [[Cell(name, "dim"), Cell(text)] for name, text in _env_facts(details)]
         shown: list[Block] = [
             Heading(details.id, aside, level=1),
-            Table([Column(fixed=True), Column()], facts),
+            fact_table(_env_facts(details)),
             Heading("specs"),
             spec_table(details.specs),
         ]
         if details.arguments:
             rows = [
-                [Cell(each.name, "name"), Cell(each.default or "required"), Cell(each.type or "")]
-                for each in details.arguments
+                [
+                    Cell(argument.name, "name"),
+                    Cell(argument.default or "required"),
+                    Cell(argument.type or ""),
+                ]
+                for argument in details.arguments
             ]
             columns = [Column("name", fixed=True), Column("default"), Column("type")]
             shown += [Heading("arguments", "for --env-kwargs"), Table(columns, rows)]
@@ -148,28 +153,21 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
 
 
 def _transforms(infos: Sequence[TransformInfo], width: int) -> list[Block]:
+    categories = list(without_repeats(info.category for info in infos))
     rows = [
         [Cell(category, "dim"), Cell(info.name, "name"), Cell(strip_markup(info.summary))]
-        for category, info in zip(_category_titles(infos), infos, strict=True)
+        for category, info in zip(categories, infos, strict=True)
     ]
     columns = [Column("category", fixed=True), Column("name", fixed=True), Column("summary")]
     wide = Table(columns, rows)
     if wide.width <= width or width >= 90:
         return [wide]
     rows = []
-    for category, info in zip(_category_titles(infos), infos, strict=True):
+    for category, info in zip(categories, infos, strict=True):
         if category:
             rows.append([Cell(category, "dim"), Cell("")])
         rows.append([Cell(f"  {info.name}", "name"), Cell(strip_markup(info.summary))])
     return [Table([Column(fixed=True), Column()], rows)]
-
-
-def _category_titles(infos: Sequence[TransformInfo]) -> Iterator[str]:
-    """Yield the category of each transform; empty if it is the same as that of the previous one."""
-    previous = ""
-    for info in infos:
-        yield "" if info.category == previous else info.category
-        previous = info.category
 
 
 def _missing_packages() -> Iterator[Paragraph]:

@@ -21,10 +21,11 @@ from tdx.cli.views import (
     count_text,
     first_that_fits,
     stage_list,
+    without_repeats,
 )
 from tdx.cli.views.graph import graph_blocks
 from tdx.cli.views.specs import spec_columns
-from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.keys import format_key
 from tdx.inspection.chain import KeyFlow, StageFlow
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
@@ -108,14 +109,10 @@ def _reads(stage: StageFlow, lane: KeyFlow, lane_name: str) -> str:
     """Return the keys that a stage reads; marks those of the previous step."""
     carried = [key for key in stage.carried if lane_name == "forward"]
     keys = [key for key in lane.reads if key not in carried]
-    return _list_keys(keys) + "".join(
+    return ", ".join(map(format_key, keys)) + "".join(
         f"{', ' if keys or index else ''}{format_key(key)} (previous step)"
         for index, key in enumerate(carried)
     )
-
-
-def _list_keys(keys: Sequence[NestedKey]) -> str:
-    return ", ".join(map(format_key, keys))
 
 
 def _effects(lane: KeyFlow, texts: tuple[SpecText, SpecText]) -> Iterator[list[Cell]]:
@@ -217,7 +214,8 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
     """
 
     def blocks() -> list[Block]:
-        head = Heading(lineage.env, _version_count(lineage), level=1)
+        keys, count = count_text(len(lineage.keys()), "key"), len(lineage.versions)
+        head = Heading(lineage.env, f"{keys}  {count_text(count, 'version')}", level=1)
         versions = first_that_fits(
             lambda: [_version_table(lineage.versions, whole=True)],
             lambda: [_version_table(lineage.versions, whole=False)],
@@ -228,27 +226,20 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
     return View("keys", lineage, blocks, lambda: _version_records(lineage.versions), calls)
 
 
-def _version_count(lineage: Lineage) -> str:
-    keys, versions = len(lineage.keys()), len(lineage.versions)
-    return f"{count_text(keys, 'key')}  {count_text(versions, 'version')}"
-
-
 def _version_table(versions: Sequence[KeyVersion], *, whole: bool) -> Table:
     text = SpecText([version.spec for version in versions if version.spec], whole=whole)
-    rows, previous = [], ""
-    for version in versions:
-        lane = "" if version.lane == previous else version.lane
-        previous = version.lane
-        rows.append(
-            [
-                Cell(lane, "dim"),
-                Cell(version.name, "name"),
-                Cell(_writer(version)),
-                Cell(version.source or "", "dim"),
-                Cell(_readers(version), "" if version.readers else "dim"),
-                Cell(text(version.spec) if version.spec else ""),
-            ]
-        )
+    lanes = without_repeats(version.lane for version in versions)
+    rows = [
+        [
+            Cell(lane, "dim"),
+            Cell(version.name, "name"),
+            Cell(str(version.writer)),
+            Cell(version.source or "", "dim"),
+            Cell(_readers(version), "" if version.readers else "dim"),
+            Cell(text(version.spec) if version.spec else ""),
+        ]
+        for lane, version in zip(lanes, versions, strict=True)
+    ]
     return Table([Column(title, fixed=True) for title in _VERSION_TITLES], rows)
 
 
@@ -259,12 +250,8 @@ def _narrow_versions(versions: Sequence[KeyVersion]) -> Iterator[Block]:
         spec = f"  {text(version.spec)}" if version.spec else ""
         yield Paragraph([Cell(version.name, "name"), Cell(spec)])
         source = f", from {version.source}" if version.source else ""
-        yield Paragraph([Cell("written by ", "dim"), Cell(_writer(version) + source)], indent=2)
+        yield Paragraph([Cell("written by ", "dim"), Cell(f"{version.writer}{source}")], indent=2)
         yield Paragraph([Cell("read by ", "dim"), Cell(_readers(version))], indent=2)
-
-
-def _writer(version: KeyVersion) -> str:
-    return str(version.writer)
 
 
 def _readers(version: KeyVersion) -> str:

@@ -85,15 +85,15 @@ def check_view(
     lines = [] if text is None else text.splitlines()
 
     def blocks() -> list[Block]:
-        found: list[Block] = list(_outcomes(report)) if verbose else []
+        shown: list[Block] = list(_outcomes(report)) if verbose else []
         explained: set[str] = set()
         for finding in report.findings:
-            found += _finding(finding, report, lines)
+            shown += _finding(finding, report, lines)
             if verbose and finding.why and finding.code not in explained:
-                found.append(_note("why", finding.why.replace("`", "")))
+                shown.append(_note("why", finding.why.replace("`", "")))
             explained.add(finding.code)
         notes = [_note("note", text) for text in (*report.hidden, *report.notes)]
-        return [*found, *_summary(report), *notes]
+        return [*shown, *_summary(report), *notes]
 
     def data() -> dict[str, Any]:
         return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
@@ -113,20 +113,18 @@ def _outcomes(report: CheckReport) -> Iterator[Block]:
 
 def _result(check: Check, report: CheckReport) -> str:
     """Return the number of findings of a check, or what it proves if there are none."""
-    found = [each for each in report.findings if each.check == check]
-    if found:
-        return _count_severities(found)
-    return _PASSED[check] if check in report.checks else _skip_reason(report)
+    findings = [finding for finding in report.findings if finding.check == check]
+    if findings:
+        return _count_severities(findings)
+    if check in report.checks:
+        return _PASSED[check]
+    failed = next((name for name, status in report.statuses.items() if status == "error"), None)
+    return "" if failed is None else f"skipped because of the errors in {failed}"
 
 
 def _count_severities(findings: Sequence[Finding]) -> str:
-    counts = [(sum(each.severity == name for each in findings), name) for name in _SEVERITIES]
+    counts = [(sum(finding.severity == name for finding in findings), name) for name in _SEVERITIES]
     return ", ".join(count_text(count, name) for count, name in counts if count)
-
-
-def _skip_reason(report: CheckReport) -> str:
-    failed = next((name for name, status in report.statuses.items() if status == "error"), None)
-    return "" if failed is None else f"skipped because of the errors in {failed}"
 
 
 def _finding(finding: Finding, report: CheckReport, lines: Sequence[str]) -> Iterator[Block]:
@@ -175,8 +173,8 @@ def _note(name: str, text: str) -> Paragraph:
 
 def _summary(report: CheckReport) -> Iterator[Block]:
     """Yield the numbers of findings and of fixable findings."""
-    found = report.findings
-    if not found:
+    findings = report.findings
+    if not findings:
         passed = ", ".join(check for check in _CHECKS if check in report.checks)
         skipped = [check for check in _CHECKS if check not in report.checks]
         rest = f"; {', '.join(skipped)} skipped" if skipped else ""
@@ -188,11 +186,12 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         yield Paragraph([Cell(text + _suppressed(report), style)])
         return
     fixable = ", ".join(
-        f"{count} fixable with {options}" for options, count in sorted(_count_fixes(found).items())
+        f"{count} fixable with {options}"
+        for options, count in sorted(_count_fixes(findings).items())
     )
-    count = count_text(len(found), "issue")
+    count = count_text(len(findings), "issue")
     subject = f"{report.env}, {count_text(report.stages, 'stage')}"
-    text = f"Found {count} in {subject}: {_count_severities(found)}"
+    text = f"Found {count} in {subject}: {_count_severities(findings)}"
     text += f" ({fixable})" if fixable else ""
     yield Paragraph([Cell(text + _suppressed(report))])
 
@@ -219,7 +218,9 @@ def explain_view(explained: Explanation) -> View:
     """
 
     def blocks() -> list[Block]:
-        head = Heading(f"{explained.code}  {explained.title}", _aside(explained), level=1)
+        kind = explained.name if explained.kind == "error" else explained.severity
+        aside = f"{kind}, exit code {explained.exit_code}"
+        head = Heading(f"{explained.code}  {explained.title}", aside, level=1)
         prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
         return [head, *prose, *_examples(explained)]
 
@@ -248,17 +249,17 @@ def codes_view(explained: Sequence[Explanation]) -> View:
     Args:
         explained: Explanations to show.
     """
-    codes = [CodeRow(each) for each in explained]
+    codes = [CodeRow(explanation) for explanation in explained]
 
     def blocks() -> list[Block]:
         rows = [
             [
-                Cell(each.code, "name"),
-                Cell(each.severity, SEVERITY_STYLES[each.severity]),
-                Cell(each.name, "dim"),
-                Cell(_plain(each.title)),
+                Cell(explanation.code, "name"),
+                Cell(explanation.severity, SEVERITY_STYLES[explanation.severity]),
+                Cell(explanation.name, "dim"),
+                Cell(_plain(explanation.title)),
             ]
-            for each in explained
+            for explanation in explained
         ]
         columns = [
             Column("code", fixed=True),
@@ -269,11 +270,6 @@ def codes_view(explained: Sequence[Explanation]) -> View:
         return [Table(columns, rows)]
 
     return View("codes", lambda: {"codes": to_plain(codes)}, blocks, lambda: codes)
-
-
-def _aside(explained: Explanation) -> str:
-    kind = explained.name if explained.kind == "error" else explained.severity
-    return f"{kind}, exit code {explained.exit_code}"
 
 
 def _examples(explained: Explanation) -> Iterator[Block]:

@@ -73,8 +73,8 @@ def diff_view(report: DiffReport) -> View:
 def _settings(changes: Sequence[SettingChange]) -> Iterator[Block]:
     if changes:
         rows = [
-            [Cell("~", "changed"), Cell(each.name), Cell(f"{each.a} → {each.b}", "changed")]
-            for each in changes
+            [Cell("~", "changed"), Cell(change.name), Cell(f"{change.a} → {change.b}", "changed")]
+            for change in changes
         ]
         yield Heading("env")
         yield Table([Column(), Column(), Column()], rows)
@@ -102,7 +102,7 @@ def _place(stage: StageChange) -> str:
 
 def _call(stage: StageChange) -> str:
     call = stage.b or stage.a or ""
-    changes = [f"{each.name}: {each.a} → {each.b}" for each in stage.arguments]
+    changes = [f"{change.name}: {change.a} → {change.b}" for change in stage.arguments]
     return f"{call}  {', '.join(changes)}" if changes else call
 
 
@@ -120,7 +120,7 @@ def _values(report: DiffReport) -> Iterator[Block]:
     differing = [value for value in report.values if value.status != "same"]
     if differing:
         titles = ("key", "", "largest difference", "first step", "")
-        yield Table([Column(title) for title in titles], [_value_row(each) for each in differing])
+        yield Table([Column(title) for title in titles], [_value_row(value) for value in differing])
     equal = len(report.values) - len(differing)
     plural = "" if equal == 1 else "s"
     yield Paragraph([Cell(f"{equal} key{plural} with equal values", "dim")])
@@ -189,30 +189,30 @@ def contract_view(report: ContractReport) -> View:
     def blocks() -> list[Block]:
         steps = count_text(report.steps, "reference step")
         aside = f"{count_text(report.stages, 'stage')}, {steps}"
-        found: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
+        shown: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
         if report.verdict == "same":
             parts = ", ".join(report.compare)
             text = f": the target preprocesses as the contract does ({parts}); {report.coverage}"
-            found.append(Paragraph([Cell("same", "good"), Cell(text)]))
+            shown.append(Paragraph([Cell("same", "good"), Cell(text)]))
         elif report.verdict == "not comparable":
             text = f": {report.coverage}, which is too little for an answer"
-            found.append(Paragraph([Cell("not comparable", "bad"), Cell(text)]))
+            shown.append(Paragraph([Cell("not comparable", "bad"), Cell(text)]))
         else:
-            found.append(Paragraph([Cell("different", "bad"), Cell(f": {report.coverage}")]))
-        for index, each in enumerate(report.differences):
-            found.append(Heading("first difference" if index == 0 else "further difference"))
-            found += _difference(each)
+            shown.append(Paragraph([Cell("different", "bad"), Cell(f": {report.coverage}")]))
+        for index, difference in enumerate(report.differences):
+            shown.append(Heading("first difference" if index == 0 else "further difference"))
+            shown += _difference(difference)
         if report.follows:
-            found += _folded(report)
-        found += _training_only(report)
-        found += [Paragraph([Cell("excluded: ", "dim"), Cell(each)]) for each in report.excluded]
-        found += [Paragraph([Cell("note: ", "dim"), Cell(each)]) for each in report.notes]
-        return found
+            shown += _folded(report)
+        shown += _training_only(report)
+        shown += [Paragraph([Cell("excluded: ", "dim"), Cell(stage)]) for stage in report.excluded]
+        shown += [Paragraph([Cell("note: ", "dim"), Cell(note)]) for note in report.notes]
+        return shown
 
     def records() -> Iterator[dict[str, Any]]:
         causes = (*report.differences, *report.training_only)
         for is_root, part in ((True, causes), (False, report.follows)):
-            yield from ({"root": is_root, **each.to_dict()} for each in part)
+            yield from ({"root": is_root, **difference.to_dict()} for difference in part)
 
     return View("contract", report, blocks, records, names=_COLUMNS)
 
@@ -231,14 +231,22 @@ def side_by_side_blocks(report: ContractReport) -> list[Block]:
             Cell(row.status, _STATUS_STYLES.get(row.status, "dim")),
             Cell(_stage_text(row.a)),
             Cell(_stage_text(row.b)),
-            Cell("\n".join(f"{each.kind} {each.key or ''}".rstrip() for each in row.differences)),
+            Cell(
+                "\n".join(
+                    f"{difference.kind} {difference.key or ''}".rstrip()
+                    for difference in row.differences
+                )
+            ),
         ]
         for row in report.rows
     ]
     titles = ("", report.reference, report.target, "difference")
     blocks = list(contract_view(report).blocks())
     if report.follows:
-        follows = [Paragraph([Cell(f"{each.kind}: {each.sentence}")]) for each in report.follows]
+        follows = [
+            Paragraph([Cell(f"{difference.kind}: {difference.sentence}")])
+            for difference in report.follows
+        ]
         blocks.append(Fold(f"{count_text(len(follows), 'difference')} that follow", follows))
     return [*blocks, Heading("stages"), Table([Column(title) for title in titles], rows)]
 
@@ -257,16 +265,16 @@ def _stage_text(stage: StageRecord | None) -> str:
     return "\n".join([title, *([", ".join(arguments)] if arguments else []), *specs])
 
 
-def _difference(each: Difference) -> Iterator[Block]:
-    code = Cell(f"{each.code} ", "bad")
-    is_extra = each.kind == "missing stage" and each.stage is not None
-    kind = "extra stage" if is_extra else each.kind
-    yield Paragraph([code, Cell(f"{kind}: ", "dim"), Cell(each.sentence, "name")])
-    if each.size is not None and "differs by up to" not in each.message:
-        text = f"{each.key} differs by up to {each.size:.4g}"
+def _difference(difference: Difference) -> Iterator[Block]:
+    code = Cell(f"{difference.code} ", "bad")
+    is_extra = difference.kind == "missing stage" and difference.stage is not None
+    kind = "extra stage" if is_extra else difference.kind
+    yield Paragraph([code, Cell(f"{kind}: ", "dim"), Cell(difference.sentence, "name")])
+    if difference.size is not None and "differs by up to" not in difference.message:
+        text = f"{difference.key} differs by up to {difference.size:.4g}"
         yield Paragraph([Cell("size: ", "dim"), Cell(text)], indent=7)
-    if each.hint:
-        yield Paragraph([Cell("hint: ", "dim"), Cell(each.hint)], indent=7)
+    if difference.hint:
+        yield Paragraph([Cell("hint: ", "dim"), Cell(difference.hint)], indent=7)
 
 
 def _training_only(report: ContractReport) -> Iterator[Block]:
@@ -284,7 +292,7 @@ def _training_only(report: ContractReport) -> Iterator[Block]:
 
 def _folded(report: ContractReport) -> list[Block]:
     """Return what follows from the differences on one line, with the first of them."""
-    stages = list(dict.fromkeys(each.place for each in report.follows))
+    stages = list(dict.fromkeys(difference.place for difference in report.follows))
     shown = ", ".join(stages[:_SHOWN])
     more = f" and {len(stages) - _SHOWN} more" if len(stages) > _SHOWN else ""
     text = f"{count_text(len(report.follows), 'difference')} at {shown}{more}"

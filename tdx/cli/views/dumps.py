@@ -19,11 +19,13 @@ from tdx.cli.views import (
     View,
     count_text,
     duration_text,
+    fact_table,
+    sparkline,
     stage_list,
 )
 from tdx.foundation.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
+from tdx.rollouts.dump.reading import EntryStatistics, Listed, Overview, summarize
 from tdx.rollouts.formats.interface import Exported
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
@@ -32,7 +34,6 @@ from tdx.specs.leaf import shape_text
 if TYPE_CHECKING:
     from tdx.rollouts.formats.conversion import Imported
 
-_BARS = "▁▂▃▄▅▆▇█"
 _MAX_EPISODES = 20
 """Episodes to show on a terminal; a pipe gets all of them."""
 
@@ -64,7 +65,10 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
     def blocks() -> list[Block]:
         shown: list[Block] = [dump_head(data), dump_facts(data)]
         if result.failures:
-            rows = [[Cell(f"{each.shard}"), Cell(each.message, "bad")] for each in result.failures]
+            rows = [
+                [Cell(f"{failure.shard}"), Cell(failure.message, "bad")]
+                for failure in result.failures
+            ]
             count = count_text(len(rows), "shard")
             shown += [
                 Heading("failures", f"{count}; the same command records them again"),
@@ -118,10 +122,7 @@ def dump_facts(data: Mapping[str, Any]) -> Table:
         rows["not stored"] = ", ".join(data["not_stored"])
     if data["source"]:
         rows["replay of"] = data["source"]
-    return Table(
-        [Column(fixed=True), Column()],
-        [[Cell(name, "dim"), Cell(text)] for name, text in rows.items()],
-    )
+    return fact_table(rows.items())
 
 
 def _shards_row(shards: dict[str, int] | None) -> dict[str, str]:
@@ -156,8 +157,12 @@ def estimate_view(estimate: Estimate) -> View:
         sizes = f"{estimate.step_bytes:,} bytes per step{total}"
         facts = "  ".join([str(estimate.goal), sizes, *_speed(estimate), "nothing is written"])
         rows = [
-            [Cell(each["file"], "name"), Cell(f"{each['step_bytes']:,}"), Cell(_total_text(each))]
-            for each in records
+            [
+                Cell(record["file"], "name"),
+                Cell(f"{record['step_bytes']:,}"),
+                Cell("" if record["bytes"] is None else size_text(record["bytes"])),
+            ]
+            for record in records
         ]
         columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
         return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
@@ -171,10 +176,6 @@ def _speed(estimate: Estimate) -> Iterator[str]:
         rate = f"{speed:,.0f} steps/s" if speed >= 10 else f"{speed:.1f} steps/s"
         seconds = estimate.seconds
         yield rate if seconds is None else f"about {duration_text(seconds)} at {rate}"
-
-
-def _total_text(record: dict[str, Any]) -> str:
-    return "" if record["bytes"] is None else size_text(record["bytes"])
 
 
 def dump_view(overview: Overview, name: str | None = None) -> View:
@@ -205,18 +206,8 @@ def _histograms(overview: Overview) -> Table:
     for name, histogram in (("return", overview.returns), ("length", overview.lengths)):
         if histogram is not None:
             ends = (_number(histogram.low), _number(histogram.high))
-            rows.append([Cell(name, "name"), *map(Cell, ends), Cell(bars(histogram))])
+            rows.append([Cell(name, "name"), *map(Cell, ends), Cell(sparkline(histogram.counts))])
     return Table([Column(), Column("min"), Column("max"), Column("histogram", fixed=True)], rows)
-
-
-def bars(histogram: Histogram | None) -> str:
-    """Return a histogram as a row of bars; an empty bin is a space."""
-    if histogram is None:
-        return ""
-    most, heights = max(histogram.counts), len(_BARS)
-    return "".join(
-        _BARS[-(-count * heights // most) - 1] if count else " " for count in histogram.counts
-    )
 
 
 def _entries(entries: Sequence[EntryStatistics]) -> Table:
@@ -235,17 +226,17 @@ def _columns(titles: Sequence[str], optional: Sequence[str]) -> list[Column]:
     ]
 
 
-def _entry(each: EntryStatistics) -> dict[str, Cell]:
-    histogram = each.histogram
+def _entry(entry: EntryStatistics) -> dict[str, Cell]:
+    histogram = entry.histogram
     return {
-        "key": Cell(format_key(each.key), "name"),
-        "shape": Cell(shape_text(each.shape)),
-        "dtype": Cell(each.dtype),
+        "key": Cell(format_key(entry.key), "name"),
+        "shape": Cell(shape_text(entry.shape)),
+        "dtype": Cell(entry.dtype),
         "min": Cell("" if histogram is None else _number(histogram.low)),
-        "mean": Cell("" if each.mean is None else _number(each.mean)),
+        "mean": Cell("" if entry.mean is None else _number(entry.mean)),
         "max": Cell("" if histogram is None else _number(histogram.high)),
-        "nan": Cell(str(each.nans) if each.nans else "", "bad"),
-        "histogram": Cell(bars(histogram)),
+        "nan": Cell(str(entry.nans) if entry.nans else "", "bad"),
+        "histogram": Cell("" if histogram is None else sparkline(histogram.counts)),
     }
 
 
@@ -255,10 +246,16 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
     batched = bool(overview.manifest.batch_size)
     titles = [*(["env"] if batched else []), "first step", "length", "return", "end"]
     rows = []
-    for each in shown:
-        end = "terminated" if each.terminated else "truncated" if each.finished else "still running"
-        cells = [f"{each.start:,}", f"{each.length:,}", _number(each.total_reward), end]
-        rows.append([Cell(text) for text in ([str(each.row)] if batched else []) + cells])
+    for episode in shown:
+        end = (
+            "terminated"
+            if episode.terminated
+            else "truncated"
+            if episode.finished
+            else "still running"
+        )
+        cells = [f"{episode.start:,}", f"{episode.length:,}", _number(episode.total_reward), end]
+        rows.append([Cell(text) for text in ([str(episode.row)] if batched else []) + cells])
     yield Heading("each episode")
     yield Table([Column(title) for title in titles], rows)
     if len(shown) < len(episodes):
@@ -275,35 +272,31 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
     """
 
     def data() -> dict[str, Any]:
-        return {"folder": root, "dumps": [each.to_dict() for each in dumps]}
+        return {"folder": root, "dumps": [dump.to_dict() for dump in dumps]}
 
     def records() -> Iterator[dict[str, Any]]:
-        for each in data()["dumps"]:
-            yield {**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
+        for dump in data()["dumps"]:
+            yield {**flat_summary(dump), "problem": dump["problem"]} if "goal" in dump else dump
 
     def blocks() -> list[Block]:
         if not dumps:
             return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
-        problems = [each.problem for each in dumps if each.problem]
+        problems = [dump.problem for dump in dumps if dump.problem]
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
-        return [_dumps(dumps), *lines]
+        titles = ("dump", "env", "steps", "episodes", "return", "size", "")
+        columns = _columns(titles, ("size", "return", "episodes"))
+        return [Table(columns, [_list_entry(dump) for dump in dumps]), *lines]
 
     return View("dumps", data, blocks, records)
 
 
-def _dumps(dumps: Sequence[Listed]) -> Table:
-    titles = ("dump", "env", "steps", "episodes", "return", "size", "")
-    columns = _columns(titles, ("size", "return", "episodes"))
-    return Table(columns, [_list_entry(each) for each in dumps])
-
-
-def _list_entry(each: Listed) -> list[Cell]:
-    if each.summary is None:
-        return [Cell(each.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
-    data = each.summary
+def _list_entry(dump: Listed) -> list[Cell]:
+    if dump.summary is None:
+        return [Cell(dump.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
+    data = dump.summary
     mean = data["mean_return"]
     return [
-        Cell(each.path, "name"),
+        Cell(dump.path, "name"),
         Cell(data["env"]),
         Cell(f"{data['steps']:,}"),
         Cell(f"{data['episodes_ended']:,}"),
@@ -342,7 +335,7 @@ def export_view(result: Exported) -> View:
         ]
 
     def records() -> Iterator[dict[str, Any]]:
-        return ({"path": result.path, **each.to_dict()} for each in result.entries)
+        return ({"path": result.path, **entry.to_dict()} for entry in result.entries)
 
     return View("export", result, blocks, records)
 
@@ -353,10 +346,7 @@ def _export_facts(result: Exported) -> Table:
     if result.size is not None:
         before = "" if result.written else " before compression"
         rows["size"] = f"{size_text(result.size)}{before}"
-    return Table(
-        [Column(fixed=True), Column()],
-        [[Cell(name, "dim"), Cell(text)] for name, text in rows.items()],
-    )
+    return fact_table(rows.items())
 
 
 def _export_entries(result: Exported) -> Table:

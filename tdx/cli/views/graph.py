@@ -16,7 +16,7 @@ from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.text import escape_control_characters
 from tdx.inspection.chain import StageFlow
 from tdx.inspection.chain_report import ChainReport
-from tdx.specs.leaf import LeafSpec, SpecText, shape_text
+from tdx.specs.leaf import SpecText, shape_text
 
 MAX_WIDTH = 100
 """Columns of a diagram in a wide terminal or a pipe."""
@@ -51,12 +51,12 @@ class Edge:
 
     Args:
         written: Outputs that the node above writes, renames or drops; for the env all of them.
-        kept: Outputs that pass through that node.
+        kept: Number of outputs that pass through that node.
         up: Actions below that node, if it changes them or is the env.
     """
 
     written: tuple[KeyLine, ...]
-    kept: tuple[KeyLine, ...]
+    kept: int
     up: tuple[KeyLine, ...]
 
     @property
@@ -65,7 +65,7 @@ class Edge:
         if not self.kept:
             return self.written
         noun = "other key" if self.written else "key"
-        text = f"{count_text(len(self.kept), noun)} unchanged"
+        text = f"{count_text(self.kept, noun)} unchanged"
         return (*self.written, KeyLine(" ", text, "", "dim"))
 
 
@@ -85,13 +85,11 @@ def chain_edges(report: ChainReport) -> list[Edge]:
     Args:
         report: Data flow of the chain.
     """
-    first = Edge(_listed(list(report.outputs.values())), (), _actions(report, None))
+    outputs = list(report.outputs.values())
+    text = SpecText(outputs, whole=False)
+    lines = tuple(KeyLine(" ", _name(leaf.key), text(leaf)) for leaf in outputs)
+    first = Edge(lines, 0, _actions(report, None))
     return [first, *(_edge_after(report, stage) for stage in report.stages)]
-
-
-def _listed(leaves: Sequence[LeafSpec]) -> tuple[KeyLine, ...]:
-    text = SpecText(leaves, whole=False)
-    return tuple(KeyLine(" ", _name(leaf.key), text(leaf)) for leaf in leaves)
 
 
 def _edge_after(report: ChainReport, stage: StageFlow) -> Edge:
@@ -108,7 +106,7 @@ def _edge_after(report: ChainReport, stage: StageFlow) -> Edge:
         spec = text(stage.outputs[new]) if new in stage.outputs else ""
         lines.append(KeyLine("→", f"{_name(new)} (from {_name(old)})", spec, "changed"))
     lines += [KeyLine("-", _name(key), "", "gone") for key in stage.forward.drops]
-    kept = _listed([leaf for key, leaf in stage.outputs.items() if key not in written])
+    kept = sum(key not in written for key in stage.outputs)
     return Edge(tuple(lines), kept, _actions(report, stage))
 
 
@@ -211,13 +209,11 @@ def chain_diagram(report: ChainReport, calls: Sequence[str]) -> str:
 
 
 def _mermaid_text(lines: Sequence[KeyLine]) -> str:
-    text = "<br>".join(mermaid_label(_plain(line)) for line in lines)
-    return f'|"{text}"|' if text else ""
-
-
-def _plain(line: KeyLine) -> str:
-    spec = f"  {' '.join(line.spec.split())}" if line.spec else ""
-    return f"{line.mark} {line.key}{spec}".strip()
+    texts = []
+    for line in lines:
+        spec = f"  {' '.join(line.spec.split())}" if line.spec else ""
+        texts.append(mermaid_label(f"{line.mark} {line.key}{spec}".strip()))
+    return f'|"{"<br>".join(texts)}"|' if texts else ""
 
 
 _LINE_HEIGHT, _BOX_HEIGHT, _MARGIN, _PADDING = 17.0, 30.0, 12.0, 24.0
@@ -273,10 +269,10 @@ def chain_svg(report: ChainReport, calls: Sequence[str], *, as_file: bool = True
 
 
 def _aligned(line: KeyLine, lines: Sequence[KeyLine]) -> str:
-    key = max((len(each.key) for each in lines if each.spec), default=0)
+    key = max((len(other.key) for other in lines if other.spec), default=0)
     spec = f"  {line.spec}" if line.spec else ""
     text = f"{line.mark} {line.key.ljust(key) if spec else line.key}{spec}"
-    return text.strip() if all(each.mark == " " for each in lines) else text
+    return text.strip() if all(other.mark == " " for other in lines) else text
 
 
 def _labels(x: float, top: float, lines: Sequence[KeyLine]) -> list[str]:

@@ -56,7 +56,7 @@ from tdx.profiling.result import (
     Profile,
     Row,
 )
-from tdx.profiling.saved import profile_to_json, row_to_json
+from tdx.profiling.saved import RowReport, profile_to_json
 from tdx.profiling.suggestions import Suggestions
 from tdx.profiling.traces import build_mean_step
 
@@ -262,12 +262,13 @@ def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
     for mode in profile.modes:
         for row in ordered(mode, layout):
             memory, use = mode.memory.get(row.key), mode.on_device.get(row.key)
-            data = row_to_json(mode, row)
+            data = RowReport(mode, row).to_dict()
             part = data.pop("part")
+            del data["samples"]
             record = {"mode": mode.mode, "work": part["work"], "stage": part["index"], **data}
             record["name"] = part["name"]
-            for prefix, found in (("memory", memory), ("device", use)):
-                values = {} if found is None else asdict(found)
+            for prefix, used in (("memory", memory), ("device", use)):
+                values = {} if used is None else asdict(used)
                 record |= {f"{prefix}_{name}": value for name, value in values.items()}
             yield record
 
@@ -336,10 +337,10 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
         bars = [
             [
                 Cell(f"  {micros(low)} … {micros(high)}" + (" and above" if last else ""), "dim"),
-                Cell(f"{each:,}"),
-                Cell("█" * -(-each * _BAR // most), "added"),
+                Cell(f"{count:,}"),
+                Cell("█" * -(-count * _BAR // most), "added"),
             ]
-            for each, low, high, last in zip(
+            for count, low, high, last in zip(
                 counts, edges[:-1], edges[1:], [False] * (_BINS - 1) + [True], strict=True
             )
         ]
@@ -433,7 +434,7 @@ def _memory(uses: Mapping[Key, MemoryUse]) -> Table:
 def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> Iterator[Block]:
     all_uses = [(key, use) for key, uses in operators.items() for use in uses]
     if width != UNLIMITED:
-        all_uses.sort(key=lambda each: each[1].time_us, reverse=True)
+        all_uses.sort(key=lambda item: item[1].time_us, reverse=True)
     left = 0 if width == UNLIMITED else max(0, len(all_uses) - _MAX_OPERATORS)
     rows = [
         [*_name_cells(key), Cell(micros(use.time_us)), Cell(_number(use.calls)), Cell(use.name)]

@@ -72,7 +72,7 @@ def comparison_blocks(comparison: ProfileComparison) -> Iterator[Block]:
 
 def _change_table(changes: Sequence[FigureChange], failures: Sequence[LimitViolation]) -> Table:
     failed: set[tuple[str, str, str]] = {
-        (each.change.mode, each.change.label, each.change.lane) for each in failures
+        (failure.change.mode, failure.change.label, failure.change.lane) for failure in failures
     }
     has_modes = len({change.mode for change in changes}) > 1
     rows = [_change_row(change, failed, has_modes) for change in changes]
@@ -141,8 +141,8 @@ def calibration_view(calibration: Calibration) -> View:
         runs = f"{calibration.runs} runs of {count_text(calibration.repeats, 'repeat')}"
         titles = ("part", "lane", "figure", "µs", "share", "smallest change")
         rows = [row(change) for change in calibration.changes]
-        total = [each for each in calibration.changes if each.label == TOTAL_LABEL]
-        steps = ", ".join(f"{each.growth:.1%}" for each in total)
+        total = [change for change in calibration.changes if change.label == TOTAL_LABEL]
+        steps = ", ".join(f"{change.growth:.1%}" for change in total)
         limit = Cell(f"--fail-if {calibration.limit}", "name")
         return [
             Heading(calibration.subject, runs, level=1),

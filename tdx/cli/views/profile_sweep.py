@@ -16,8 +16,9 @@ from tdx.cli.views import (
     Picture,
     View,
     duration_text,
+    sparkline,
 )
-from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
+from tdx.cli.views.profile_table import micros, number_table, whole_number
 from tdx.foundation.serialization import to_plain
 from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.result import ModeProfile
@@ -100,8 +101,8 @@ def _figures(mode: ModeProfile) -> list[Cell]:
 def group_growths(growth: Sequence[CostGrowth]) -> list[list[CostGrowth]]:
     """Group growths with the same axis, other settings and mode."""
     groups: dict[tuple[str, ...], list[CostGrowth]] = {}
-    for each in growth:
-        groups.setdefault((each.axis, other_settings(each), each.mode), []).append(each)
+    for part in growth:
+        groups.setdefault((part.axis, other_settings(part), part.mode), []).append(part)
     return list(groups.values())
 
 
@@ -122,18 +123,18 @@ def growth_blocks(group: Sequence[CostGrowth]) -> Iterator[Block]:
     Args:
         group: Growths along the same axis.
     """
-    first = next((each for each in group if (each.label, each.lane) == TOTAL_KEY), group[0])
+    first = next((part for part in group if (part.label, part.lane) == TOTAL_KEY), group[0])
     settings = f", {other_settings(first)}" if first.others else ""
     aside = f"µs per step, {first.mode}{settings}; cost grows as {first.axis} ** slope"
     yield Heading(f"along {first.axis}", aside)
     values = [f"{value:g}" for value in first.values]
     lines = []
-    for each in sorted(group, key=lambda each: each is first):
-        step_us = dict(zip(each.values, each.step_us, strict=True))
+    for part in sorted(group, key=lambda part: part is first):
+        step_us = dict(zip(part.values, part.step_us, strict=True))
         costs = [step_us.get(value) for value in first.values]
-        name = "whole step" if each is first else each.label
-        lane = "" if each is first else each.lane
-        slope = "" if each.slope is None else f"{each.slope:.2f}"
+        name = "whole step" if part is first else part.label
+        lane = "" if part is first else part.lane
+        slope = "" if part.slope is None else f"{part.slope:.2f}"
         plot = sparkline([cost or 0.0 for cost in costs])
         numbers = [Cell(micros(cost)) for cost in costs]
         cells = [Cell(name, "name"), Cell(lane, "dim"), *numbers, Cell(slope), Cell(plot, "added")]
@@ -186,23 +187,23 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         plan: Measurement to estimate.
         estimates: Estimate of each mode.
     """
-    seconds = sum(each.seconds for each in estimates)
+    seconds = sum(estimate.seconds for estimate in estimates)
 
     def data() -> dict[str, Any]:
-        modes = [each.to_dict() for each in estimates]
+        modes = [estimate.to_dict() for estimate in estimates]
         return {"subject": plan.subject, "seconds": seconds, "modes": modes}
 
     def blocks() -> list[Block]:
         titles = ("mode", "steps", "µs/step", "about", "samples")
         rows = [
             [
-                Cell(each.mode, "name"),
-                Cell(f"{each.steps:,}"),
-                Cell(micros(each.step_us)),
-                Cell(duration_text(each.seconds)),
-                Cell(f"{each.saved_bytes / _MIB:,.1f} MiB"),
+                Cell(estimate.mode, "name"),
+                Cell(f"{estimate.steps:,}"),
+                Cell(micros(estimate.step_us)),
+                Cell(duration_text(estimate.seconds)),
+                Cell(f"{estimate.saved_bytes / _MIB:,.1f} MiB"),
             ]
-            for each in estimates
+            for estimate in estimates
         ]
         about = f"about {duration_text(seconds)}; nothing is measured"
         table = number_table(titles, rows, ("mode",), ("steps", "samples"))

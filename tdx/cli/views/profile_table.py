@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdx.cli.views import Cell, Column, Style, Table
+from tdx.cli.views import Cell, Column, Style, Table, sparkline
 from tdx.profiling.result import ModeProfile, Numbers, Row, Statistics, compute_statistics
 
 _BAR_WIDTH, _BINS = 12, 12
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _TEXT_TITLES = ("part", "lane", "", "histogram")
 PER_CALL = "µs/call"
 
@@ -144,7 +143,7 @@ def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
     yield "share", math.inf, lambda line: Cell("" if line.share is None else f"{line.share:.1%}")
     yield "", 8, lambda line: Cell(_bar(line, largest), "added")
     yield "frames/s", 1.5, lambda line: Cell(whole_number(line.frames_per_second))
-    yield "histogram", 0, lambda line: Cell(_times(line.samples))
+    yield "histogram", 0, lambda line: Cell(_histogram(line.samples))
 
 
 def _statistic(name: str) -> CellOf:
@@ -219,18 +218,10 @@ def _bar(line: Line, largest: float) -> str:
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
-def _times(samples: Numbers | None) -> str:
-    """Return the histogram of the times, from the shortest to p99."""
+def _histogram(samples: Numbers | None) -> str:
     if samples is None or len(samples) < 2:
         return ""
     return sparkline(histogram(samples, _BINS)[0])
-
-
-def sparkline(heights: Sequence[float]) -> str:
-    """Return heights as block characters, relative to the largest; 0 is a space."""
-    largest = max(heights, default=0)
-    levels = (math.ceil(h / largest * len(_BLOCKS)) - 1 if h else None for h in heights)
-    return "".join(" " if level is None else _BLOCKS[level] for level in levels)
 
 
 def histogram(samples: Numbers, bins: int) -> tuple[list[int], list[float]]:

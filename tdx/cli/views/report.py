@@ -170,7 +170,7 @@ def _cost_of_stages(report: PipelineReport, mode: ModeProfile) -> Table:
         report: Data of the report.
         mode: Measured cost.
     """
-    plans = {} if report.plan is None else {each.index: each for each in report.plan.plan.stages}
+    plans = {} if report.plan is None else {stage.index: stage for stage in report.plan.plan.stages}
     is_eager = report.plan is not None and report.plan.plan.executor == "eager"
     stages, others, merged = _group_costs(mode, "stage" if plans else "wrapper")
     rows = [[Cell(report.env, "name"), Cell("in each step"), *_cost(others.pop("env", None), mode)]]
@@ -265,12 +265,15 @@ def _episode_table(episodes: Sequence[EpisodeSummary]) -> Table:
     rows = [
         [
             Cell(f"{place}"),
-            Cell(f"{each.env}"),
-            Cell(f"{each.start:,}"),
-            Cell(f"{each.steps:,}"),
-            Cell(NONE if each.total is None else f"{each.total:.6g}"),
-            Cell(END_TEXTS.get(each.ended, each.ended), "changed" if each.ended == "cut" else ""),
+            Cell(f"{episode.env}"),
+            Cell(f"{episode.start:,}"),
+            Cell(f"{episode.steps:,}"),
+            Cell(NONE if episode.total is None else f"{episode.total:.6g}"),
+            Cell(
+                END_TEXTS.get(episode.ended, episode.ended),
+                "changed" if episode.ended == "cut" else "",
+            ),
         ]
-        for place, each in enumerate(episodes)
+        for place, episode in enumerate(episodes)
     ]
     return Table([Column(title) for title in titles], rows)

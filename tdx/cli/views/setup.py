@@ -18,12 +18,13 @@ from tdx.cli.views import (
     View,
     count_text,
     first_that_fits,
+    without_repeats,
 )
 from tdx.foundation.serialization import Result, to_plain
 from tdx.foundation.settings import Settings, SettingValue
 
 if TYPE_CHECKING:
-    from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
+    from tdx.inspection.doctor import DoctorReport, Status
 
 
 def setting_view(setting: SettingValue) -> View:
@@ -46,7 +47,9 @@ def config_view(settings: Settings) -> View:
     def blocks() -> list[Block]:
         state = "" if settings.exists else "missing; `tdx config init` creates it"
         titles = ("setting", "value", "from", "meaning")
-        table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
+        table = Table(
+            [Column(title) for title in titles], [_row(setting) for setting in settings.values]
+        )
         return [Heading(str(settings.path), state, level=1), table]
 
     return View("config", settings, blocks, lambda: settings.values)
@@ -75,34 +78,35 @@ def doctor_view(report: DoctorReport) -> View:
     """
 
     def blocks() -> list[Block]:
-        head = Heading("tdx doctor", _summary(report), level=1)
-        rows, group = [], ""
-        for each in report.diagnoses:
-            label = "" if each.group == group else each.group
-            group = each.group
-            status = Cell(each.status, _STYLES[each.status])
-            rows.append([Cell(label, "dim"), status, Cell(each.name), Cell(each.value)])
+        counts = (("failure", report.count("fail")), ("warning", report.count("warn")))
+        summary = ", ".join(count_text(count, word) for word, count in counts if count)
+        head = Heading("tdx doctor", summary or "no problems", level=1)
+        groups = without_repeats(diagnosis.group for diagnosis in report.diagnoses)
+        rows = [
+            [
+                Cell(group, "dim"),
+                Cell(diagnosis.status, _STYLES[diagnosis.status]),
+                Cell(diagnosis.name),
+                Cell(diagnosis.value),
+            ]
+            for group, diagnosis in zip(groups, report.diagnoses, strict=True)
+        ]
         columns = [Column(fixed=True), Column(fixed=True), Column(fixed=True), Column()]
         table = Table(columns, rows)
-        hints: list[Block] = [_hint(each) for each in report.diagnoses if each.hint]
+        hints: list[Block] = [
+            Paragraph([Cell(f"{diagnosis.name}: ", "name"), Cell(diagnosis.hint)])
+            for diagnosis in report.diagnoses
+            if diagnosis.hint
+        ]
         wide = [
-            [*row, Cell(each.hint or "", "dim")]
-            for row, each in zip(rows, report.diagnoses, strict=True)
+            [*row, Cell(diagnosis.hint or "", "dim")]
+            for row, diagnosis in zip(rows, report.diagnoses, strict=True)
         ]
         with_hints = Table([*columns, Column()], wide)
         narrow = [table, Heading("hints"), *hints] if hints else [table]
         return [head, first_that_fits(lambda: [with_hints], lambda: narrow)]
 
     return View("doctor", report, blocks, lambda: report.diagnoses)
-
-
-def _summary(report: DoctorReport) -> str:
-    counts = (("failure", report.count("fail")), ("warning", report.count("warn")))
-    return ", ".join(count_text(count, word) for word, count in counts if count) or "no problems"
-
-
-def _hint(diagnosis: Diagnosis) -> Paragraph:
-    return Paragraph([Cell(f"{diagnosis.name}: ", "name"), Cell(diagnosis.hint or "")])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tdx.cli.views import (
     change_text,
     first_that_fits,
     stage_list,
+    without_repeats,
 )
 from tdx.foundation.keys import format_key
 from tdx.inspection.spec_report import Change, KeyChange, SpecReport
@@ -155,11 +156,7 @@ def _stacked_rows(change: KeyChange, text: SpecText, names: Sequence[str]) -> It
 
 
 def _parts(items: Sequence[KeyChange] | Sequence[LeafSpec]) -> Iterator[str]:
-    """Yield the part of each item; empty if it is the same as that of the previous item."""
-    previous = ""
-    for item in items:
-        yield "" if item.part == previous else item.part
-        previous = item.part
+    return without_repeats(item.part for item in items)
 
 
 def spec_view(
@@ -193,7 +190,12 @@ def spec_view(
             return [*_head(selected, calls), *_one_key(selected)]
         if stages:
             return [*_head(selected, calls), *_each_stage(selected, calls)]
-        return [*_head(selected, calls), _whole_chain(selected)]
+        return [
+            *_head(selected, calls),
+            comparison_table(selected.changes, [stage.name for stage in selected.stages])
+            if selected.stages
+            else spec_table([change.after for change in selected.changes if change.after]),
+        ]
 
     return View(
         "spec",
@@ -209,12 +211,6 @@ def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
     batch = change_text(shape_text(before.batch_size), shape_text(after.batch_size))
     facts = f"batch {batch}  device {change_text(before.device, after.device)}"
     return [Heading(report.env, facts, level=1), *stage_list(calls)]
-
-
-def _whole_chain(report: SpecReport) -> Block:
-    if not report.stages:
-        return spec_table([change.after for change in report.changes if change.after])
-    return comparison_table(report.changes, [stage.name for stage in report.stages])
 
 
 def _each_stage(report: SpecReport, calls: Sequence[str]) -> list[Block]:

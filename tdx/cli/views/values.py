@@ -130,11 +130,8 @@ def _narrow(phase: PhaseValues) -> Iterator[Block]:
 
 
 def _place(stage: StageValues) -> str:
-    return f"{stage.place} (inverse)" if _is_inverse(stage) else stage.place
-
-
-def _is_inverse(stage: StageValues) -> bool:
-    return stage.kind == "stage" and stage.direction == "inverse"
+    is_inverse = stage.kind == "stage" and stage.direction == "inverse"
+    return f"{stage.place} (inverse)" if is_inverse else stage.place
 
 
 def _mark(stage: StageValues, value: ValueStats) -> tuple[Style, str]:
@@ -226,7 +223,7 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
         if not report.entries:
             return [*result, Paragraph([Cell("no stage keeps a state")])]
         titles = (*_STATE_TITLES, *(("changed",) if report.steps else ()))
-        rows = [_state_row(each, marked=bool(report.steps)) for each in report.entries]
+        rows = [_state_row(entry, marked=bool(report.steps)) for entry in report.entries]
         return [*result, Table([Column(title) for title in titles], rows)]
 
     return View("state", report, blocks, lambda: report.entries, calls)
@@ -244,4 +241,4 @@ def _extremes(value: Tensor) -> list[str]:
     if not value.numel():
         return ["", "", ""]
     wide = value.double()
-    return [f"{float(each):.4g}" for each in (wide.min(), wide.mean(), wide.max())]
+    return [f"{float(number):.4g}" for number in (wide.min(), wide.mean(), wide.max())]

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tdx.cli.views import Block, Cell, Column, Heading, Paragraph, Table, View, count_text
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Table,
+    View,
+    count_text,
+    fact_table,
+)
 from tdx.cli.views.dumps import next_step, size_text
 from tdx.rollouts.dump.verification import Repair, Verification
 
@@ -27,13 +37,13 @@ def verify_view(result: Verification) -> View:
             verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}{more}")])
             return [Heading(result.path, level=1), verdict]
         rows = [
-            [Cell(each.kind, "bad"), Cell(each.message), Cell(each.where, "dim")]
-            for each in result.problems
+            [Cell(problem.kind, "bad"), Cell(problem.message), Cell(problem.where, "dim")]
+            for problem in result.problems
         ]
         count = count_text(len(rows), "problem")
         table = Table([Column("problem", fixed=True), Column("what"), Column("recorded in")], rows)
         blocks: list[Block] = [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
-        if any(each.kind in REPAIRED for each in result.problems):
+        if any(problem.kind in REPAIRED for problem in result.problems):
             repair = f"`tdx verify {result.path} --repair` keeps the intact chunks"
             blocks.append(Paragraph([Cell(repair, "dim")]))
         return blocks
@@ -61,8 +71,7 @@ def repair_view(result: Repair) -> View:
         lines = [("kept", kept), ("lost", lost or "nothing")]
         lines += [("set aside", name) for name in result.set_aside]
         lines += [("written again", name) for name in result.rewritten]
-        table = Table([Column(), Column()], [[Cell(a, "dim"), Cell(b)] for a, b in lines])
-        return [*verdict, table]
+        return [*verdict, fact_table(lines)]
 
     data = {"path": result.verification.path, **result.to_dict()}
     return View("repair", lambda: data, blocks)

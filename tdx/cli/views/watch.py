@@ -13,11 +13,11 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    sparkline,
     stage_list,
 )
 from tdx.inspection.watch_records import Drift, WatchReport
 
-_BARS = "▁▂▃▄▅▆▇█"
 _MAX_BARS = 30
 _DETAILS = ("std", "minimum", "maximum")
 """Statistics that only JSON and CSV have."""
@@ -39,12 +39,12 @@ def watch_view(report: WatchReport) -> View:
             Heading(report.path, f"{report.env}  {aside}", level=1),
             *stage_list(report.chain),
         ]
-        moved = [each for each in report.drifts if each.moved is not None]
+        moved = [drift for drift in report.drifts if drift.moved is not None]
         if not moved:
             return [*head, Paragraph([Cell("nothing moved", "good")]), *_courses(report.drifts)]
         rows = [
-            [Cell(each.stage, "name"), Cell(each.name), Cell(str(each.moved), "changed")]
-            for each in moved
+            [Cell(drift.stage, "name"), Cell(drift.name), Cell(str(drift.moved), "changed")]
+            for drift in moved
         ]
         table = Table([Column("stage"), Column("number"), Column("moved")], rows)
         return [*head, Heading("moved"), table, *_courses(report.drifts)]
@@ -55,14 +55,14 @@ def watch_view(report: WatchReport) -> View:
 def _courses(drifts: Sequence[Drift]) -> Iterator[Block]:
     rows = [
         [
-            Cell(each.stage, "name"),
-            Cell(each.name),
-            Cell(f"{each.first:.4g}"),
-            Cell(f"{each.last:.4g}"),
-            Cell(plot(each.values)),
+            Cell(drift.stage, "name"),
+            Cell(drift.name),
+            Cell(f"{drift.first:.4g}"),
+            Cell(f"{drift.last:.4g}"),
+            Cell(plot(drift.values)),
         ]
-        for each in drifts
-        if _is_shown(each)
+        for drift in drifts
+        if _is_shown(drift)
     ]
     titles = ("stage", "number", "first", "last", "course")
     if rows:
@@ -88,8 +88,8 @@ def plot(values: Sequence[float | None]) -> str:
     """
     count = min(len(values), _MAX_BARS)
     thinned = [values[index * len(values) // count] for index in range(count)]
-    known = [each for each in thinned if each is not None]
+    known = [number for number in thinned if number is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    span = high - low
-    scale = (len(_BARS) - 1) / span if span else 0.0
-    return "".join(" " if each is None else _BARS[round((each - low) * scale)] for each in thinned)
+    scale = 7 / (high - low) if high > low else 0.0
+    heights = [0 if number is None else 1 + round((number - low) * scale) for number in thinned]
+    return sparkline(heights, largest=8)

@@ -152,10 +152,10 @@ def run_in_workers(
     if program.plan.why_stepwise or env._meter is not None:
         return stepwise
     run = WorkerRun(env, program, inputs, stepwise)
-    return stepwise if run.find_reason(start) else run
+    return stepwise if run.why_stepwise(start) else run
 
 
-def policy_reason(env: EnvBase, program: Program, policy: KeyedPolicy) -> str:
+def why_stepwise_with(env: EnvBase, program: Program, policy: KeyedPolicy) -> str:
     """Return why the workers of an env cannot run chunks with a policy; empty if they can.
 
     Args:
@@ -166,7 +166,7 @@ def policy_reason(env: EnvBase, program: Program, policy: KeyedPolicy) -> str:
     with torch.random.fork_rng(devices=[]):
         root = env.fake_tensordict().exclude("next", *env.action_keys)
         root.update(env.full_observation_spec.rand())
-    return WorkerRun(env, program, action_source(env, program, policy)).find_reason(root)
+    return WorkerRun(env, program, action_source(env, program, policy)).why_stepwise(root)
 
 
 _SECONDS = 1.0
@@ -195,7 +195,7 @@ class WorkerRun:
         self._is_refused = False
         self._first_copies: Copies | None = None
 
-    def find_reason(self, start: TensorDictBase) -> str:
+    def why_stepwise(self, start: TensorDictBase) -> str:
         """Return why the workers cannot run this rollout; empty if they can.
 
         Args:
@@ -206,7 +206,7 @@ class WorkerRun:
             return self._workers.reason
         try:
             copies = self._first_copies = self._copies()
-            if torch.is_grad_enabled() and any(each.requires_grad for each in copies.tensors):
+            if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in copies.tensors):
                 return "gradients are recorded, which torch.no_grad() switches off"
             if self._policy is not None:
                 self._check_policy(copies, flatten(start))
@@ -284,12 +284,12 @@ class WorkerRun:
         parts: Sequence[ChunkPart] = ()
         if length:
             before = time.perf_counter()
-            found = self._workers.run(copies, self._tasks(start, actions, length))
-            if found is None:
+            made = self._workers.run(copies, self._tasks(start, actions, length))
+            if made is None:
                 keep(0)
                 self._is_refused = True
                 return None, None
-            parts, seconds = found, time.perf_counter() - before
+            parts, seconds = made, time.perf_counter() - before
             self._workers.seconds_per_step = max(seconds / length, 1e-9)
             first = min(parts, key=lambda part: part.length)
             length, error = first.length, first.error or error
@@ -393,7 +393,7 @@ def map_memory(memory: Memory, function: Callable[[Tensor], Tensor]) -> Memory:
     """Return the memory with a function applied to each tensor."""
 
     def apply(value: Any) -> Any:
-        return [function(each) for each in value] if isinstance(value, list) else function(value)
+        return [function(item) for item in value] if isinstance(value, list) else function(value)
 
     return [
         {name: {key: apply(value) for key, value in held.items()} for name, held in named.items()}

@@ -173,7 +173,10 @@ class TraceChecker:
         return next(parts).removeprefix("full_").removesuffix("_spec")
 
     def check(self, trace: StepTrace) -> list[TracedViolation]:
-        """Return the violations in a trace, each attributed to the first stage that shows it."""
+        """Return the violations in a trace, each attributed to the first stage that shows it.
+
+        NaN is none where a spec without bounds allows it.
+        """
         violations: list[TracedViolation] = []
         reported: set[object] = set()
         values: dict[NestedKey, object] = {}
@@ -181,7 +184,7 @@ class TraceChecker:
 
         def add(stage: StageTrace, new: Iterator[SpecViolation]) -> None:
             for violation in new:
-                if violation.identity not in reported:
+                if violation.code != "nan" and violation.identity not in reported:
                     reported.add(violation.identity)
                     if stage.kind == "stage":
                         violation = violation.at_stage(stage.index, stage.name)

@@ -239,13 +239,10 @@ class OutOfSpec(Stop):
 
     def check(self, trace: StepTrace) -> StopReason | None:
         assert self._checker is not None
-        # A spec without bounds allows NaN.
-        traced = next(
-            (one for one in self._checker.check(trace) if one.violation.code != "nan"), None
-        )
-        if traced is None:
+        violations = self._checker.check(trace)
+        if not violations:
             return None
-        by, violation = traced.by, traced.violation
+        by, violation = violations[0].by, violations[0].violation
         location = "" if violation.key is None else f", key {format_key(violation.key)!r}"
         message = f"{by.place}{location}: {violation.message}"
         return self._reason(trace, message, by, violation.key)

@@ -68,10 +68,10 @@ class BatchedEnv(EnvBase):
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
         reads: dict[NestedKey, None] = {}
-        for each in self._metadata:
-            if each.reads is None or not self._alike:
+        for metadata in self._metadata:
+            if metadata.reads is None or not self._homogeneous:
                 return None
-            reads.update(dict.fromkeys(each.reads))
+            reads.update(dict.fromkeys(metadata.reads))
         return tuple(reads)
 
     @abstractmethod
@@ -98,7 +98,7 @@ class BatchedEnv(EnvBase):
 
     def _set_specs(self, device: torch.device | str | int | None) -> None:
         metadata = self._metadata
-        sizes = [each.batch_size for each in metadata]
+        sizes = [row.batch_size for row in metadata]
         odd = next((index for index, size in enumerate(sizes) if size != sizes[0]), None)
         if odd is not None:
             raise ArgumentError(
@@ -106,7 +106,7 @@ class BatchedEnv(EnvBase):
                 f"{tuple(sizes[0])}",
                 hint="use envs of the same batch size",
             )
-        devices = {each.device for each in metadata}
+        devices = {row.device for row in metadata}
         self._env_device = devices.pop() if len(devices) == 1 else None
         self._specs = EnvSpecs(
             device if device is not None else self._env_device,
@@ -114,12 +114,12 @@ class BatchedEnv(EnvBase):
         )
         for side, parts in _PARTS.items():
             for part in parts:
-                each = [getattr(one, side)[part] for one in metadata]
-                setattr(self, part, stack_specs(each))
+                specs = [getattr(row, side)[part] for row in metadata]
+                setattr(self, part, stack_specs(specs))
         self._keys = EnvKeys.of(metadata[0])
-        self._alike = _are_alike(metadata)
-        self._unlike = () if self._alike else tuple(metadata)
-        self._steps_some_rows = self._alike and not metadata[0].batch_size
+        self._homogeneous = _are_homogeneous(metadata)
+        self._members = () if self._homogeneous else tuple(metadata)
+        self._steps_some_rows = self._homogeneous and not metadata[0].batch_size
 
     @property
     def _model(self) -> SpecsOnlyEnv:
@@ -172,13 +172,13 @@ class BatchedEnv(EnvBase):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._check_open()
-        if self._alike:
-            return self._step_alike(tensordict)
+        if self._homogeneous:
+            return self._step_homogeneous(tensordict)
         rows = self._step_rows(list(tensordict.unbind(0)))
         return self._stack_lazily(rows)
 
     @abstractmethod
-    def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _step_homogeneous(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Step envs whose outputs can be stacked."""
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -196,28 +196,28 @@ class BatchedEnv(EnvBase):
         Raises:
             EnvError: A mask has an invalid shape or dtype.
         """
-        if self._alike:
+        if self._homogeneous:
             return super().reset(tensordict, **kwargs)
         return self._reset(tensordict, **kwargs)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         self.start()
-        each = self._split_kwargs(kwargs)
-        if self._alike:
-            return self._reset_alike(tensordict, each)
+        by_row = self._split_kwargs(kwargs)
+        if self._homogeneous:
+            return self._reset_homogeneous(tensordict, by_row)
         if tensordict is None:
             everyone = dict.fromkeys(range(self.num_workers))
-            results = self._reset_rows(everyone, each)
+            results = self._reset_rows(everyone, by_row)
             return self._stack_lazily([results[index] for index in everyone])
-        return self._reset_unlike(tensordict, each)
+        return self._reset_heterogeneous(tensordict, by_row)
 
     @abstractmethod
-    def _reset_alike(
+    def _reset_homogeneous(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
     ) -> TensorDictBase:
         """Reset envs whose outputs can be stacked. Rows that are not reset keep their values."""
 
-    def _reset_unlike(
+    def _reset_heterogeneous(
         self, tensordict: TensorDictBase, kwargs: list[dict[str, Any]]
     ) -> TensorDictBase:
         self._check_batch(tensordict)
@@ -262,27 +262,27 @@ class BatchedEnv(EnvBase):
 
     def _collect_inputs(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
         entries = plain_entries(tensordict)
-        found: dict[NestedKey, Any] = {}
+        inputs: dict[NestedKey, Any] = {}
         for key in self._keys.inputs:
             if entries is not None and type(key) is str:
                 value = entries.get(key)
             else:
                 value = read(tensordict, key)
             if value is not None:
-                found[key] = value
-        return found
+                inputs[key] = value
+        return inputs
 
     def _stack_lazily(self, rows: list[TensorDictBase]) -> TensorDictBase:
         moved = [row if row.device == self.device else row.to(self.device) for row in rows]
         return LazyStackedTensorDict.lazy_stack(moved, 0)
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self._alike:
+        if self._homogeneous:
             return super().step_mdp(tensordict)
         return self._model.step_mdp(tensordict)
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        if self._alike:
+        if self._homogeneous:
             return super().rand_action(tensordict)
         return self._model.rand_action(tensordict)
 
@@ -298,7 +298,7 @@ class BatchedEnv(EnvBase):
         ]
 
     def fake_tensordict(self) -> TensorDictBase:
-        return super().fake_tensordict() if self._alike else self._model.fake_tensordict()
+        return super().fake_tensordict() if self._homogeneous else self._model.fake_tensordict()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -327,7 +327,7 @@ def stack_specs(specs: Sequence[Composite]) -> Composite:
     return stacked
 
 
-def _are_alike(workers: Sequence[EnvMetaData]) -> bool:
+def _are_homogeneous(workers: Sequence[EnvMetaData]) -> bool:
     """Return True if the outputs of the envs can be stacked: same keys, shapes and dtypes."""
     keys, layout = EnvKeys.of(workers[0]), TensorLayout.of(workers[:1])
     return _is_regular(workers[0]) and all(
@@ -343,7 +343,7 @@ def _is_regular(metadata: EnvMetaData) -> bool:
 
 
 def _has_uniform_keys(spec: Composite) -> bool:
-    inner = [spec, *(each for each in spec.values(True) if isinstance(each, Composite))]
+    inner = [spec, *(part for part in spec.values(True) if isinstance(part, Composite))]
     return all(
         set(member.keys(True, True)) == set(stack.keys(True, True))
         for stack in inner

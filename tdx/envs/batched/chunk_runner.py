@@ -65,11 +65,11 @@ class Report:
 
 def entry_views(memory: Tensor, layout: Layout) -> dict[NestedKey, Tensor]:
     """Return the entries in a block of bytes."""
-    found, start = {}, 0
+    views, start = {}, 0
     for key, field in layout:
-        found[key] = memory[start : start + field.nbytes].view(field.dtype).view(field.shape)
+        views[key] = memory[start : start + field.nbytes].view(field.dtype).view(field.shape)
         start += _aligned(field.nbytes)
-    return found
+    return views
 
 
 def _aligned(nbytes: int) -> int:

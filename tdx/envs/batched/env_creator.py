@@ -241,10 +241,10 @@ def _pass_lock(env: EnvBase, lock: StateLock) -> None:
 
 
 def _replace_tensor(env: EnvBase, name: str, shared: Tensor) -> None:
-    found = _find_owner(env, name)
-    if found is None:
+    owner = _find_owner(env, name)
+    if owner is None:
         return
-    module, leaf = found
+    module, leaf = owner
     parameter = module._parameters.get(leaf)
     current = module._buffers.get(leaf) if parameter is None else parameter
     if current is None or _signature(current) != _signature(shared):

@@ -109,8 +109,8 @@ def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
     if isinstance(env, TransformedEnv):
         yield from _parts(env.base_env, name)
     elif type(env) is SerialEnv:
-        for index, each in enumerate(env._envs):
-            yield from _parts(each, f"{name}/{index}")
+        for index, member in enumerate(env._envs):
+            yield from _parts(member, f"{name}/{index}")
     elif type(env) in (GymEnv, GymWrapper):
         yield f"{name}/seed", env._seed
         if isinstance(env._stepper, VectorEnvRows):
@@ -127,8 +127,8 @@ def _gym_parts(env: Any, name: str) -> Iterator[tuple[str, Any]]:
         sync = gymnasium.vector.SyncVectorEnv
         if not isinstance(env, sync) or type(env) not in (sync, SyncRows):
             raise _UnknownStateError
-        for index, each in enumerate(env.envs):
-            yield from _gym_parts(each, f"{name}/{index}")
+        for index, member in enumerate(env.envs):
+            yield from _gym_parts(member, f"{name}/{index}")
     else:
         while isinstance(env, gymnasium.Wrapper):
             yield name, env
@@ -147,7 +147,11 @@ def _attributes(part: Any) -> dict[str, Any]:
         return {name: getattr(part, name) for name in names}
     if isinstance(part, EnvBase):
         kinds = (Tensor, torch.Generator)
-        return {name: each for name, each in vars(part).items() if isinstance(each, kinds)}
+        return {
+            name: attribute
+            for name, attribute in vars(part).items()
+            if isinstance(attribute, kinds)
+        }
     if not hasattr(part, "__dict__"):
         return {"value": part.value}
     return dict(vars(part))
@@ -161,7 +165,7 @@ def _save(part: Any) -> dict[str, Any]:
 def _is_shared(value: Any) -> bool:
     """Return True if every copy of the env has this value, or saves it as another part."""
     if isinstance(value, (list, tuple)) and value:
-        return all(_is_shared(each) for each in value)
+        return all(_is_shared(item) for item in value)
     parts = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.Space, *_CONSTANT_TYPES)
     return isinstance(value, (*parts, *_rendering_types()))
 
@@ -192,9 +196,9 @@ def _encode(value: Any) -> Any:
         return {"$entries": (entries, list(value.batch_size))}
     if type(value) in (list, tuple, deque, set):
         kind = type(value).__name__
-        return {"$" + kind: [_encode(each) for each in value]}
+        return {"$" + kind: [_encode(item) for item in value]}
     if isinstance(value, dict):
-        return {"$dict": [(_encode(key), _encode_value(each)) for key, each in value.items()]}
+        return {"$dict": [(_encode(key), _encode_value(item)) for key, item in value.items()]}
     raise _UnknownStateError
 
 
@@ -240,12 +244,12 @@ def _decode(value: Any, now: Any) -> Any:
         return now
     if kind == "$entries":
         entries, batch = content
-        return TensorDict({key: _decode(each, None) for key, each in entries}, batch)
+        return TensorDict({key: _decode(item, None) for key, item in entries}, batch)
     if kind == "$dict":
         known = now if isinstance(now, dict) else {}
-        pairs = ((_decode(key, None), each) for key, each in content)
-        return {key: _decode(each, known.get(key)) for key, each in pairs}
+        pairs = ((_decode(key, None), item) for key, item in content)
+        return {key: _decode(item, known.get(key)) for key, item in pairs}
     makers = {"$list": list, "$tuple": tuple, "$deque": deque, "$set": set}
     before = list(now) if isinstance(now, (list, tuple)) else []
     rows = [*before, *[None] * (len(content) - len(before))]
-    return makers[kind](_decode(each, row) for each, row in zip(content, rows, strict=False))
+    return makers[kind](_decode(item, row) for item, row in zip(content, rows, strict=False))

@@ -28,7 +28,7 @@ class EnvMetaData:
         batch_size: Batch size of the env, ``[*B]``.
         device: Device of the env. ``None``: its entries are on several.
         name: The env's ``repr``.
-        unlike: Metadata of each env in a batch of envs with different outputs; else empty.
+        members: Metadata of each env in a batch of envs with different outputs; else empty.
         reads: Keys that a step reads, except actions and masks. ``None``: unknown.
         draws: True if it draws from torch's global generator. ``None``: unknown.
     """
@@ -38,7 +38,7 @@ class EnvMetaData:
     batch_size: torch.Size
     device: torch.device | None
     name: str
-    unlike: tuple[EnvMetaData, ...] = ()
+    members: tuple[EnvMetaData, ...] = ()
     reads: tuple[NestedKey, ...] | None = None
     draws: bool | None = None
 
@@ -51,14 +51,14 @@ class EnvMetaData:
     @classmethod
     def of(cls, env: EnvBase) -> EnvMetaData:
         """Collect the metadata of an env."""
-        unlike = env.__dict__.get("_unlike", ())
+        members = env.__dict__.get("_members", ())
         return cls(
             env.input_spec,
             env.output_spec,
             env.batch_size,
             env.device,
             repr(env),
-            unlike,
+            members,
             env._step_reads,
             uses_global_generator(env),
         )
@@ -74,7 +74,7 @@ class SpecsOnlyEnv(EnvBase):
     def __init__(self, metadata: EnvMetaData) -> None:
         super().__init__(device=metadata.device, batch_size=metadata.batch_size)
         self._specs.set_specs(metadata.input_spec, metadata.output_spec)
-        self._rows = [SpecsOnlyEnv(row) for row in metadata.unlike]
+        self._rows = [SpecsOnlyEnv(row) for row in metadata.members]
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self._rows:
@@ -192,10 +192,10 @@ class TensorDictBuilder:
             sources: Input of that row, and its last output.
             like: Row whose keys are used. Its values are used if no source has the key.
         """
-        found = [source for source in (*sources, like) if source is not None]
+        known = [source for source in (*sources, like) if source is not None]
         fields = {}
         for key, value in flat_items(like):
-            values = (read(source, key) for source in found)
+            values = (read(source, key) for source in known)
             fields[key] = next((one for one in values if one is not None), value)
         return self.build(fields)
 

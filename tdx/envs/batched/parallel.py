@@ -151,7 +151,7 @@ class ParallelEnv(BatchedEnv):
             self._attach()
 
     def _attach(self) -> None:
-        if not self._alike:
+        if not self._homogeneous:
             return
         try:
             memory = BatchBuffers(
@@ -217,7 +217,7 @@ class ParallelEnv(BatchedEnv):
         for row, argument in arguments.items():
             process, place = self._place_of[row]
             by_process.setdefault(process, {})[place] = argument
-        return {process: protocol.pack(kind, each) for process, each in by_process.items()}
+        return {process: protocol.pack(kind, content) for process, content in by_process.items()}
 
     def _request_all(self, kind: bytes, argument: Any = None) -> list[Any]:
         rows = range(self.num_workers)
@@ -230,7 +230,7 @@ class ParallelEnv(BatchedEnv):
         ]
         return following
 
-    def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _step_homogeneous(self, tensordict: TensorDictBase) -> TensorDictBase:
         memory = self._memory
         assert memory is not None
         inputs, mask = self._collect_inputs(tensordict), read(tensordict, "_step")
@@ -253,7 +253,7 @@ class ParallelEnv(BatchedEnv):
             "step", reports, self._main_device, memory.inputs_by_worker(present, others)
         )
 
-    def _reset_alike(
+    def _reset_homogeneous(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
     ) -> TensorDictBase:
         memory = self._memory
@@ -288,22 +288,24 @@ class ParallelEnv(BatchedEnv):
     @property
     def _chunk_workers(self) -> ChunkPool:
         if self._chunks is None:
-            self._chunks = ChunkPool(self._pool, self.close, self._stepwise_reason())
+            self._chunks = ChunkPool(self._pool, self.close, self._why_stepwise())
         return self._chunks
 
     @property
     def _row_states(self) -> RowStates:
         return RowStates(self._request_all, self._request)
 
-    def _stepwise_reason(self) -> str:
+    def _why_stepwise(self) -> str:
         """Return why the processes cannot run chunks; empty if they can."""
         if type(self) is not ParallelEnv:
             return f"{type(self).__name__} may override how it steps"
-        if not self._alike or not self._use_memory:
-            return "the envs share no memory" if self._alike else "the envs of the batch differ"
+        if not self._homogeneous or not self._use_memory:
+            return (
+                "the envs share no memory" if self._homogeneous else "the envs of the batch differ"
+            )
         if not self._env_device == self.device == torch.device("cpu"):
             return "the envs are not on the CPU"
-        if any(each.draws is not False for each in self._metadata):
+        if any(row.draws is not False for row in self._metadata):
             return "the env may draw from the global random numbers of its process"
         return ""
 

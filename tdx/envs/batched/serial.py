@@ -114,12 +114,12 @@ class SerialEnv(BatchedEnv):
     @property
     def _raw_rows(self) -> RawRows | None:
         on_host = self._env_device == self._specs.device == torch.device("cpu")
-        if not on_host or not self._alike or self._specs.batch_size != (self.num_workers,):
+        if not on_host or not self._homogeneous or self._specs.batch_size != (self.num_workers,):
             return None
-        each: list[RawRows] = [env._raw_rows for env in self._envs]
-        if type(self) is not SerialEnv or any(rows is None for rows in each):
+        rows_of_envs: list[RawRows] = [env._raw_rows for env in self._envs]
+        if type(self) is not SerialEnv or any(rows is None for rows in rows_of_envs):
             return None
-        return each[0].stack(each, self.batch_size, self._set_last_rows)
+        return rows_of_envs[0].stack(rows_of_envs, self.batch_size, self._set_last_rows)
 
     def _uses_global_generator(self) -> bool | None:
         answers = {uses_global_generator(env) for env in self._envs}
@@ -135,7 +135,7 @@ class SerialEnv(BatchedEnv):
     def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
         return self._envs[index].set_seed(seed, static_seed=static_seed)
 
-    def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def _step_homogeneous(self, tensordict: TensorDictBase) -> TensorDictBase:
         inputs = self._collect_inputs(tensordict)
         mask = read(tensordict, "_step")
         if mask is not None:
@@ -165,7 +165,7 @@ class SerialEnv(BatchedEnv):
                 self._last_rows[index] = stepped[index]
         return self._stack(rows, like)
 
-    def _reset_alike(
+    def _reset_homogeneous(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
     ) -> TensorDictBase:
         masks = reset_masks(tensordict, self._keys.masks)

@@ -103,10 +103,10 @@ class TensorBlock:
 
 def _remove_failed_allocation(error: RuntimeError) -> None:
     """Remove the file that torch leaves in /dev/shm if it cannot be allocated."""
-    found = re.search(r"</(torch_[\d_]+)>", str(error))
-    if found is not None:
+    match = re.search(r"</(torch_[\d_]+)>", str(error))
+    if match is not None:
         with suppress(OSError):
-            os.unlink(f"/dev/shm/{found[1]}")
+            os.unlink(f"/dev/shm/{match[1]}")
 
 
 def _rebuild_block(state: tuple[Any, Any], handle: bytes, copy: Tensor | None) -> TensorBlock:
@@ -131,8 +131,8 @@ class TensorLayout:
     @classmethod
     def of(cls, workers: Sequence[EnvMetaData]) -> TensorLayout:
         """Find the tensors that are the same in every worker; others are sent by value."""
-        each = [cls._of_worker(metadata) for metadata in workers]
-        first, others = each[0], each[1:]
+        layouts = [cls._of_worker(metadata) for metadata in workers]
+        first, others = layouts[0], layouts[1:]
         return cls(
             inputs=_common_fields(first.inputs, [other.inputs for other in others]),
             outputs=_common_fields(first.outputs, [other.outputs for other in others]),

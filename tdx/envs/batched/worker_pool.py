@@ -160,7 +160,7 @@ class WorkerPool:
         # The time for imports in a new process does not count against the env's timeout.
         self._wait(indices, _STARTING, None if limit is None else max(limit, _IMPORT_TIMEOUT))
         replies = self._wait(indices, _CREATING, limit)
-        return [each for index in indices for each in protocol.unpack(replies[index])]
+        return [metadata for index in indices for metadata in protocol.unpack(replies[index])]
 
     def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send a message to workers, and wait for their replies.

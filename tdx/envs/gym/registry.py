@@ -78,18 +78,18 @@ def find_env(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         _import_registering(module, env_id)
-    found = _find_registered(name)
-    if found is not None:
-        return found
+    spec = _find_registered(name)
+    if spec is not None:
+        return spec
     broken = _load_provider(name, env_id)
-    found = _find_registered(name)
-    if found is None and broken is None and find_provider(name) is None:
+    spec = _find_registered(name)
+    if spec is None and broken is None and find_provider(name) is None:
         # Any of the packages may register an id of unknown form.
         broken = next(iter(load_installed()), None)
-        found = _find_registered(name)
-    if found is None:
+        spec = _find_registered(name)
+    if spec is None:
         raise _not_found_error(env_id, name, list(gymnasium.registry.items()), broken)
-    return found
+    return spec
 
 
 def _load_provider(name: str, env_id: str) -> BrokenProvider | None:
@@ -119,9 +119,10 @@ def _not_found_error(
     env_id: str, name: str, known: list[tuple[str, EnvSpec]], broken: BrokenProvider | None
 ) -> EnvNotFoundError:
     near = find_similar_ids(
-        name, (each for each, spec in known if _install_or_upgrade_hint(each, spec) is None)
+        name,
+        (known_id for known_id, spec in known if _install_or_upgrade_hint(known_id, spec) is None),
     )
-    near = near or find_similar_ids(name, (each for each, _ in known))
+    near = near or find_similar_ids(name, (known_id for known_id, _ in known))
     hint = f"did you mean {' or '.join(near)}?" if near else _LIST_HINT
     if broken is not None and not near:
         return EnvNotFoundError(
@@ -131,7 +132,7 @@ def _not_found_error(
         )
     namespace, slash, _ = name.rpartition("/")
     message = "no env of this id is registered"
-    if slash and not any(each.startswith(f"{namespace}/") for each, _ in known):
+    if slash and not any(known_id.startswith(f"{namespace}/") for known_id, _ in known):
         message += f", and no other that begins with {namespace}/"
     return EnvNotFoundError(message, hint=hint, where=Where(env=env_id))
 
@@ -240,7 +241,7 @@ def _survey() -> EnvSurvey:
     newest: dict[str, _Parts] = {}
     for parts in (_parts(env_id) for env_id, hint in hints.items() if hint is None):
         name = _unversioned(parts.id)
-        newest[name] = max(newest.get(name, parts), parts, key=lambda each: each.version)
+        newest[name] = max(newest.get(name, parts), parts, key=lambda version: version.version)
     listed = []
     for env_id, spec in gymnasium.registry.items():
         hint, latest = hints[env_id], newest.get(_unversioned(env_id))
@@ -264,14 +265,16 @@ def list_versions(env_id: str) -> tuple[str, ...]:
     import gymnasium
 
     name = _unversioned(env_id)
-    found = (_parts(each) for each in gymnasium.registry if _unversioned(each) == name)
-    return tuple(each.id for each in sorted(found, key=lambda parts: -parts.version))
+    versions = (
+        _parts(known_id) for known_id in gymnasium.registry if _unversioned(known_id) == name
+    )
+    return tuple(version.id for version in sorted(versions, key=lambda parts: -parts.version))
 
 
 def package_of(spec: EnvSpec) -> str:
     """Return the package that registers an env."""
     module = _module_of(spec)
-    packages = {each.module.partition(".")[0]: each.package for each in PROVIDERS}
+    packages = {provider.module.partition(".")[0]: provider.package for provider in PROVIDERS}
     return packages.get(module, module)
 
 
@@ -335,11 +338,12 @@ def find_similar_ids(env_id: str, known: Iterable[str], limit: int = 3) -> list[
         *find_similar_names(target.name, by_name, cutoff=_CUTOFF),
         *sorted(longer, key=len, reverse=True),
     ]
-    found: list[str] = []
+    ids: list[str] = []
     for name in dict.fromkeys(names):
-        ids = sorted(by_name[name], key=lambda each: _distance(each, target))
-        found += [each.id for each in (ids if name == target.name else _newest(ids))]
-    return found[:limit]
+        newest_first = sorted(by_name[name], key=lambda parts: _distance(parts, target))
+        same_name = newest_first if name == target.name else _newest(newest_first)
+        ids += [parts.id for parts in same_name]
+    return ids[:limit]
 
 
 def _parts(env_id: str) -> _Parts:

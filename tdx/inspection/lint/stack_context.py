@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from tdx.compare.states import find_statistics, is_changed
 from tdx.foundation.keys import NestedKey
 
 if TYPE_CHECKING:
@@ -241,21 +241,13 @@ class StackContext:
 
     def statistics(self, stage: StageInfo) -> set[str]:
         """Return the names of the running mean and variance, in the names of any library."""
-        state = self.after.get(stage.index, {})
-        names = {name: set(re.split(r"[._/]", name.casefold())) for name in state}
-        for pair in _STATISTICS:
-            found = {name for name, parts in names.items() if parts & pair}
-            has_all = all(any(part in names[name] for name in found) for part in pair)
-            if has_all and len(found) >= len(pair):
-                return found
-        return set()
+        return find_statistics(self.after.get(stage.index, {}), _STATISTICS)
 
     def changed_state(self, stage: StageInfo) -> Iterator[str]:
         """Yield the names of the state that changed in the steps."""
         before = self.before.get(stage.index, {})
         for name, value in self.after.get(stage.index, {}).items():
-            old = before.get(name)
-            if old is None or old.shape != value.shape or not old.equal(value):
+            if is_changed(before.get(name), value):
                 yield name
 
     def counted(self, stage: StageInfo) -> float | None:

@@ -348,11 +348,9 @@ def _violation_messages(trace: StepTrace, promises: TraceChecker) -> Messages:
     number = {id(stage): at for at, stage in enumerate(trace.stages)}
     messages: dict[tuple[int, str], list[str]] = {}
     for violation in promises.check(trace):
-        # A spec without bounds allows NaN, which is shown with the statistics.
-        if violation.violation.code != "nan":
-            key = "" if violation.violation.key is None else format_key(violation.violation.key)
-            at = number[id(violation.by)], key
-            messages.setdefault(at, []).append(violation.violation.message)
+        key = "" if violation.violation.key is None else format_key(violation.violation.key)
+        at = number[id(violation.by)], key
+        messages.setdefault(at, []).append(violation.violation.message)
     return messages
 
 
@@ -371,11 +369,8 @@ def find_problems(
         if stage.kind != "given":
             problems += _find_non_finite(stage, _title(stage, numbers))
     for violation in promises.check(trace):
-        if violation.violation.code != "nan":
-            key = (
-                "" if violation.violation.key is None else f" {format_key(violation.violation.key)}"
-            )
-            problems.append(f"{_title(violation.by, numbers)}{key}: {violation.violation.message}")
+        key = "" if violation.violation.key is None else f" {format_key(violation.violation.key)}"
+        problems.append(f"{_title(violation.by, numbers)}{key}: {violation.violation.message}")
     return tuple(problems)
 
 

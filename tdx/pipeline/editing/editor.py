@@ -139,8 +139,8 @@ class Editor:
             return replace(change, before=before, after=after)
 
         self.draft, self._saved = replace(self.draft, file=file), replace(self._saved, file=file)
-        self._done = [renamed(each) for each in self._done]
-        self._undone = [renamed(each) for each in self._undone]
+        self._done = [renamed(change) for change in self._done]
+        self._undone = [renamed(change) for change in self._undone]
 
     def restore(
         self, saved: Draft, done: Sequence[DraftChange], undone: Sequence[DraftChange]
@@ -178,19 +178,19 @@ def list_changes(before: Draft, after: Draft) -> list[str]:
     """
     old = {stage.number: stage for stage in before.stages}
     new = {stage.number: stage for stage in after.stages}
-    found = _list_env_changes(before, after)
-    found += [f"remove {stage.config.name}" for n, stage in old.items() if n not in new]
-    found += [f"add {stage.config.name}" for n, stage in new.items() if n not in old]
-    for number in [each for each in new if each in old]:
-        found += _list_stage_changes(old[number], new[number])
-    return found + _list_moves(before, after)
+    changes = _list_env_changes(before, after)
+    changes += [f"remove {stage.config.name}" for n, stage in old.items() if n not in new]
+    changes += [f"add {stage.config.name}" for n, stage in new.items() if n not in old]
+    for number in [number for number in new if number in old]:
+        changes += _list_stage_changes(old[number], new[number])
+    return changes + _list_moves(before, after)
 
 
 def describe_changes(before: Draft, after: Draft) -> str:
     """Return the differences on one line; ``"nothing"`` if there are none."""
-    found = list_changes(before, after)
-    shown = found[:MAX_DESCRIBED]
-    more = len(found) - len(shown)
+    changes = list_changes(before, after)
+    shown = changes[:MAX_DESCRIBED]
+    more = len(changes) - len(shown)
     return ", ".join([*shown, *([f"{more} more"] if more else [])]) or "nothing"
 
 
@@ -208,11 +208,11 @@ def _list_env_changes(before: Draft, after: Draft) -> list[str]:
 
 
 def _list_stage_changes(old: DraftStage, new: DraftStage) -> list[str]:
-    found = []
+    changes = []
     if old.enabled != new.enabled:
-        found.append(f"{new.config.name} {'on' if new.enabled else 'off'}")
+        changes.append(f"{new.config.name} {'on' if new.enabled else 'off'}")
     if old.config.name != new.config.name:
-        found.append(f"{old.config.name} → {new.config.name}")
+        changes.append(f"{old.config.name} → {new.config.name}")
     elif old.config != new.config:
         names = [
             name
@@ -220,8 +220,8 @@ def _list_stage_changes(old: DraftStage, new: DraftStage) -> list[str]:
             if old.config.kwargs.get(name) != new.config.kwargs.get(name)
         ]
         what = ", ".join(names) if names and old.config.args == new.config.args else "arguments"
-        found.append(f"{what} of {new.config.name}")
-    return found
+        changes.append(f"{what} of {new.config.name}")
+    return changes
 
 
 def _list_moves(before: Draft, after: Draft) -> list[str]:

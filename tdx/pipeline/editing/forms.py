@@ -79,11 +79,13 @@ def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
     if info is None:
         return ()
     given = name_arguments(stage).kwargs
-    asked = [each for each in info.parameters if each.kind in ("positional", "keyword")]
+    asked = [
+        parameter for parameter in info.parameters if parameter.kind in ("positional", "keyword")
+    ]
     shown = [
-        each
-        for each in asked
-        if _typed_options(each.type) or each.default is None or each.name in given
+        parameter
+        for parameter in asked
+        if _typed_options(parameter.type) or parameter.default is None or parameter.name in given
     ]
     return tuple(_make_field(parameter, given) for parameter in shown)
 
@@ -101,11 +103,15 @@ def fill_arguments(stage: StageConfig, text: str) -> StageConfig:
         {'N': 4, 'dim': -3, 'in_keys': ('pixels',)}
     """
     info = load_catalog()[stage.name]
-    asked = [each.name for each in info.parameters if each.kind in ("positional", "keyword")]
+    asked = [
+        parameter.name
+        for parameter in info.parameters
+        if parameter.kind in ("positional", "keyword")
+    ]
     for word in split_words(text):
         named = _NAMED.match(word)
         given = name_arguments(stage).kwargs
-        free = (each for each in asked if each not in given)
+        free = (name for name in asked if name not in given)
         name = named["name"] if named else next(free, None)
         if name is None:
             raise ArgumentError(
@@ -137,7 +143,7 @@ def split_words(text: str) -> list[str]:
             words.append("")
         else:
             words[-1] += sign
-    return [word for each in words if (word := each.rstrip(","))]
+    return [word for part in words if (word := part.rstrip(","))]
 
 
 def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
@@ -167,10 +173,10 @@ def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
         raise ArgumentError(message, hint="write strings in quotes and lists in brackets") from None
     for error in find_argument_errors(parameter, value):
         raise error
-    order = [each.name for each in load_catalog()[stage.name].parameters]
+    order = [parameter.name for parameter in load_catalog()[stage.name].parameters]
     given = {**full.kwargs, name: value}
-    ranked = sorted(given, key=lambda each: order.index(each) if each in order else len(order))
-    kwargs = FileArguments.like(full.kwargs, {each: given[each] for each in ranked})
+    ranked = sorted(given, key=lambda key: order.index(key) if key in order else len(order))
+    kwargs = FileArguments.like(full.kwargs, {key: given[key] for key in ranked})
     return replace(full, kwargs=kwargs)
 
 
@@ -277,7 +283,7 @@ def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
 
 def _typed_options(declared: Type) -> list[Type]:
     """Return the options of a type that can be typed, without None."""
-    return [each for each in declared.options if each.name != "none" and _is_typed(each)]
+    return [option for option in declared.options if option.name != "none" and _is_typed(option)]
 
 
 def _is_typed(declared: Type) -> bool:
@@ -285,7 +291,7 @@ def _is_typed(declared: Type) -> bool:
 
 
 def _typed_phrase(declared: Type) -> str:
-    options = [each for each in declared.options if _is_typed(each)]
+    options = [option for option in declared.options if _is_typed(option)]
     return make_union(options).words() if options else declared.words()
 
 

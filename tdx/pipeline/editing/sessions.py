@@ -75,8 +75,8 @@ def session_to_json(session: Session) -> dict[str, Any]:
 
     def edits(changes: Sequence[DraftChange]) -> list[list[Any]]:
         return [
-            [each.label, drafts.number(each.before), drafts.number(each.after), each.merge]
-            for each in changes
+            [change.label, drafts.number(change.before), drafts.number(change.after), change.merge]
+            for change in changes
         ]
 
     done, undone = edits(session.done), edits(session.undone)
@@ -120,7 +120,7 @@ def _parse_session(document: Mapping[str, Any]) -> Session:
     stages = [
         DraftStage(int(n), _parse_config(text), bool(on)) for n, text, on in document["stages"]
     ]
-    heads = [_parse_head(each) for each in document["heads"]]
+    heads = [_parse_head(head) for head in document["heads"]]
     drafts = [
         _make_draft(heads[head], [stages[n] for n in numbers], file)
         for head, numbers, file in document["drafts"]
@@ -192,7 +192,7 @@ class _IndexedList:
 
     def number(self, thing: object, *parts: object) -> int:
         """Return the index of an object; one with the same identity or parts is added once."""
-        key = tuple(id(each) for each in parts or (thing,))
+        key = tuple(id(part) for part in parts or (thing,))
         if key not in self._numbers:
             self._kept += parts or (thing,)
             self._numbers[key] = len(self.written)
@@ -286,7 +286,7 @@ class SessionStore:
 
     def left(self) -> tuple[list[SavedSession], list[str]]:
         """Return sessions without a running app, latest first, and notices about damaged files."""
-        found: list[SavedSession] = []
+        saved: list[SavedSession] = []
         notices: list[str] = []
         for path in self._files():
             if self._is_held(path):
@@ -295,16 +295,16 @@ class SessionStore:
                 document = read_json(path)
                 if document is not None:
                     session = session_from_json(document["session"])
-                    found.append(SavedSession(session, float(document["when"]), path))
+                    saved.append(SavedSession(session, float(document["when"]), path))
             except UnreadableError as error:
                 notices.append(f"skipped a session: {error}")
             except (StorageError, KeyError, TypeError, ValueError) as error:
                 set_aside(path)
                 notices.append(f"skipped a damaged session: {error} ({path.name}.broken)")
-        found.sort(key=lambda each: each.when, reverse=True)
-        for each in found[MAX_SESSIONS:]:
-            self.discard(each)
-        return found[:MAX_SESSIONS], notices
+        saved.sort(key=lambda entry: entry.when, reverse=True)
+        for entry in saved[MAX_SESSIONS:]:
+            self.discard(entry)
+        return saved[:MAX_SESSIONS], notices
 
     def take(self, left: SavedSession) -> bool:
         """Adopt a session that was left by another app.
@@ -328,7 +328,7 @@ class SessionStore:
 
     def _files(self) -> list[Path]:
         try:
-            return sorted(each for each in self.folder.glob("*.json") if each != self._path)
+            return sorted(path for path in self.folder.glob("*.json") if path != self._path)
         except OSError:
             return []
 

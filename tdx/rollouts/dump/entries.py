@@ -128,7 +128,9 @@ def _unflatten(
 ) -> TensorDictBase:
     depth = len(path)
     entries: dict[str, Any] = {each[-1]: leaf for each, leaf in leaves.items() if each[:-1] == path}
-    children = {each[: depth + 1] for each in groups if len(each) > depth and each[:depth] == path}
+    children = {
+        group[: depth + 1] for group in groups if len(group) > depth and group[:depth] == path
+    }
     for child in sorted(children):
         entries[child[-1]] = _unflatten(leaves, groups, child, batch)
     size = torch.Size((*batch, *groups.get(path, ())))

@@ -157,7 +157,7 @@ class EpisodeIndex:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; sums that are not finite as text."""
-        columns: dict[str, list[Any]] = {n: each.tolist() for n, each in self._columns.items()}
+        columns: dict[str, list[Any]] = {n: column.tolist() for n, column in self._columns.items()}
         columns["terminated"] = list(map(bool, columns["terminated"]))
         columns["return"] = to_plain(columns["return"], strict=True)
         running = {"start": self.starts.tolist(), "return": self.running()}
@@ -271,7 +271,7 @@ def _plain_columns(fields: Fields) -> Columns:
         "return": _numbers(fields.list("return"), fields.source),
         "terminated": _whole(fields, "terminated"),
     }
-    if len({len(each) for each in columns.values()}) > 1:
+    if len({len(column) for column in columns.values()}) > 1:
         raise StorageError(f"{fields.source}: the columns differ in length", hint=DAMAGED)
     if not np.isin(columns["terminated"], (0, 1)).all():
         raise fields.invalid("terminated", "a list of 0 and 1")
@@ -290,7 +290,7 @@ def _whole(fields: Fields, name: str) -> NDArray[np.int64]:
 
 def _numbers(values: list[Any], source: str) -> NDArray[np.float64]:
     try:
-        return np.array([float(each) for each in values], np.float64)
+        return np.array([float(value) for value in values], np.float64)
     except (TypeError, ValueError, OverflowError):
         raise StorageError(f"{source}: a return is not a number", hint=DAMAGED) from None
 

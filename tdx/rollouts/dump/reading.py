@@ -249,15 +249,17 @@ class Overview(Result):
     @property
     def ended(self) -> list[Episode]:
         """Episodes that ended."""
-        return [each for each in self.episodes if each.finished]
+        return [episode for episode in self.episodes if episode.finished]
 
     @property
     def chain_state(self) -> list[StateTensor]:
         """Tensors that the stages kept at the end, as JSON entries."""
         tensors: dict[str, Any] = self.manifest.transforms
         return [
-            StateTensor(name=name, dtype=each["dtype"], shape=each["shape"], values=each["values"])
-            for name, each in tensors.items()
+            StateTensor(
+                name=name, dtype=tensor["dtype"], shape=tensor["shape"], values=tensor["values"]
+            )
+            for name, tensor in tensors.items()
         ]
 
     @property
@@ -295,7 +297,7 @@ def summarize(path: str, manifest: Manifest) -> DumpSummary:
 def look_at(dump: Dump) -> Overview:
     """Summarize a dump: its episodes, and the values of each entry."""
     episodes = tuple(dump.manifest.episodes)
-    ended = [each for each in episodes if each.finished]
+    ended = [episode for episode in episodes if episode.finished]
     data = dump.data
     keys = data.list_keys() if isinstance(data, ShardedSteps) else list_keys(data)
     parts = [split_key(key) for key in keys]

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from tdx.foundation.container import Container, UnsyncedError, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.files import report_write_errors
 from tdx.foundation.untrusted import Fields, parse_json
 from tdx.rollouts.dump.encoding import DAMAGED, pack
-from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import (
     DAMAGED_FOLDER,
-    DATA,
     INDEX,
     MANIFEST,
     SHARD_INDEX,
@@ -35,7 +32,7 @@ from tdx.rollouts.dump.folder import (
     raise_if_unreadable,
     read_state,
 )
-from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, parse_entry, read_lines
+from tdx.rollouts.dump.index import IndexEntry, Position, parse_entry, read_lines
 from tdx.rollouts.dump.manifest import Manifest, header_start, read_header
 from tdx.rollouts.dump.shard_plan import (
     ShardPlan,
@@ -47,14 +44,13 @@ from tdx.rollouts.dump.shard_plan import (
 from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.track import Track
 from tdx.rollouts.dump.verification import (
-    BLOCK,
-    NO_BYTES,
     OnFile,
     Repair,
     Verification,
     description_problems,
     ignore_progress,
     policy_problems,
+    value_problems,
     verify,
 )
 
@@ -281,15 +277,16 @@ class _Repair:
         chunks = self._manifest.chunks
         for line in self._lines:
             chunks.append(line.entry.chunk)
-        intact, manifest = len(chunks), self._manifest
+        intact, manifest = len(chunks), replace(self._manifest, specs=[])
         leaves = [(track, leaf) for track, _ in manifest.tracks for leaf in track.leaves]
         for done, (track, leaf) in enumerate(leaves):
             self._on_file(f"reading {track.file(leaf)}", done, len(leaves))
             try:
-                with self._root.open_file(track.file(leaf)) as stream:
-                    intact = min(intact, _count_equal(stream, chunks, track, leaf))
+                problem = next(value_problems(self._root, manifest, track, leaf), None)
             except FileNotFoundError:
-                intact = 0
+                return 0
+            if problem is not None:
+                intact = min(intact, problem.chunk or 0)
         return intact
 
     def _has_lost_state(self) -> bool:
@@ -372,21 +369,8 @@ class _Repair:
 
 def _count(entries: list[IndexEntry]) -> tuple[int, int, int]:
     """Return the numbers of steps, chunks and ended episodes of lines."""
-    steps = sum(each.chunk.steps for each in entries)
+    steps = sum(entry.chunk.steps for entry in entries)
     return steps, len(entries), sum(len(each.episodes["row"]) for each in entries)
-
-
-def _count_equal(stream: IO[bytes], chunks: Sequence[Chunk], track: Track, leaf: Parts) -> int:
-    """Return the number of chunks before the first one whose checksum differs."""
-    file, size = track.file(leaf), track.step_bytes(leaf)
-    for index, chunk in enumerate(chunks):
-        left = size * (chunk.steps if track.name == DATA else chunk.raw_steps)
-        crc = 0
-        while left and (data := stream.read(min(left, BLOCK))):
-            crc, left = zlib.crc32(data, crc), left - len(data)
-        if left or f"{crc:08x}" != chunk.crc32.get(file, NO_BYTES):
-            return index
-    return len(chunks)
 
 
 def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
@@ -437,7 +421,7 @@ def _intact_check(root: Container, plan: ShardPlan, shard: int) -> int | None:
     except StorageError as error:
         raise_if_unreadable(error)
         return None
-    is_intact = all(each.kind in _NOT_REPAIRED for each in problems)
+    is_intact = all(problem.kind in _NOT_REPAIRED for problem in problems)
     return end.check if is_intact else None
 
 

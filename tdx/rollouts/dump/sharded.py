@@ -180,7 +180,7 @@ class ShardedFolder:
         track = self.tracks.get(name)
         if track is None:
             return None
-        counts = [each.steps if name == "data" else each.raw_steps for each in self.shards]
+        counts = [shard.steps if name == "data" else shard.raw_steps for shard in self.shards]
 
         def open_steps(place: int) -> TensorDictBase:
             with self.open_shard(place) as root:
@@ -276,7 +276,7 @@ class ShardedSteps:
     def _split_index(self, index: Any) -> tuple[tuple[Any, ...], Any]:
         """Return the index of the batch dimensions, and that of time."""
         parts = index if isinstance(index, tuple) else (index,)
-        missing = self.ndim - sum(each is not Ellipsis for each in parts)
+        missing = self.ndim - sum(part is not Ellipsis for part in parts)
         # An array cannot be compared with an ellipsis.
         place = next((at for at, each in enumerate(parts) if each is Ellipsis), None)
         if place is not None:
@@ -349,7 +349,7 @@ class ShardedChunks(ChunkList):
     def __init__(self, folder: ShardedFolder) -> None:
         super().__init__()
         self._folder = folder
-        self.steps = sum(each.steps for each in folder.shards)
+        self.steps = sum(shard.steps for shard in folder.shards)
         self.raw_steps = sum(each.raw_steps for each in folder.shards)
         self._ends = list(accumulate(each.chunks for each in folder.shards))
 
@@ -381,16 +381,16 @@ class ShardedEpisodes(EpisodeIndex):
     def __init__(self, folder: ShardedFolder) -> None:
         super().__init__(max(prod(folder.plan.manifest.batch_size), 1))
         self._folder = folder
-        self.steps = sum(each.steps for each in folder.shards)
+        self.steps = sum(shard.steps for shard in folder.shards)
 
     def __len__(self) -> int:
-        return sum(each.ended for each in self._folder.shards)
+        return sum(shard.ended for shard in self._folder.shards)
 
     def means(self) -> tuple[float | None, float | None]:
         shards, count = self._folder.shards, len(self)
         if not count:
             return None, None
-        total = sum(each.returns for each in shards)
+        total = sum(shard.returns for shard in shards)
         mean = total / count if np.isfinite(total) else None
         return mean, sum(each.lengths for each in shards) / count
 
@@ -403,8 +403,8 @@ class ShardedEpisodes(EpisodeIndex):
 
     def __iter__(self) -> Iterator[Episode]:
         for first, manifest in self._manifests():
-            for each in manifest.episodes:
-                yield replace(each, start=each.start + first)
+            for episode in manifest.episodes:
+                yield replace(episode, start=episode.start + first)
 
     def _manifests(self) -> Iterator[tuple[int, Manifest]]:
         first = 0

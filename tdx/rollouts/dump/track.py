@@ -195,10 +195,10 @@ class Track:
         found, folders = {}, self._folders()
         for path in folders:
             entries: dict[str, Any] = {}
-            for each, (dtype, step) in self.leaves.items():
-                if each[:-1] == path:
+            for leaf, (dtype, step) in self.leaves.items():
+                if leaf[:-1] == path:
                     shape = [steps, *step]
-                    entries[each[-1]] = {
+                    entries[leaf[-1]] = {
                         "device": "cpu",
                         "shape": shape,
                         "dtype": str(dtype),

@@ -188,7 +188,7 @@ def _verify(root: Container, on_file: OnFile) -> Verification:
             on_file(f"reading {file}", files.index(file), len(files))
             problem = track.find_problem(root, leaf, steps)
             if problem is None:
-                problems += _value_problems(root, manifest, track, leaf)
+                problems += value_problems(root, manifest, track, leaf)
                 continue
             kind: Kind = "missing" if problem == "is missing" else "short"
             where = f"{_track_field(track)}.leaves[{list(track.leaves).index(leaf)}]"
@@ -280,9 +280,13 @@ def description_problems(root: Container, manifest: Manifest) -> Iterator[Proble
                 yield Problem("checksum", name, None, message, where)
 
 
-def _value_problems(
+def value_problems(
     root: Container, manifest: Manifest, track: Track, leaf: Parts
 ) -> Iterator[Problem]:
+    """Yield a problem for each chunk whose values in a file differ, and for the first violation.
+
+    The specs of the manifest are compared only with a file that is long enough.
+    """
     file = track.file(leaf)
     key = list(leaf[1:] if leaf[0] == "next" else leaf)
     specs = manifest.specs if track.name == DATA else []

@@ -18,7 +18,8 @@ from tdx.foundation.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
-from tdx.rollouts.dump.folder import DATA, RAW
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.dump.index import ChunkList
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
@@ -107,7 +108,7 @@ class ExportSource:
 
     def note(self, columns: Sequence[ExportColumn]) -> dict[str, Any]:
         """Return the note, from which an import restores the same dump."""
-        listed = [each.to_dict() for each in columns]
+        listed = [column.to_dict() for column in columns]
         return {"export": VERSION, "manifest": self.manifest.to_dict(), "columns": listed}
 
     def note_text(self, columns: Sequence[ExportColumn]) -> str:
@@ -118,12 +119,12 @@ class ExportSource:
         """Return the entries and their places in the file."""
         tracks = {track.name: track for track, _ in self.manifest.tracks}
         found = []
-        for each in columns:
-            dtype, shape = tracks[each.track].leaves[each.path]
-            name = format_key(normalize_key(each.path))
-            key = name if each.track == DATA else f"{each.track}:{name}"
+        for column in columns:
+            dtype, shape = tracks[column.track].leaves[column.path]
+            name = format_key(normalize_key(column.path))
+            key = name if column.track == DATA else f"{column.track}:{name}"
             inner = tuple(shape[len(self.batch_size) :])
-            found.append(ExportedEntry(key, each.name, inner, str(dtype).removeprefix("torch.")))
+            found.append(ExportedEntry(key, column.name, inner, str(dtype).removeprefix("torch.")))
         return tuple(found)
 
     def plan(self) -> ExportPlan:
@@ -232,8 +233,8 @@ class EpisodeLookup:
 
     def __init__(self, episodes: Sequence[Episode], rows: int) -> None:
         by_row: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
-        for number, each in enumerate(episodes):
-            by_row[each.row].append((each.start, number))
+        for number, episode in enumerate(episodes):
+            by_row[episode.row].append((episode.start, number))
         self._starts, self._numbers = [], []
         for spans in by_row:
             spans.sort()
@@ -244,44 +245,52 @@ class EpisodeLookup:
         """Return the index of the episode and the step in it, both ``[steps, rows]``."""
         times = np.arange(start, start + steps)
         numbers, counts = [], []
-        for starts, each in zip(self._starts, self._numbers, strict=True):
+        for starts, number in zip(self._starts, self._numbers, strict=True):
             place = np.searchsorted(starts, times, side="right") - 1
-            numbers.append(each[place])
+            numbers.append(number[place])
             counts.append(times - starts[place])
         return np.stack(numbers, 1), np.stack(counts, 1)
 
 
 def _select_entries(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manifest:
-    """Return the manifest of a dump with some of the entries."""
-    data = manifest.to_dict()
-    # An export cannot be resumed.
-    data["state"] = None
-    if not raw:
-        data["tracks"].pop(RAW, None)
+    """Return the manifest of a dump with some of the entries; an export cannot be resumed."""
     if keys is not None:
         _check_keys(manifest, keys)
-        data["keys"] = list(keys)
-        for track in data["tracks"].values():
-            _select_leaves(track, set(keys))
-        data["tracks"] = {name: each for name, each in data["tracks"].items() if each["leaves"]}
-    data["keeps_raw"] = data["keeps_raw"] and (keys is None) and RAW in data["tracks"]
-    files = {leaf["file"] for track in data["tracks"].values() for leaf in track["leaves"]}
-    for chunk in data["chunks"]:
-        chunk["crc32"] = {file: crc for file, crc in chunk["crc32"].items() if file in files}
-        chunk["raw_steps"] = chunk["raw_steps"] if RAW in data["tracks"] else 0
-    return Manifest.from_dict(data)
 
+    def select(track: Track | None) -> Track | None:
+        if track is None or keys is None:
+            return track
+        leaves = {
+            path: leaf
+            for path, leaf in track.leaves.items()
+            if not set(keys).isdisjoint(key_names(normalize_key(path)))
+        }
+        groups = {
+            path: batch
+            for path, batch in track.groups.items()
+            if any(leaf[: len(path)] == path for leaf in leaves)
+        }
+        return replace(track, leaves=leaves, groups=groups) if leaves else None
 
-def _select_leaves(track: dict[str, Any], keys: set[str]) -> None:
-    track["leaves"] = [
-        leaf for leaf in track["leaves"] if keys & set(key_names(normalize_key(tuple(leaf["key"]))))
-    ]
-    paths = [leaf["key"] for leaf in track["leaves"]]
-    track["groups"] = [
-        group
-        for group in track["groups"]
-        if any(path[: len(group["key"])] == group["key"] for path in paths)
-    ]
+    data, raw_track = select(manifest.data), select(manifest.raw) if raw else None
+    tracks = [track for track in (data, raw_track) if track is not None]
+    files = {track.file(path) for track in tracks for path in track.leaves}
+    return replace(
+        manifest,
+        keys=manifest.keys if keys is None else tuple(keys),
+        data=data,
+        raw=raw_track,
+        keeps_raw=manifest.keeps_raw and keys is None and raw_track is not None,
+        state=None,
+        chunks=ChunkList(
+            replace(
+                chunk,
+                raw_steps=0 if raw_track is None else chunk.raw_steps,
+                crc32={file: crc for file, crc in chunk.crc32.items() if file in files},
+            )
+            for chunk in manifest.chunks
+        ),
+    )
 
 
 def _check_keys(manifest: Manifest, keys: Sequence[str]) -> None:

@@ -45,7 +45,6 @@ MAX_NAME_BYTES = 200
 """Size of a part of a key, which becomes a file name."""
 FORGED = "the file is damaged or was made to look larger than it is; do not use it"
 """Hint for a file whose sizes contradict each other."""
-_COPY = "copy the data into the folder, or do not use it"
 VERSION = 1
 """Version of the note."""
 _INVALID = (
@@ -158,37 +157,6 @@ def check_regular_file(path: Path) -> None:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise StorageError(f"{path} is not a regular file", hint="save the data to a file first")
-
-
-def check_folder(folder: Path) -> dict[str, int]:
-    """Refuse links and anything but files and folders below a folder.
-
-    Returns:
-        Size of every file by its path relative to ``folder``, with ``/`` between its parts.
-
-    Raises:
-        StorageError: There is a link, a pipe or a device, or there are too many files.
-    """
-    sizes: dict[str, int] = {}
-    pending = [""]
-    while pending:
-        inside = pending.pop()
-        with os.scandir(folder / inside) as entries:
-            for entry in entries:
-                name = f"{inside}/{entry.name}" if inside else entry.name
-                if entry.is_symlink():
-                    raise StorageError(f"{folder / name} is a symbolic link", hint=_COPY)
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(name)
-                elif entry.is_file(follow_symlinks=False):
-                    sizes[name] = entry.stat(follow_symlinks=False).st_size
-                else:
-                    raise StorageError(f"{folder / name} is not a regular file", hint=_COPY)
-                if len(sizes) + len(pending) > MAX_FILES:
-                    raise StorageError(
-                        f"{folder} has more than {MAX_FILES:,} files", hint="use larger chunks"
-                    )
-    return sizes
 
 
 def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,13 +237,11 @@ class _Reader(ColumnReader):
 
     def columns(self) -> Mapping[str, FileColumn]:
         return {
-            name: FileColumn(each.dtype, each.shape or ()) for name, each in self._datasets.items()
+            name: FileColumn(dataset.dtype, dataset.shape or ())
+            for name, dataset in self._datasets.items()
         }
 
-    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._read_column(name, start, stop) for name in names}
-
-    def _read_column(self, name: str, start: int, stop: int) -> Array:
+    def read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._datasets[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)

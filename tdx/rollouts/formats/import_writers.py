@@ -101,7 +101,7 @@ class OwnImport:
         notes: tuple[str, ...] = ()
         if not manifest.complete:
             manifest.complete, manifest.goal = True, Goal(steps=manifest.steps)
-            manifest.chunks = ChunkList(replace(each, partial=False) for each in manifest.chunks)
+            manifest.chunks = ChunkList(replace(chunk, partial=False) for chunk in manifest.chunks)
             notes = ("the rollout was unfinished; the imported dump cannot be resumed",)
         return manifest, notes
 

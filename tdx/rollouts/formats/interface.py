@@ -108,7 +108,7 @@ def builtin_formats() -> Mapping[str, tuple[Format, Plugin]]:
         for node in ast.parse(path.read_bytes()).body:
             match node:
                 case ast.Assign([ast.Name("format")], ast.Call(ast.Name("Format"), [], fields)):
-                    values = {str(each.arg): ast.literal_eval(each.value) for each in fields}
+                    values = {str(field.arg): ast.literal_eval(field.value) for field in fields}
                     module = f"{__name__.rpartition('.')[0]}.{path.stem}"
                     plugin = Plugin("tdx.exporters", values["name"], module, "tdx")
                     found[plugin.name] = (Format(**values), plugin)
@@ -143,7 +143,7 @@ def export_formats() -> tuple[Format, ...]:
         ['jsonl', 'npz', 'safetensors']
     """
     builtin = (kind for kind, _ in builtin_formats().values())
-    return (*builtin, *(each.format for each in plugin_exporters().values()))
+    return (*builtin, *(exporter.format for exporter in plugin_exporters().values()))
 
 
 def load_exporter(kind: Format) -> Exporter:
@@ -326,12 +326,16 @@ class ColumnReader(ABC):
     def columns(self) -> Mapping[str, FileColumn]:
         """Return every column by name."""
 
-    @abstractmethod
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         """Read a range of steps, ``[n, ...]`` per column.
 
         Ranges are contiguous: each one starts where the previous one stopped.
         """
+        return {name: self.read_column(name, start, stop) for name in names}
+
+    def read_column(self, name: str, start: int, stop: int) -> Array:
+        """Read a range of steps of one column, ``[n, ...]``."""
+        raise NotImplementedError(f"{type(self).__name__} has neither read_steps nor read_column")
 
     def is_at_end(self) -> bool:
         """Return True if no step remains to be read."""

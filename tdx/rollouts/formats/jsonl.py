@@ -61,10 +61,13 @@ def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
         stream: Target.
     """
     columns = name_columns(source.manifest)
-    roots = [NOTE, *(each.path[0] for each in columns)]
+    roots = [NOTE, *(column.path[0] for column in columns)]
     index = name_index_columns(roots, bool(source.batch_size))
     clock = EpisodeLookup(source.episodes, source.rows)
-    first: dict[str, Any] = {_unused_name(NOTE, roots[1:]): source.note(columns)}
+    note = NOTE
+    while note in roots[1:]:
+        note += "_"
+    first: dict[str, Any] = {note: source.note(columns)}
     for start, leaves in source.blocks(DATA):
         steps = len(next(iter(leaves.values())))
         episodes, counts = (each.reshape(-1).tolist() for each in clock.read(start, steps))
@@ -75,7 +78,10 @@ def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
                 line[index["env"]] = row % source.rows
             line |= {index["episode"]: episodes[row], index["step"]: counts[row]}
             for path, listed in values.items():
-                _put(line, path, listed[row])
+                inner = line
+                for part in path[:-1]:
+                    inner = inner.setdefault(part, {})
+                inner[path[-1]] = listed[row]
             line |= first
             first = {}
             stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
@@ -94,12 +100,6 @@ def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | N
         write_lines(ExportSource(each, keys, raw=False), stream)
 
 
-def _unused_name(name: str, taken: Sequence[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
-
-
 def _list_values(source: ExportSource, leaf: torch.Tensor) -> list[Any]:
     """Return the values of each step of each env as JSON."""
     array = to_array(leaf, splits_complex=True)
@@ -108,27 +108,18 @@ def _list_values(source: ExportSource, leaf: torch.Tensor) -> list[Any]:
     listed: list[Any] = flat.tolist()
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         bits = flat.view(f"u{flat.dtype.itemsize}").tolist()
-        return _encode_floats(listed, bits, _default_nan(flat.dtype), flat.dtype.itemsize * 2)
+        nan = int(np.array(np.nan, flat.dtype).view(f"u{flat.dtype.itemsize}"))
+        return _encode_floats(listed, bits, nan, flat.dtype.itemsize * 2)
     return listed
-
-
-def _default_nan(dtype: Any) -> int:
-    return int(np.array(np.nan, dtype).view(f"u{dtype.itemsize}"))
 
 
 def _encode_floats(value: Any, bits: Any, default: int, digits: int) -> Any:
     if isinstance(value, list):
         pairs = zip(value, bits, strict=True)
-        return [_encode_floats(each, each_bits, default, digits) for each, each_bits in pairs]
+        return [_encode_floats(item, its_bits, default, digits) for item, its_bits in pairs]
     if value != value:
         return "nan" if bits == default else f"nan:{bits:0{digits}x}"
     return value if abs(value) != float("inf") else str(value)
-
-
-def _put(line: dict[str, Any], path: Parts, value: Any) -> None:
-    for part in path[:-1]:
-        line = line.setdefault(part, {})
-    line[path[-1]] = value
 
 
 @contextmanager
@@ -144,14 +135,16 @@ class _Reader(ColumnReader):
         self._envs = 1
         first = self._line() or {}
         found = [
-            name for name in first if name.rstrip("_") == NOTE and "export" in _as_map(first[name])
+            name
+            for name, value in first.items()
+            if name.rstrip("_") == NOTE and isinstance(value, dict) and "export" in value
         ]
         if found:
             self.note = check_note(first[found[-1]], path)
             manifest = Manifest.from_dict(self.note["manifest"])
             self._envs = math.prod(manifest.batch_size)
             self._columns = self._columns_of_note(self.note, manifest)
-            count = sum(math.prod(each.shape) for _, each in self._columns.values())
+            count = sum(math.prod(column.shape) for _, column in self._columns.values())
             check_claimed_bytes(count, path, str(path))
         else:
             self._columns = self._scan_columns(first)
@@ -246,7 +239,10 @@ class _Reader(ColumnReader):
             for name, values in listed.items():
                 path = self._columns[name][0]
                 try:
-                    values.append(_get(line, path))
+                    value: Any = line
+                    for part in path:
+                        value = value[part]
+                    values.append(value)
                 except (KeyError, TypeError):
                     raise self._inconsistent(path) from None
         return {name: self._to_array(name, values) for name, values in listed.items()}
@@ -261,7 +257,7 @@ class _Reader(ColumnReader):
                 pass
             try:
                 return np.array(
-                    [_decode_floats(each, found.dtype) for each in values], dtype=found.dtype
+                    [_decode_floats(value, found.dtype) for value in values], dtype=found.dtype
                 )
             except (ValueError, TypeError, ArithmeticError):
                 raise self._inconsistent(path) from None
@@ -270,22 +266,12 @@ class _Reader(ColumnReader):
         return not self._file.readline(MAX_HEADER_BYTES).strip()
 
 
-def _as_map(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _leaves(line: Mapping[str, Any], path: Parts) -> Iterator[tuple[Parts, Any]]:
     for name, value in line.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*path, name))
         else:
             yield (*path, name), value
-
-
-def _get(line: Any, path: Parts) -> Any:
-    for part in path:
-        line = line[part]
-    return line
 
 
 def _decode_floats(value: Any, dtype: Any) -> Any:

@@ -99,7 +99,7 @@ def plan(source: ExportSource, options: ExportOptions) -> ExportPlan:
     """Return the features."""
     columns = [ExportColumn(DATA, each.path, each.name) for each in _features(source)]
     notes = ["the observation after the last step of an episode is left out"]
-    notes += ["videos are lossy"] if any(each.pixels for each in _features(source)) else []
+    notes += ["videos are lossy"] if any(feature.pixels for feature in _features(source)) else []
     size = source.manifest.size
     return ExportPlan(source.entries(columns), len(source.episodes), size, tuple(notes))
 
@@ -138,13 +138,14 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     if not source.episodes:
         raise ArgumentError(f"{source.folder} has no steps", hint="record some first")
     features = _features(source)
-    source.check([each.path for each in features])
+    source.check([feature.path for feature in features])
     task = source.dump.manifest.env
     episodes = []
     for number, group in enumerate(_groups(source.episodes)):
         place = {"chunk_index": number // _CHUNK_FILES, "file_index": number % _CHUNK_FILES}
         episodes += _write_files(source, target, features, group, place, options.fps, task)
-    _write_table(target / _EPISODES.format(chunk_index=0, file_index=0), _columns_of(episodes))
+    columns = {name: [row[name] for row in episodes] for name in episodes[0]}
+    _write_table(target / _EPISODES.format(chunk_index=0, file_index=0), columns)
     _write_tasks(target / "meta/tasks.parquet", task)
     steps = episodes[-1]["dataset_to_index"]
     shapes = {
@@ -251,11 +252,11 @@ def _schema(source: ExportSource, features: Sequence[_Feature]) -> pa.Schema:
     import pyarrow as pa
 
     fields = []
-    for each in features:
-        if each.pixels is None:
-            kind, _ = array_format(source.data.leaves[each.path][0], splits_complex=True)
-            single, size = pa.from_numpy_dtype(kind), _numbers(source, each.path)
-            fields.append(pa.field(each.name, single if size == 1 else pa.list_(single, size)))
+    for feature in features:
+        if feature.pixels is None:
+            kind, _ = array_format(source.data.leaves[feature.path][0], splits_complex=True)
+            single, size = pa.from_numpy_dtype(kind), _numbers(source, feature.path)
+            fields.append(pa.field(feature.name, single if size == 1 else pa.list_(single, size)))
     fields += [
         pa.field("timestamp", pa.float32()),
         *(pa.field(each, pa.int64()) for each in _INDEX[1:]),
@@ -275,15 +276,15 @@ def _episode_table(
     import pyarrow as pa
 
     arrays = []
-    for each in features:
-        if each.pixels is None:
+    for feature in features:
+        if feature.pixels is None:
             values = source.span(
-                each.path, episode.row, episode.start, episode.start + episode.length
+                feature.path, episode.row, episode.start, episode.start + episode.length
             )
             flat = to_array(values, splits_complex=True).reshape(episode.length, -1)
-            each.statistics.add(flat)
+            feature.statistics.add(flat)
             single = pa.array(flat.reshape(-1))
-            kind = schema.field(each.name).type
+            kind = schema.field(feature.name).type
             is_list = pa.types.is_fixed_size_list(kind)
             arrays.append(
                 pa.FixedSizeListArray.from_arrays(single, type=kind) if is_list else single
@@ -298,10 +299,6 @@ def _episode_table(
     }
     arrays += [pa.array(index[name]) for name in _INDEX]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _write_table(path: Path, columns: dict[str, list[Any]], metadata: Any = None) -> None:
@@ -364,7 +361,7 @@ def _describe(
         "fps": fps,
         "splits": {"train": f"0:{len(episodes)}"},
         "data_path": _DATA,
-        "video_path": _VIDEO if any(each.pixels for each in features) else None,
+        "video_path": _VIDEO if any(feature.pixels for feature in features) else None,
         "features": described,
     }
 

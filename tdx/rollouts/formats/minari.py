@@ -21,6 +21,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
@@ -32,13 +33,13 @@ from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import (
+    MAX_FILES,
     MAX_NOTE_BYTES,
     Array,
     FileColumn,
     array_bytes,
     array_format,
     check_expansion,
-    check_folder,
     check_note,
     to_array,
 )
@@ -324,9 +325,9 @@ class MinariLayout:
             places[path] = _place("actions", path, layout.actions)
         places |= _signals(source)
         layout.one_hot = {places[path]: count for path, count in _counts(layout.actions, leaves)}
-        for each in name_columns(source.manifest):
-            name = places.get(each.path) or INFOS + each.name
-            layout.columns.append(ExportColumn(DATA, each.path, name))
+        for column in name_columns(source.manifest):
+            name = places.get(column.path) or INFOS + column.name
+            layout.columns.append(ExportColumn(DATA, column.path, name))
         if TRUNCATED not in leaves:
             layout.notes.append("no next.truncated: every end counts as a termination")
         return layout
@@ -426,10 +427,10 @@ def _is_one_hot(source: ExportSource, path: Parts) -> bool:
 def _is_continuous(source: ExportSource, path: Parts) -> bool:
     """Return True if the next value of each step is the value of the following step."""
     source.check([path, ("next", *path)])
-    for each in source.episodes:
-        stop = each.start + each.length
-        before = source.span(path, each.row, each.start + 1, stop)
-        after = source.span(("next", *path), each.row, each.start, stop - 1)
+    for episode in source.episodes:
+        stop = episode.start + episode.length
+        before = source.span(path, episode.row, episode.start + 1, stop)
+        after = source.span(("next", *path), episode.row, episode.start, stop - 1)
         if not torch.equal(_bits(before), _bits(after)):
             return False
     return True
@@ -478,8 +479,8 @@ def flatten_arrays(values: Any, name: str, path: Sequence[str] = ()) -> dict[str
     """Flatten arrays in dicts to places such as ``observations/agent/position``."""
     if isinstance(values, dict):
         found: dict[str, Array] = {}
-        for each, inner in values.items():
-            found |= flatten_arrays(inner, name, (*path, each))
+        for value, inner in values.items():
+            found |= flatten_arrays(inner, name, (*path, value))
         return found
     return {"/".join((name, *path)): np.asarray(values)}
 
@@ -518,7 +519,8 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
     Raises:
         StorageError: There are links, spaces are missing or odd, or the HDF5 file is not safe.
     """
-    files = check_folder(folder)
+    with Container.open(folder) as container:
+        files = container.check_links(most=MAX_FILES)
     if _METADATA not in files:
         raise StorageError(
             f"{folder} cannot be read as a Minari dataset: {_METADATA} is missing",
@@ -545,8 +547,8 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
 
 
 def _check_space(space: Any, folder: Path) -> None:
-    for each in _parts(space):
-        dtype, shape = each.get("dtype", "int64"), each.get("shape", [])
+    for part in _parts(space):
+        dtype, shape = part.get("dtype", "int64"), part.get("shape", [])
         if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
             raise StorageError(f"a space in {folder} has the dtype {dtype!r}", hint=_AGAIN)
         validate_shape(shape, f"a space in {folder}")
@@ -584,12 +586,12 @@ def _read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
             f"episode {number} in {storage.data_path} cannot be read", hint="export it again"
         ) from error
     infos = {
-        f"{INFOS}{name}": each for name, each in flatten_arrays(found["infos"] or {}, "").items()
+        f"{INFOS}{name}": array for name, array in flatten_arrays(found["infos"] or {}, "").items()
     }
     return {
         **flatten_arrays(found["observations"], "observations"),
         **flatten_arrays(found["actions"], "actions"),
-        **{name.replace(f"{INFOS}/", INFOS): np.asarray(each) for name, each in infos.items()},
+        **{name.replace(f"{INFOS}/", INFOS): np.asarray(info) for name, info in infos.items()},
         **{name: found[name] for name in ("rewards", "terminations", "truncations")},
     }
 
@@ -618,10 +620,12 @@ class OwnReader(ColumnReader):
         self._one_hot = self._check_one_hot(path)
         self._check_size(path, size)
         self._episodes: list[list[tuple[int, Episode]]] = [[] for _ in range(self._envs)]
-        for number, each in enumerate(manifest.episodes):
-            if not 0 <= each.row < self._envs:
-                raise StorageError(f"metadata in {path} has row {each.row}", hint="export it again")
-            self._episodes[each.row].append((number, each))
+        for number, episode in enumerate(manifest.episodes):
+            if not 0 <= episode.row < self._envs:
+                raise StorageError(
+                    f"metadata in {path} has row {episode.row}", hint="export it again"
+                )
+            self._episodes[episode.row].append((number, episode))
         self._current: dict[int, tuple[int, dict[str, Any]]] = {}
 
     def _check_one_hot(self, path: Path) -> dict[str, int]:
@@ -638,8 +642,8 @@ class OwnReader(ColumnReader):
 
     def _check_size(self, path: Path, stored: int) -> None:
         claimed = 0
-        for name, each in self.columns().items():
-            size = array_bytes(each.shape, each.dtype, f"{name!r} in {path}")
+        for name, column in self.columns().items():
+            size = array_bytes(column.shape, column.dtype, f"{name!r} in {path}")
             claimed += size // self._one_hot.get(name, 1)
         # An observation is stored once for two steps, and a flag as a single byte.
         check_expansion(claimed, stored, _EXPANSION, str(path))
@@ -662,13 +666,13 @@ class OwnReader(ColumnReader):
             for name in names
         }
         for row, episodes in enumerate(self._episodes):
-            for number, each in episodes:
-                begin, end = max(start, each.start), min(stop, each.start + each.length)
+            for number, episode in episodes:
+                begin, end = max(start, episode.start), min(stop, episode.start + episode.length)
                 if begin >= end:
                     continue
                 arrays = self._episode(row, number)
                 for name, array in found.items():
-                    part = self._part(arrays, name)[begin - each.start : end - each.start]
+                    part = self._part(arrays, name)[begin - episode.start : end - episode.start]
                     _put(array[begin - start : end - start, row], part, name, number)
         return found
 

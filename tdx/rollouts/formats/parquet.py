@@ -62,7 +62,7 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     import pyarrow.parquet as pq
 
     columns = name_columns(source.manifest)
-    index = name_index_columns([each.name for each in columns], bool(source.batch_size))
+    index = name_index_columns([column.name for column in columns], bool(source.batch_size))
     fields = [pa.field(index[name], pa.int64()) for name in index]
     fields += [_field(source, each) for each in columns]
     schema = pa.schema(fields, metadata={NOTE: source.note_text(columns)})
@@ -166,8 +166,8 @@ class _Reader(ColumnReader):
         self._left: list[Any] = []
         with _reading(f"the schema of {path} is damaged"):
             self._columns = self._read_columns()
-        numbers = (each for each in self._columns.values() if is_numeric(each.dtype))
-        claimed = sum(array_bytes(each.shape, each.dtype, str(path)) for each in numbers)
+        numbers = (column for column in self._columns.values() if is_numeric(column.dtype))
+        claimed = sum(array_bytes(number.shape, number.dtype, str(path)) for number in numbers)
         check_expansion(claimed, path.stat().st_size, ZSTD_RATIO, str(path))
 
     def _read_columns(self) -> dict[str, FileColumn]:
@@ -209,7 +209,7 @@ class _Reader(ColumnReader):
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         if self._batches is None:
             columns = (self._columns[name] for name in names)
-            row = sum(array_bytes(each.shape[1:], each.dtype, "a row") for each in columns)
+            row = sum(array_bytes(column.shape[1:], column.dtype, "a row") for column in columns)
             count = max(1, min(_READ_ROWS, _READ_BYTES // max(row, 1)))
             self._batches = self._file.iter_batches(count, columns=list(names), use_threads=False)
         wanted = (stop - start) * self._envs
@@ -263,7 +263,7 @@ def _check_sizes(path: Path, metadata: Any) -> None:
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         rows = sum(group.num_rows for group in groups)
         chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-        sizes = [(each.total_compressed_size, each.total_uncompressed_size) for each in chunks]
+        sizes = [(chunk.total_compressed_size, chunk.total_uncompressed_size) for chunk in chunks]
         columns = metadata.num_columns
     if metadata.num_rows != rows or rows < 0 or min(map(min, sizes), default=0) < 0:
         raise StorageError(f"{path} has contradicting numbers of rows", hint=FORGED)

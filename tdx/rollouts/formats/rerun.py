@@ -50,14 +50,16 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     with _file_in_memory(target) as path:
         recording = rerun.RecordingStream("tdx", recording_id=source.name)
         recording.save(path)
+        episodes = len(source.episodes)
+        text = f"{source.name}: {source.steps} steps, {episodes} episodes, made with tdx"
         try:
-            recording.log("pipeline", rerun.TextDocument(_describe(source)), static=True)
-            episodes = EpisodeLookup(source.episodes, source.rows)
+            recording.log("pipeline", rerun.TextDocument(text), static=True)
+            lookup = EpisodeLookup(source.episodes, source.rows)
             for track in {each.track: None for each in name_columns(source.manifest)}:
                 columns = [each for each in name_columns(source.manifest) if each.track == track]
                 for start, leaves in source.blocks(track):
                     for column in columns:
-                        clock = episodes if track == DATA else None
+                        clock = lookup if track == DATA else None
                         _send(recording, source, column, start, leaves[column.path], clock)
             recording.flush()
         finally:
@@ -98,11 +100,6 @@ def check(path: Path) -> None:
             is_complete = False
     if not is_complete:
         raise OutputError(f"cannot write {path.name}: it is incomplete", hint="make room")
-
-
-def _describe(source: ExportSource) -> str:
-    manifest = source.manifest
-    return f"{source.name}: {manifest.steps} steps, {len(source.episodes)} episodes, made with tdx"
 
 
 def _pixels(source: ExportSource) -> Iterator[tuple[Parts, PixelFormat]]:
@@ -161,7 +158,7 @@ def _image_columns(images: Iterator[Array]) -> Any:
         color_model=rerun.ColorModel.RGB,
         channel_datatype=rerun.ChannelDatatype.U8,
     )
-    buffers = [each.tobytes() for each in frames]
+    buffers = [frame.tobytes() for frame in frames]
     return rerun.Image.columns(buffer=buffers, format=[shape] * len(frames))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -137,10 +137,7 @@ class _Reader(ColumnReader):
             found[name] = FileColumn(to_array(torch.empty((0,), dtype=dtype)).dtype, shape)
         return found
 
-    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._read_column(name, start, stop) for name in names}
-
-    def _read_column(self, name: str, start: int, stop: int) -> Array:
+    def read_column(self, name: str, start: int, stop: int) -> Array:
         dtype, shape, offset = self._places[name]
         inner = math.prod(shape[1:]) * dtype.itemsize
         self._file.seek(self._begin + offset + start * inner)

@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource
@@ -23,6 +24,7 @@ from tdx.rollouts.formats.files import (
     FREE_BYTES,
     MAX_CHUNK_BYTES,
     MAX_COLUMNS,
+    MAX_FILES,
     MAX_NOTE_BYTES,
     ZSTD_RATIO,
     Array,
@@ -30,7 +32,6 @@ from tdx.rollouts.formats.files import (
     array_bytes,
     array_format,
     check_expansion,
-    check_folder,
     check_note,
     is_numeric,
     to_array,
@@ -169,12 +170,9 @@ class _Reader(ColumnReader):
         self._path, self._arrays, self.note, self._stored = path, arrays, note, stored
 
     def columns(self) -> Mapping[str, FileColumn]:
-        return {name: FileColumn(each.dtype, each.shape) for name, each in self._arrays.items()}
+        return {name: FileColumn(array.dtype, array.shape) for name, array in self._arrays.items()}
 
-    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        return {name: self._read_column(name, start, stop) for name in names}
-
-    def _read_column(self, name: str, start: int, stop: int) -> Array:
+    def read_column(self, name: str, start: int, stop: int) -> Array:
         each = self._arrays[name]
         if 0 in each.shape[1:]:
             return np.empty((stop - start, *each.shape[1:]), each.dtype)
@@ -285,7 +283,8 @@ def check_group(folder: Path) -> dict[str, ZarrArray]:
     Raises:
         StorageError: There are links, objects, unknown codecs or impossible sizes.
     """
-    sizes = check_folder(folder)
+    with Container.open(folder) as container:
+        sizes = container.check_links(most=MAX_FILES)
     metadata = sum(_is_metadata(name) for name in sizes)
     if metadata > MAX_COLUMNS:
         raise StorageError(

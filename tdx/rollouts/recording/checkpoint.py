@@ -92,16 +92,17 @@ class Checkpointer:
         except ArgumentError:
             # Entries that are not tensors cannot be saved: the steps have to be run again.
             return {"steps": steps, "env": None}
+        layout, device = Layout.of(root, leaves, root.ndim), env._main_device
         is_known = not self._has_code and has_known_state(env.transform)
         return {
             "steps": steps,
             "rng": torch.get_rng_state(),
-            "device_rng": _get_device_rng(env._main_device),
+            "device_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
             "chain": self._changes(),
             "memory": save_memory(env.transform),
             "env": save_env_state(self._stepped_env()) if is_known else None,
             "root": leaves,
-            "groups": _find_groups(root),
+            "groups": {path: tuple(size) for path, size in layout.groups.items() if path},
             "raw_root": dict(base.root) if isinstance(base, RecordingEnv) else None,
         }
 
@@ -138,15 +139,6 @@ class Checkpointer:
             torch.cuda.set_rng_state(state["device_rng"], env._main_device)
         root = unflatten_tensors(state["root"], env.batch_size, state["groups"]).to(env.device)
         return env.maybe_reset(root)
-
-
-def _find_groups(root: TensorDictBase) -> dict[tuple[str, ...], tuple[int, ...]]:
-    layout = Layout.of(root, flatten_tensors(root), root.ndim)
-    return {path: tuple(size) for path, size in layout.groups.items() if path}
-
-
-def _get_device_rng(device: torch.device) -> Tensor | None:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 def has_known_state(chain: nn.Module) -> bool:

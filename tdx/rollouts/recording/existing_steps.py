@@ -260,7 +260,7 @@ def _check_recorded(dump: Dump, base: EnvBase) -> None:
     """
     if dump.raw is not None:
         return
-    expected = {tuple(each["key"]): each for each in describe_specs(base)}
+    expected = {tuple(spec["key"]): spec for spec in describe_specs(base)}
     for found in dump.manifest.specs:
         entry = expected.get(tuple(found["key"]), found)
         texts = [f"{each['dtype']} {each['shape']}" for each in (found, entry)]

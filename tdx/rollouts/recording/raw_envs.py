@@ -75,7 +75,10 @@ class RecordingEnv(EnvBase):
         result = self.inner._completed_reset(tensordict, **kwargs)
         root = _copy_to_cpu(flatten_tensors(select_storable(result)))
         if self.root and not bool(rows.all()):
-            root = {path: _merge_rows(leaf, self.root[path], rows) for path, leaf in root.items()}
+            for path, leaf in root.items():
+                extra = leaf.ndim - rows.ndim
+                mask = rows.reshape(*rows.shape, *[1] * extra) if extra >= 0 else rows.squeeze(-1)
+                root[path] = torch.where(mask, leaf, self.root[path])
         self.root = root
         self._was_reset = rows | self._reset_flag()
         return result
@@ -86,7 +89,7 @@ class RecordingEnv(EnvBase):
         if not steps:
             return None
         dim = len(self.batch_size)
-        stacked = {path: torch.stack([each[path] for each in steps], dim) for path in steps[0]}
+        stacked = {path: torch.stack([step[path] for step in steps], dim) for path in steps[0]}
         return unflatten_tensors(stacked, (*self.batch_size, len(steps)), {})
 
     def resume_from(self, root: Leaves) -> None:
@@ -219,12 +222,6 @@ def find_reset_rows(env: EnvBase, tensordict: TensorDictBase | None) -> Tensor:
     for mask in masks.values():
         rows |= mask.cpu().reshape(*env.batch_size, -1).any(-1, keepdim=True)
     return rows
-
-
-def _merge_rows(fresh: Tensor, previous: Tensor, rows: Tensor) -> Tensor:
-    extra = fresh.ndim - rows.ndim
-    mask = rows.reshape(*rows.shape, *[1] * extra) if extra >= 0 else rows.squeeze(-1)
-    return torch.where(mask, fresh, previous)
 
 
 def _copy_to_cpu(leaves: dict[Parts, Tensor]) -> Leaves:

@@ -51,7 +51,16 @@ class RemoteShardJob:
             remote = RemoteDump(self.url)
             with tempfile.TemporaryDirectory(prefix="tdx-") as place:
                 folder = Path(place, "dump")
-                remote.download(_plan_files(remote.list_files()), folder)
+                # The plan and the policy.
+                files = remote.list_files()
+                remote.download(
+                    {
+                        name: n
+                        for name, n in files.items()
+                        if "/" not in name and name != SHARD_INDEX
+                    },
+                    folder,
+                )
                 (folder / SHARDS).mkdir()
                 error = ShardJob(str(folder), self.allow_code)(shard)
                 if error is None:
@@ -122,11 +131,6 @@ def roll_out_to_url(
             if result.is_complete:
                 remote.upload(folder, [SHARD_INDEX])
         yield replace(result, path=url), folder
-
-
-def _plan_files(sizes: dict[str, int]) -> dict[str, int]:
-    """Return the plan and the policy among the files of a dump."""
-    return {name: size for name, size in sizes.items() if "/" not in name and name != SHARD_INDEX}
 
 
 def _is_metadata(name: str) -> bool:

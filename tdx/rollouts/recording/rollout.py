@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from tensordict import TensorDictBase
@@ -151,7 +151,17 @@ def resume(
         _check_stored(root, manifest)
         pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
         with build_seeded_env(pipeline, manifest.seed, allow_code, workers) as (env, _):
-            recorded = _load_policy(manifest, folder, env, policy, allow_code)
+            recorded = load_recorded_policy(
+                *(manifest.policy, manifest.policy_sha256, folder, env),
+                typed=policy,
+                allow_code=allow_code,
+            )
+            check_policy(recorded, env)
+            if EpisodeKeys.of(env) != manifest.flags:
+                raise StorageError(
+                    f"{folder} was recorded with other rewards or other ends of episodes",
+                    hint=_RECORD_AGAIN,
+                )
             if manifest.keeps_raw:
                 env.base_env = RecordingEnv(env.base_env)
             checkpointer = Checkpointer(env, recorded.is_code)
@@ -176,22 +186,6 @@ def _check_stored(root: Container, manifest: Manifest) -> None:
         )
 
 
-def _load_policy(
-    manifest: Manifest, folder: Path, env: TransformedEnv, typed: str | None, allow_code: bool
-) -> NamedPolicy:
-    """Load the policy of a dump, and check that it and the episodes fit the env."""
-    policy = load_recorded_policy(
-        manifest.policy, manifest.policy_sha256, folder, env, typed=typed, allow_code=allow_code
-    )
-    check_policy(policy, env)
-    if EpisodeKeys.of(env) != manifest.flags:
-        raise StorageError(
-            f"{folder} was recorded with other rewards or other ends of episodes",
-            hint=_RECORD_AGAIN,
-        )
-    return policy
-
-
 def _restore(
     env: TransformedEnv, policy: NamedPolicy, writer: DumpWriter, checkpointer: Checkpointer
 ) -> TensorDictBase | None:
@@ -203,32 +197,25 @@ def _restore(
     state = writer.read_state()
     if state is None:
         return None
-    _check_state(writer.manifest, state, writer.folder)
-    if state["env"] is None:
-        return _run_again(env, policy, writer, checkpointer)
-    try:
-        return checkpointer.restore(state)
-    except TdxError:
-        raise
-    except Exception as error:
-        raise _state_error(writer.folder, summarize_error(error)) from error
-
-
-def _check_state(manifest: Manifest, state: Any, folder: Path) -> None:
+    steps, cause = writer.manifest.steps, None
     if not isinstance(state, dict) or not {"steps", "env"} <= state.keys():
-        raise _state_error(folder, "it has no steps")
-    if state["env"] is not None and state.keys() != STATE_FIELDS:
-        raise _state_error(folder, "it has other fields")
-    if state["steps"] != manifest.steps:
-        raise _state_error(
-            folder, f"it was saved after {state['steps']} steps, and {manifest.steps} are stored"
-        )
-
-
-def _state_error(folder: Path, reason: str) -> StorageError:
-    return StorageError(
-        f"the state in {folder} does not fit the dump: {reason}", hint=_RECORD_AGAIN
-    )
+        reason = "it has no steps"
+    elif state["env"] is not None and state.keys() != STATE_FIELDS:
+        reason = "it has other fields"
+    elif state["steps"] != steps:
+        reason = f"it was saved after {state['steps']} steps, and {steps} are stored"
+    elif state["env"] is None:
+        return _run_again(env, policy, writer, checkpointer)
+    else:
+        try:
+            return checkpointer.restore(state)
+        except TdxError:
+            raise
+        except Exception as error:
+            reason, cause = summarize_error(error), error
+    raise StorageError(
+        f"the state in {writer.folder} does not fit the dump: {reason}", hint=_RECORD_AGAIN
+    ) from cause
 
 
 def _run_again(

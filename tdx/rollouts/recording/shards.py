@@ -121,7 +121,11 @@ def open_shards(
     plan, policy = _prepare_plan(request, count, existing)
     with report_write_errors(folder, full_hint=_RERUN):
         if force and has_dump(folder):
-            _replace_folder(folder, plan, policy)
+            with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
+                (part / SHARDS).mkdir()
+                policy.copy_to(part)
+                with Container.open(part) as root:
+                    plan.save(root)
         else:
             make_folders(folder / SHARDS)
         with lock_for_writing(folder, shared=not alone) as root:
@@ -133,7 +137,9 @@ def open_shards(
                         plan, _ = _prepare_plan(request, count, created)
                     _check_plan(plan, created, folder)
                 else:
-                    _remove_started(root)
+                    # What a killed process has written, whose policy may be another one.
+                    for name in filter(_is_started, root.names()):
+                        root.remove(name)
                     policy.copy_to(folder)
                     plan.save(root)
             yield plan
@@ -155,12 +161,6 @@ def _check_new(folder: Path, force: bool) -> None:
 def _is_started(name: str) -> bool:
     """Return True for a file that is written before the plan."""
     return name in POLICY_COPIES or bool(TEMPORARY_FILE.fullmatch(name))
-
-
-def _remove_started(root: Container) -> None:
-    """Remove what a killed process has written before the plan, whose policy may be another one."""
-    for name in filter(_is_started, root.names()):
-        root.remove(name)
 
 
 def _prepare_plan(
@@ -186,14 +186,6 @@ def _prepare_plan(
             f"{goal} cannot be divided among {count:,} shards", hint="use fewer shards"
         )
     return ShardPlan(manifest, count), policy
-
-
-def _replace_folder(folder: Path, plan: ShardPlan, policy: NamedPolicy) -> None:
-    with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
-        (part / SHARDS).mkdir()
-        policy.copy_to(part)
-        with Container.open(part) as root:
-            plan.save(root)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from tdx.stacks.conversion import (
     Entries,
     action_entries,
 )
-from tdx.stacks.counterparts import Place, convert_stages, root_key
+from tdx.stacks.counterparts import Place, convert_stages, root_key, write_value
 from tdx.stacks.gymnasium.levels import Level, is_registered
 from tdx.transforms import RenameTransform
 
@@ -109,22 +109,14 @@ def _changed_kwargs(spec: Any, registered: Any) -> Iterator[tuple[str, Value]]:
         except ValueError:
             is_same = False
         if not is_same and not (name == "render_mode" and value is None):
-            yield name, _as_value(name, value)
-
-
-def _as_value(name: str, value: Any) -> Value:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if hasattr(value, "tolist"):
-        return _as_value(name, value.tolist())
-    if isinstance(value, list | tuple):
-        return tuple(_as_value(name, item) for item in value)
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _as_value(name, inner) for key, inner in value.items()}
-    raise ArgumentError(
-        f"the argument {name} of the env is {type(value).__name__}, which a file cannot contain",
-        hint="pass numbers, text, lists and dicts to gymnasium.make",
-    )
+            try:
+                yield name, write_value(value)
+            except TypeError:
+                raise ArgumentError(
+                    f"the argument {name} of the env is {type(value).__name__}, which a file "
+                    "cannot contain",
+                    hint="pass numbers, text, lists and dicts to gymnasium.make",
+                ) from None
 
 
 class GymnasiumReference:

@@ -22,9 +22,9 @@ from tdx.specs import Binary, Composite
 from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
-from tdx.stacks.gymnasium.snapshots import reward_specs, space_specs
+from tdx.stacks.gymnasium.snapshots import level_state, reward_specs, space_specs
 from tdx.stacks.observe import Actor, Event, LastResults, locate, measured, traced
-from tdx.stacks.observe.events import ACTION, INFO, OBSERVATION
+from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION
 from tdx.stacks.replay import BaseCalls, Entries, write_number
 from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
@@ -33,6 +33,9 @@ from tdx.stacks.tracer import OnTrace
 
 class LevelStack(Stack):
     """A stack whose stages are objects around an env, with Gymnasium's spaces.
+
+    A subclass lists the levels and has a driver. Where their methods or results are others than
+    Gymnasium's, ``level_type`` is a subclass of :class:`WrapperLevels`.
 
     Args:
         target: The outermost object.
@@ -54,13 +57,13 @@ class LevelStack(Stack):
         self._last_results: LastResults = {}
         self.actor = Actor()
 
-    @abstractmethod
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""
+        return FLAGS
 
-    @abstractmethod
     def level_state(self, level: Level) -> dict[str, Tensor]:
         """Return copies of the numbers that a level keeps."""
+        return level_state(level)
 
     @cached_property
     def name(self) -> str:
@@ -140,7 +143,8 @@ class LevelStack(Stack):
 
     def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        return replaced_env(self.levels, calls)
+        form = self.observed_levels().forms()[-1]
+        return replaced_env(self.levels, form, calls)
 
     def observed_levels(self) -> WrapperLevels:
         """See :class:`~tdx.stacks.Stack`."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from tdx.foundation.patches import Patches, instance_dict
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import observation_entries, result_entries
+from tdx.stacks.observe import LevelForm
 from tdx.stacks.observe.events import ACTION, FLAGS, OBSERVATION, REWARD
 from tdx.stacks.replay import BaseCalls, Entries, base_key, fit
 from tdx.stacks.sources import attributes_of
@@ -23,21 +24,22 @@ _LEARNING = ("_update_running_mean", "training")
 
 
 @contextmanager
-def replaced_env(levels: Sequence[Level], calls: BaseCalls) -> Iterator[None]:
+def replaced_env(levels: Sequence[Level], form: LevelForm, calls: BaseCalls) -> Iterator[None]:
     """Answer the calls of the env inside in a block.
 
     Args:
         levels: Levels of the stack, the env inside first.
+        form: How the env inside is called.
         calls: Answers the calls.
     """
-    level = levels[0]
-    changes: list[tuple[Any, str, Any]] = []
-    for row, owner in enumerate(level.owners):
-        is_batch = level.num_envs is not None and not level.in_rows
-        rows = range(level.num_envs or 1) if is_batch else [row]
-        base = _Base(owner, level, tuple(rows), calls, is_batch=is_batch)
-        changes += [(owner, name, getattr(base, name)) for name in base.methods]
-    with Patches(changes):
+    inside = levels[0]
+    with Patches() as patches:
+        for row, owner in enumerate(inside.owners):
+            rows = tuple(range(inside.num_envs or 1)) if form.is_batch else (row,)
+            base = _Base(owner, inside.observation_space, rows, form, calls)
+            steps = ("step_async", "step_wait") if form.protocol == "vec_env" else ("step",)
+            for name in ("reset", *steps):
+                patches.put(owner, name, getattr(base, name))
         yield
 
 
@@ -46,25 +48,25 @@ class _Base:
 
     Args:
         owner: The env.
-        level: Its level.
+        space: Space of the observations of one env.
         rows: Sub-envs that it steps.
+        form: How it is called.
         calls: Answers the calls.
-        is_batch: True if its values have a batch dim.
     """
 
     def __init__(
-        self, owner: Any, level: Level, rows: tuple[int, ...], calls: BaseCalls, *, is_batch: bool
+        self,
+        owner: Any,
+        space: spaces.Space[Any],
+        rows: tuple[int, ...],
+        form: LevelForm,
+        calls: BaseCalls,
     ) -> None:
-        self._rows, self._calls, self._is_batch = rows, calls, is_batch
-        self._space = level.observation_space
-        self._is_vec_env = hasattr(type(owner), "step_wait") and hasattr(type(owner), "step_async")
-        # A gymnasium.vector.VectorEnv may have both, but returns five values.
-        self._is_vec_env &= "seed" in dir(type(owner)) and not hasattr(owner, "single_action_space")
+        self._rows, self._calls, self._space = rows, calls, space
+        self._is_batch, self._is_vec_env = form.is_batch, form.protocol == "vec_env"
         self._reset, self._step = owner.reset, owner.step
-        self.methods: tuple[str, ...] = ("reset", "step")
         if self._is_vec_env:
             self._async, self._wait = owner.step_async, owner.step_wait
-            self.methods = ("reset", "step_async", "step_wait")
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         info: list[Any] = [{}]
@@ -83,11 +85,11 @@ class _Base:
     def step(self, *args: Any, **kwargs: Any) -> Any:
         def run() -> Entries:
             result = self._step(*args, **kwargs)
-            found = self._entries(result[0])
+            entries = self._entries(result[0])
             for key, value in result_entries(result).items():
                 if key in (REWARD, *FLAGS) or (isinstance(value, Tensor) and not self._is_batch):
-                    found[key] = self._rowed(value)
-            return found
+                    entries[key] = self._rowed(value)
+            return entries
 
         entries = self._calls.answer(self._rows, "step", run)
         reward = entries[REWARD].numpy().astype(np.float64)

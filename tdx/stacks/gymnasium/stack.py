@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
-from torch import Tensor
 
 from tdx.core.meter import Meter
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
@@ -19,7 +18,6 @@ from tdx.foundation.patches import Patches
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
-    Level,
     core_of,
     has_different_rows,
     hidden_envs,
@@ -28,7 +26,6 @@ from tdx.stacks.gymnasium.levels import (
     list_wrappers,
     worker_sentence,
 )
-from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import measured
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sources import attributes_of
@@ -77,14 +74,6 @@ class GymnasiumStack(LevelStack):
         if has_different_rows(core):
             return ("the sub-envs have different wrappers, which are not shown",)
         return hidden_envs(self.levels)
-
-    def level_flags(self, level: Level) -> Sequence[str]:
-        """Return the names of the flags that a level returns."""
-        return FLAGS
-
-    def level_state(self, level: Level) -> dict[str, Tensor]:
-        """Return copies of the numbers that a level keeps."""
-        return level_state(level)
 
     @contextmanager
     def in_this_process(self) -> Iterator[GymnasiumStack]:
@@ -175,7 +164,7 @@ class GymnasiumDriver(LevelDriver):
         ArgumentError: The policy cannot be called.
     """
 
-    def __init__(self, stack: GymnasiumStack, policy: Callable[[Any], Any] | None) -> None:
+    def __init__(self, stack: LevelStack, policy: Callable[[Any], Any] | None) -> None:
         if policy is not None and not callable(policy):
             raise ArgumentError(
                 f"the policy must be callable, got {type(policy).__name__}",

@@ -10,17 +10,16 @@ from tdx.stacks.observe.events import (
     plain_copy,
 )
 from tdx.stacks.observe.levels import Levels, Slot
-from tdx.stacks.observe.recorder import EventRecorder, LastResults, read_events
+from tdx.stacks.observe.recorder import LastResults
 from tdx.stacks.observe.replay import MAX_EVENTS, Recorder, Replay, preserved_generators
 from tdx.stacks.observe.times import check_threads, measured
-from tdx.stacks.observe.traces import Actor, TraceBuilder, locate, traced
+from tdx.stacks.observe.traces import Actor, locate, traced
 
 __all__ = [
     "MAX_EVENTS",
     "OPAQUE",
     "Actor",
     "Event",
-    "EventRecorder",
     "LastResults",
     "LevelForm",
     "Levels",
@@ -29,13 +28,11 @@ __all__ = [
     "Recording",
     "Replay",
     "Slot",
-    "TraceBuilder",
     "check_threads",
     "is_same_plain",
     "locate",
     "measured",
     "plain_copy",
     "preserved_generators",
-    "read_events",
     "traced",
 ]

@@ -53,7 +53,6 @@ def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -
         last: Last results of an earlier block.
         on_trace: Called with each trace, which is built when it is read.
     """
-    builder = TraceBuilder(levels)
     sent: Log = []
 
     def on_root(log: Log) -> None:
@@ -68,7 +67,7 @@ def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -
         halves, sent = sent, []
         phase: Hook = "reset" if slot.method == "reset" else "step"
         calls = log if phase == "reset" else [*halves, *log]
-        build = partial(builder.build, calls, actor.name, actor.took_ns)
+        build = partial(_build_trace, levels, calls, actor.name, actor.took_ns)
         known = {} if has_failed else {"error": None}
         on_trace(DeferredTrace.of(build, index=0, step=0, episode=0, phase=phase, **known))
 
@@ -76,25 +75,16 @@ def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -
         yield
 
 
-class TraceBuilder:
-    """Builds the trace of each outermost call.
+def _build_trace(levels: Levels, calls: Log, policy: str, policy_ns: int) -> StepTrace:
+    """Return the trace of an outermost call.
 
     Args:
         levels: Levels of the stack.
+        calls: The call, after the one that sent its actions.
+        policy: Name of what chose the action; ``given``: the caller.
+        policy_ns: Nanoseconds that it took.
     """
-
-    def __init__(self, levels: Levels) -> None:
-        self._levels = levels
-
-    def build(self, calls: Log, policy: str, policy_ns: int) -> StepTrace:
-        """Return the trace of an outermost call.
-
-        Args:
-            calls: The call, after the one that sent its actions.
-            policy: Name of what chose the action; ``given``: the caller.
-            policy_ns: Nanoseconds that it took.
-        """
-        return _Build(self._levels, _join_halves(read_events(calls))).trace(policy, policy_ns)
+    return _Build(levels, _join_halves(read_events(calls))).trace(policy, policy_ns)
 
 
 def _join_halves(roots: Sequence[Event]) -> Event:

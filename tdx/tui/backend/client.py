@@ -191,7 +191,7 @@ class ProcessBackend:
         """See :meth:`Backend.ask`."""
         handle = self._workers.get(worker) or self._start_worker(worker)
         if slot is not None:
-            for previous in [each for each in handle.tickets.values() if each.slot == slot]:
+            for previous in [ticket for ticket in handle.tickets.values() if ticket.slot == slot]:
                 self.cancel(previous)
                 self._settle(handle, previous.number, SupersededError(_SUPERSEDED))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -303,7 +303,7 @@ class ProcessBackend:
         elif isinstance(message, Failure):
             self._deliver(handle)
             problem, details = message.problem, message.details
-            text = "\n".join(each for each in (problem.hint, details) if each)
+            text = "\n".join(line for line in (problem.hint, details) if line)
             self._report(WorkerEvent(name, "failed", problem.message, text))
             self._settle(handle, message.number, RequestError(problem, details))
 

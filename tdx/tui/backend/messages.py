@@ -155,10 +155,10 @@ class Job:
 
     def receive(self) -> list[Any]:
         """Return the values that the app has sent since the last call."""
-        found = []
+        values = []
         while self._inbox:
-            found.append(self._inbox.popleft())
-        return found
+            values.append(self._inbox.popleft())
+        return values
 
     def get_cached(self, name: str, make: Callable[[], T]) -> T:
         """Return a value of the cache; create it if it is missing."""

@@ -67,9 +67,9 @@ class Output:
         self._position = min(self._position, size)
         unread = size - self._position
         skipped_bytes = max(0, unread - TAIL_BYTES)
-        found = self._read_end(unread - skipped_bytes)
-        whole = found if last or skipped_bytes else found[: found.rfind(b"\n") + 1]
-        self._position = size - len(found) + len(whole)
+        end = self._read_end(unread - skipped_bytes)
+        whole = end if last or skipped_bytes else end[: end.rfind(b"\n") + 1]
+        self._position = size - len(end) + len(whole)
         return whole.decode(errors="replace"), skipped_bytes
 
     def trim(self) -> None:

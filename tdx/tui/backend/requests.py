@@ -17,6 +17,7 @@ from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
+    from tdx.envs.gym.registry import RegisteredEnv
     from tdx.rollouts.dump.progress import ShardProgress
     from tdx.rollouts.dump.writing import Progress
 
@@ -47,24 +48,7 @@ class ObserveKeys(Request[Lineage | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class EnvChoice:
-    """An env that can be chosen.
-
-    Args:
-        id: Id of the env.
-        package: Package that provides it.
-        hint: What to install first. ``None``: it is installed.
-        is_deprecated: True if there is a later version.
-    """
-
-    id: str
-    package: str
-    hint: str | None
-    is_deprecated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ListEnvs(Request[tuple[EnvChoice, ...]]):
+class ListEnvs(Request["tuple[RegisteredEnv, ...]"]):
     """List the envs."""
 
 
@@ -128,27 +112,12 @@ def observe_keys(request: ObserveKeys, job: Job) -> Lineage | None:
     return None
 
 
-def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
-    """Return all envs: installed ones, missing ones, and deprecated versions."""
+def list_env_choices(request: ListEnvs, job: Job) -> tuple[RegisteredEnv, ...]:
+    """Return all envs: installed ones, then missing ones, then those with a newer version."""
     from tdx.inspection.envs import list_envs
 
     envs = list_envs(missing=True)
-    latest: dict[str, int] = {}
-    for env in envs:
-        name, version = _split_version(env.id)
-        latest[name] = max(version, latest.get(name, -1))
-    found = [
-        EnvChoice(env.id, env.package, env.hint, version < latest[name])
-        for env in envs
-        for name, version in (_split_version(env.id),)
-    ]
-    return tuple(sorted(found, key=lambda env: (env.is_deprecated, env.hint is not None)))
-
-
-def _split_version(env: str) -> tuple[str, int]:
-    """Split ``Pendulum-v1`` into its name and its version; -1 without a version."""
-    name, mark, version = env.rpartition("-v")
-    return (name, int(version)) if mark and version.isdigit() else (env, -1)
+    return tuple(sorted(envs, key=lambda env: (env.replaced_by is not None, not env.installed)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +159,8 @@ def find_unstorable(request: FindUnstorable, job: Job) -> tuple[NestedKey, ...]:
 
     env = build_env(request.pipeline, request.allow_code)
     try:
-        found = entries.find_unstorable(env)
-        return tuple(key for key in found if key in env.output_spec["full_observation_spec"])
+        keys = entries.find_unstorable(env)
+        return tuple(key for key in keys if key in env.output_spec["full_observation_spec"])
     finally:
         env.close()
 

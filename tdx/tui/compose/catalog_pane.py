@@ -62,7 +62,7 @@ def split_call(text: str) -> tuple[str, str | None]:
 class TransformList(OptionList):
     """A list in which a click selects, and a double-click or Enter adds."""
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         event.prevent_default()
         clicked = event.style.meta.get("option")
         if clicked is not None and not self.options[clicked].disabled:

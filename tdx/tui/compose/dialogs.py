@@ -16,7 +16,7 @@ from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.specs.leaf import LeafSpec, domain_text, shape_text
 from tdx.tui.backend.client import RequestError, SupersededError
-from tdx.tui.backend.requests import EnvChoice, InspectChain, ListEnvs
+from tdx.tui.backend.requests import InspectChain, ListEnvs
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
@@ -24,6 +24,7 @@ from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 if TYPE_CHECKING:
     from textual.screen import Screen
 
+    from tdx.envs.gym.registry import RegisteredEnv
     from tdx.tui.workspace import Workspace
 
 
@@ -38,7 +39,7 @@ class ComposeDialogs:
     def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
         self._screen = screen
         self._workspace = workspace
-        self._envs: tuple[EnvChoice, ...] = ()
+        self._envs: tuple[RegisteredEnv, ...] = ()
         self._descriptions: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -54,7 +55,7 @@ class ComposeDialogs:
         self.load_envs(dialog)
 
     @property
-    def envs(self) -> tuple[EnvChoice, ...]:
+    def envs(self) -> tuple[RegisteredEnv, ...]:
         """Known envs; empty until they are loaded."""
         return self._envs
 
@@ -216,20 +217,20 @@ CURATED_ENVS = (
 """Envs at the top of the list; known before the others are found."""
 
 
-def _env_choices(envs: tuple[EnvChoice, ...]) -> list[Choice]:
+def _env_choices(envs: tuple[RegisteredEnv, ...]) -> list[Choice]:
     if not envs:
         return [Choice(env, env) for env in CURATED_ENVS]
     by_id = {env.id: env for env in envs}
     curated = [by_id[name] for name in CURATED_ENVS if name in by_id and by_id[name].hint is None]
     others = [env for env in envs if env not in curated]
     return [
-        Choice(env.id, env.id, _env_note(env), env.is_deprecated, env in curated)
+        Choice(env.id, env.id, _env_note(env), env.replaced_by is not None, env in curated)
         for env in (*curated, *others)
     ]
 
 
-def _env_note(env: EnvChoice) -> str:
-    return env.hint or (f"{env.package} · old version" if env.is_deprecated else env.package)
+def _env_note(env: RegisteredEnv) -> str:
+    return env.hint or (f"{env.package} · old version" if env.replaced_by else env.package)
 
 
 def _interesting(leaves: Sequence[LeafSpec]) -> list[LeafSpec]:

@@ -46,7 +46,7 @@ class ContractCommands:
             # The worker compares after it has written the contract.
             note = "being frozen" if self.is_freezing else "last time"
             known.append(Choice(self._last, self._last, note))
-        choices = [*known, *(each for each in _find_references() if each.id != self._last)]
+        choices = [*known, *(choice for choice in _find_references() if choice.id != self._last)]
         title = "Compare with: a contract, a pipeline file or module:function"
         dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_verbatim)
         self._screen.app.push_screen(dialog, self._compare_with)
@@ -130,19 +130,19 @@ def _is_verbatim(text: str) -> bool:
 def _find_references() -> Iterator[Choice]:
     """Yield the contracts and pipeline files here, and the contracts in folders one level below."""
     entries = _scan(".")
-    folders = [each.name for each in entries if each.is_dir() and not each.name.startswith(".")]
-    below = [f"{name}/{each.name}" for name in folders for each in _scan(name) if each.is_dir()]
+    folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    below = [f"{name}/{entry.name}" for name in folders for entry in _scan(name) if entry.is_dir()]
     for folder in (*folders, *below[:_MAX_ENTRIES]):
         if os.path.lexists(os.path.join(folder, _DOCUMENT)):
             yield Choice(folder, folder, "contract")
-    for each in entries:
-        if each.name.endswith((".yaml", ".yml")) and each.name != _DOCUMENT and each.is_file():
-            yield Choice(each.name, each.name, "pipeline")
+    for entry in entries:
+        if entry.name.endswith((".yaml", ".yml")) and entry.name != _DOCUMENT and entry.is_file():
+            yield Choice(entry.name, entry.name, "pipeline")
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda each: each.name)[:_MAX_ENTRIES]
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)[:_MAX_ENTRIES]
     except OSError:
         return []

@@ -119,16 +119,16 @@ one reference step."""
             self.workspace.allow_code,
         )
         try:
-            found = await self.workspace.backend.ask(request, worker=WORKER, slot=WORKER)
+            comparison = await self.workspace.backend.ask(request, worker=WORKER, slot=WORKER)
         except RequestError as error:
             problem = error.problem
             hint = f"\n→ {problem.hint}" if problem.hint else ""
             self._finish(None, Content.styled(f"✕ {problem.message}{hint}", "$text-error"))
             return
         mode = " · as an evaluation" if self._is_evaluation else ""
-        style = "bold $success" if found.report.same else "bold $error"
-        aside = (f"  {found.report.steps} reference steps{mode}", "dim")
-        self._finish(found, Content.assemble((heading(found.report), style), aside))
+        style = "bold $success" if comparison.report.same else "bold $error"
+        aside = (f"  {comparison.report.steps} reference steps{mode}", "dim")
+        self._finish(comparison, Content.assemble((heading(comparison.report), style), aside))
 
     def _show_progress(self) -> None:
         seconds = time.monotonic() - self._started
@@ -210,9 +210,9 @@ one reference step."""
     def action_next(self, by: int) -> None:
         """Move to the next or previous stage or key that differs."""
         listed = self.query_one("#contract-list", OptionList)
-        found = [at for at, line in enumerate(self._lines) if line.mark in "≠-+↳"]
+        marked = [at for at, line in enumerate(self._lines) if line.mark in "≠-+↳"]
         at = listed.highlighted or 0
-        after = [each for each in found if (each - at) * by > 0]
-        if found:
-            order = after or found
+        after = [place for place in marked if (place - at) * by > 0]
+        if marked:
+            order = after or marked
             listed.highlighted = order[0] if by > 0 else order[-1]

@@ -71,13 +71,13 @@ class Line:
         mark, is_stage = self.mark, self.key is None
         first = (f"{FIRST} " if self.is_first else "  ", "bold $error")
         side = "bold" if is_stage and mark != "·" else "dim" if mark == "·" else ""
-        left, right = (_fit(each, column) for each in self._sides(column))
+        left, right = (_fit(text, column) for text in self._sides(column))
         sign = (f" {mark} ", _STYLES.get(mark, ""))
         return Content.assemble(first, (left, side), sign, (right.rstrip(), side))
 
     def _sides(self, column: int) -> tuple[str, str]:
         if self.key is None:
-            left, right = ("" if each is None else each.title for each in _both(self.stage))
+            left, right = ("" if side is None else side.title for side in _both(self.stage))
             return left, right
         left, right = (
             "" if spec is None else self._key_text(spec, records, column)
@@ -92,7 +92,7 @@ class Line:
         text = f"  {key.key}{' ←' if key.is_inverse else ''}  {spec}"
         step = key.first_step
         if step < len(records) and len(text) + _PREVIEW <= column:
-            shown = " ".join(_number(each, 3) for each in records[step][:_SHOWN])
+            shown = " ".join(_number(value, 3) for value in records[step][:_SHOWN])
             more = " …" if len(records[step]) > _SHOWN else ""
             text = f"{text:<{column - _PREVIEW}}  {shown}{more}"
         return text
@@ -120,10 +120,10 @@ def list_lines(comparison: Comparison) -> list[Line]:
     """Return the lines of a comparison: each stage, then its keys."""
     lines: list[Line] = []
     first = comparison.report.first
-    found = False
+    is_marked = False
     for stage in comparison.stages:
-        is_here = not found and first is not None and first in stage.differences
-        found |= is_here
+        is_here = not is_marked and first is not None and first in stage.differences
+        is_marked |= is_here
         lines.append(Line(stage, None, is_here))
         lines += [Line(stage, key) for key in stage.keys]
     return lines
@@ -183,17 +183,21 @@ def _notes(report: ContractReport) -> list[str]:
 def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
     """Yield the causes at a stage, else what follows from earlier ones."""
     stage, key, report = line.stage, line.key, comparison.report
-    found = [each for each in stage.differences if each in report.causes]
-    if not found:
-        of_key = [each for each in stage.differences if key is not None and each.key == key.key]
-        found = of_key or list(stage.differences)
+    shown = [difference for difference in stage.differences if difference in report.causes]
+    if not shown:
+        of_key = [
+            difference
+            for difference in stage.differences
+            if key is not None and difference.key == key.key
+        ]
+        shown = of_key or list(stage.differences)
     if stage.is_random:
         yield Content.styled("? random, and does not follow the seed: not compared", "$secondary")
-    elif not found:
+    elif not shown:
         yield Content(_STATUS_TEXTS[stage.status])
-    for each in found:
-        yield from _difference_lines(each, report)
-    if found and report.first is not None and found[0] not in report.causes:
+    for difference in shown:
+        yield from _difference_lines(difference, report)
+    if shown and report.first is not None and shown[0] not in report.causes:
         yield Content.styled(f"follows from {report.first.place}", "dim")
 
 
@@ -204,14 +208,14 @@ def _follow_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Co
         yield Content("")
         what = "the difference" if len(causes) == 1 else "the differences"
         yield Content.styled(f"follows from {what}", "bold")
-        sentences = dict.fromkeys(each.sentence for each in follows)
-        yield from (Content.assemble(("↳ ", "$warning"), each) for each in sentences)
+        sentences = dict.fromkeys(difference.sentence for difference in follows)
+        yield from (Content.assemble(("↳ ", "$warning"), sentence) for sentence in sentences)
 
 
 def _unlisted_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Content]:
     """Yield the keys that a stage writes and the contract does not compare."""
-    sides = [each for each in _both(stage) if each is not None]
-    names = dict.fromkeys(name for each in sides for name in each.unlisted)
+    sides = [side for side in _both(stage) if side is not None]
+    names = dict.fromkeys(name for side in sides for name in side.unlisted)
     if names:
         compared = " and ".join(comparison.report.compare)
         text = f"writes {', '.join(names)}, not compared: the contract compares {compared}"
@@ -225,17 +229,17 @@ _STATUS_TEXTS = {
 }
 
 
-def _difference_lines(each: Difference, report: ContractReport) -> Iterator[Content]:
-    is_first, is_cause = each == report.first, each in report.causes
+def _difference_lines(difference: Difference, report: ContractReport) -> Iterator[Content]:
+    is_first, is_cause = difference == report.first, difference in report.causes
     sign = FIRST if is_first else "≠" if is_cause else "↳"
     style = "bold $error" if is_cause else "$warning"
     where = "first difference  " if is_first else ""
-    yield Content.assemble((f"{sign} {where}{each.code} {each.kind}", style))
-    has_size = each.size is None or "up to" in each.message
-    size = "" if has_size else f" (up to {each.size:.4g})"
-    yield Content(f"{each.sentence}{size}")
-    if each.hint:
-        yield Content.styled(f"→ {each.hint}", "dim")
+    yield Content.assemble((f"{sign} {where}{difference.code} {difference.kind}", style))
+    has_size = difference.size is None or "up to" in difference.message
+    size = "" if has_size else f" (up to {difference.size:.4g})"
+    yield Content(f"{difference.sentence}{size}")
+    if difference.hint:
+        yield Content.styled(f"→ {difference.hint}", "dim")
 
 
 def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
@@ -247,7 +251,7 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
         return
     step = min(step, len(key.steps) - 1)
     unequal = key.unequal[step] if step < len(key.unequal) else frozenset()
-    marks = "".join("≠" if found else "·" for found in key.unequal)
+    marks = "".join("≠" if places else "·" for places in key.unequal)
     yield Content("")
     yield Content.assemble(
         (f"{key.steps[step]}", "bold"),
@@ -259,7 +263,7 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
     if key.reason:
         for name, records in (("contract", key.a), ("target", key.b)):
             if step < len(records):
-                shown = " ".join(_number(each) for each in records[step][:_MAX_SIDE])
+                shown = " ".join(_number(value) for value in records[step][:_MAX_SIDE])
                 more = " …" if len(records[step]) > _MAX_SIDE else ""
                 yield Content.assemble((f"  {name:10}", "dim"), f"{shown}{more}")
         return
@@ -268,9 +272,9 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
     names = f"  {'':{label}} {'contract':>{column}} {'target':>{column}} {'difference':>{column}}"
     yield Content.styled(names, "dim")
     for at, name in enumerate(key.labels):
-        a, b = (_element(each, step, at) for each in (key.a, key.b))
+        a, b = (_element(records, step, at) for records in (key.a, key.b))
         apart = "" if a is None or b is None or a == b else f"{b - a:+.4g}"
-        texts = " ".join(f"{each:>{column}}" for each in (_number(a), _number(b), apart))
+        texts = " ".join(f"{text:>{column}}" for text in (_number(a), _number(b), apart))
         sign = "≠" if at in unequal else " "
         style = "$error" if at in unequal else ""
         yield Content.assemble((f"{sign} ", "bold $error"), (f"{name:{label}} {texts}", style))
@@ -291,7 +295,7 @@ def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
     """Yield arguments, specs and state of both sides."""
     for title in ("arguments", "specs", "state"):
         sides: list[Mapping[str, str]] = [
-            {} if each is None else getattr(each, title) for each in _both(stage)
+            {} if side is None else getattr(side, title) for side in _both(stage)
         ]
         names = dict.fromkeys(name for side in sides for name in side)
         if names:
@@ -308,7 +312,7 @@ def _entry_lines(
     if one == other or stage.a is None or stage.b is None:
         yield Content.assemble("  ", (name, "dim"), f"  {one if one is not None else other}")
         return
-    left, right = ("–" if each is None else each for each in (one, other))
+    left, right = ("–" if text is None else text for text in (one, other))
     head = [("≠ ", "bold $error"), (name, "dim")]
     if len(name) + len(left) + len(right) + 8 <= width:
         yield Content.assemble(*head, f"  {left}", ("  →  ", "dim"), right)

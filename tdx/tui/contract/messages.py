@@ -82,7 +82,7 @@ class KeyValues:
     @property
     def first_step(self) -> int:
         """First step with a difference; 0 if there is none."""
-        return next((at for at, found in enumerate(self.unequal) if found), 0)
+        return next((at for at, places in enumerate(self.unequal) if places), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class StageComparison:
     Args:
         a: Stage of the contract. ``None``: it does not have it.
         b: Stage of the target. ``None``: it does not have it.
-        status: What was found.
+        status: Whether it differs.
         differences: What differs here.
         keys: Compared keys.
         is_random: True if the values are excluded, because the stage does not follow the seed.

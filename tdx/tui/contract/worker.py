@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.compare.model import Contract, Segment, StageRecord
 from tdx.compare.report import ContractReport, KeyRow, StageRow
-from tdx.compare.values import Values, differing_elements, format_number
+from tdx.compare.values import Values, differing_elements, element_gaps, format_number
 from tdx.contracts import check_contract, freeze, load_contract, save_contract
 from tdx.contracts.storage import check_target, is_contract
 from tdx.foundation.errors import ArgumentError, StorageError, TdxError
@@ -67,7 +67,7 @@ def freeze_contract(request: FreezeContract, job: Job) -> str:
     save_contract(contract, path, force=request.force)
     count = len(contract.stages) - 1
     text = f"wrote {path.name} ({count} stage{'' if count == 1 else 's'})"
-    random = [each.place for each in contract.stages if each.random == "excluded"]
+    random = [stage.place for stage in contract.stages if stage.random == "excluded"]
     return f"{text}; random and excluded: {', '.join(random)}" if random else text
 
 
@@ -103,9 +103,9 @@ def _escape(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_escape, value))
     if isinstance(value, Mapping):
-        return {_escape(name): _escape(each) for name, each in value.items()}
+        return {_escape(name): _escape(item) for name, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        names = [each.name for each in fields(value)]
+        names = [entry.name for entry in fields(value)]
         return replace(value, **{name: _escape(getattr(value, name)) for name in names})
     return value
 
@@ -157,11 +157,11 @@ def _describe_stage(
     before = set() if stage.index < 0 else set(inside[stage.index].specs)
     written = {name.partition(" ")[2] for name in stage.writes}
     changed = {
-        each.key
-        for each in stage.specs
-        if stage.index >= 0 and (each.key in written or each not in before)
+        spec.key
+        for spec in stage.specs
+        if stage.index >= 0 and (spec.key in written or spec not in before)
     }
-    own = {each.key for each in stage.specs if each.part in compared}
+    own = {spec.key for spec in stage.specs if spec.part in compared}
     is_paired = row.a is not None and row.b is not None
     listed = own | changed if is_paired or stage.index < 0 else changed
     return StageText(
@@ -169,12 +169,15 @@ def _describe_stage(
         stage.name,
         {name: _shorten(repr(value)) for name, value in stage.arguments.items()},
         {
-            each.key: f"{list(each.shape)} {each.dtype} {each.domain}"
-            for each in sorted(stage.specs, key=lambda spec: spec.key not in changed)
-            if each.key in listed
+            spec.key: f"{list(spec.shape)} {spec.dtype} {spec.domain}"
+            for spec in sorted(stage.specs, key=lambda spec: spec.key not in changed)
+            if spec.key in listed
         },
-        {each.name: _describe_state(each.shape, each.dtype, each.value) for each in stage.state},
-        tuple(each.key for each in stage.specs if each.key in changed - own),
+        {
+            tensor.name: _describe_state(tensor.shape, tensor.dtype, tensor.value)
+            for tensor in stage.state
+        },
+        tuple(spec.key for spec in stage.specs if spec.key in changed - own),
     )
 
 
@@ -183,7 +186,7 @@ def _describe_state(shape: Sequence[int], dtype: str, value: Tensor | None) -> s
         return f"{list(shape)} {dtype}"
     if value.numel() == 1:
         return format_number(value)
-    shown = " ".join(format_number(each) for each in value.flatten()[:4])
+    shown = " ".join(format_number(number) for number in value.flatten()[:4])
     return f"{list(shape)} {shown}{' …' if value.numel() > 4 else ''}"
 
 
@@ -194,7 +197,7 @@ def _shorten(text: str) -> str:
 def _describe_key(row: KeyRow, inputs: Sequence[Segment], padded: str) -> KeyValues:
     is_inverse = row.lane == "inverse"
     left, right = _describe_values(row.a), _describe_values(row.b)
-    known = next((each for each in (row.a, row.b) if each is not None), None)
+    known = next((values for values in (row.a, row.b) if values is not None), None)
     if known is None:
         return KeyValues(row.key, is_inverse, left, right)
     reason = ""
@@ -207,7 +210,7 @@ def _describe_key(row: KeyRow, inputs: Sequence[Segment], padded: str) -> KeyVal
     if row.a is None and target is None:
         return KeyValues(row.key, is_inverse, left, right, reason=reason)
     a, b, labels, note = _pick_elements(row.a, target)
-    count = max(len(each) for each in (a, b) if each is not None)
+    count = max(len(records) for records in (a, b) if records is not None)
     unequal: tuple[frozenset[int], ...] = ()
     if a is not None and b is not None and not reason:
         count = min(len(a), len(b))
@@ -254,27 +257,27 @@ Picked = tuple[Tensor | None, Tensor | None, tuple[str, ...], str]
 
 def _pick_elements(a: Values | None, b: Values | None) -> Picked:
     """Return the elements to show, ``[T, E]``: if there are many, the ones that differ most."""
-    sides = [None if each is None else each.numbers.double() for each in (a, b)]
-    known = [each for each in sides if each is not None]
-    rows = min(each.shape[1] for each in known)
-    flat = [None if each is None else each[:, :rows].flatten(1) for each in sides]
-    largest = max(known, key=lambda each: each[0, :rows].numel())
+    sides = [None if values is None else values.numbers.double() for values in (a, b)]
+    known = [side for side in sides if side is not None]
+    rows = min(side.shape[1] for side in known)
+    flat = [None if side is None else side[:, :rows].flatten(1) for side in sides]
+    largest = max(known, key=lambda side: side[0, :rows].numel())
     shape = largest.shape[2:]
     total = largest[0, :rows].numel()
     one, other = flat
     chosen = torch.arange(total)
-    note = "thumbnail; " if any(each is not None and each.digests for each in (a, b)) else ""
+    note = "thumbnail; " if any(values is not None and values.digests for values in (a, b)) else ""
     if total > MAX_ELEMENTS:
         note += f"{MAX_ELEMENTS} of {total:,} values"
         if one is not None and other is not None and one.shape[1] == other.shape[1]:
             count = min(len(one), len(other))
-            apart = (one[:count] - other[:count]).abs().nan_to_num(nan=torch.inf).amax(0)
+            apart = element_gaps(one[:count], other[:count]).amax(0)
             chosen = apart.argsort(descending=True, stable=True)
             note += ", the most different ones"
         chosen = chosen[:MAX_ELEMENTS].sort().values
-    labels = tuple(_name_element(int(each), shape, rows) for each in chosen)
+    labels = tuple(_name_element(int(place), shape, rows) for place in chosen)
     picked = [
-        None if each is None else each[:, chosen[chosen < each.shape[1]]] for each in (one, other)
+        None if side is None else side[:, chosen[chosen < side.shape[1]]] for side in (one, other)
     ]
     return picked[0], picked[1], labels, note.removesuffix("; ")
 

@@ -236,8 +236,11 @@ class Autosave:
         if not left:
             self._app.notify("no sessions to restore", timeout=2)
             return
-        by_name = {each.path.name: each for each in left}
-        choices = [Choice(name, each.title, _session_facts(each)) for name, each in by_name.items()]
+        by_name = {session.path.name: session for session in left}
+        choices = [
+            Choice(name, session.title, _session_facts(session))
+            for name, session in by_name.items()
+        ]
 
         def restore(name: str | None) -> None:
             if name is not None:
@@ -295,7 +298,7 @@ class Autosave:
                 left = left[1:]
         else:
             file = draft.file
-            same = [each for each in left if file and each.session.draft.file == file]
+            same = [session for session in left if file and session.session.draft.file == file]
             if same:
                 self._ask(same[0])
                 return

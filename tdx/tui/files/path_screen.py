@@ -74,16 +74,18 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
     folder = Path(f"{head}/" if "/" in typed else ".").expanduser()
     lead = f"{head}/" if "/" in typed else ""
     try:
-        inside = sorted(os.scandir(folder), key=lambda each: (not each.is_dir(), each.name.lower()))
+        inside = sorted(
+            os.scandir(folder), key=lambda entry: (not entry.is_dir(), entry.name.lower())
+        )
     except OSError:
         return found
-    for each in inside:
-        if not each.name.startswith(prefix) or (each.name.startswith(".") and not prefix):
+    for entry in inside:
+        if not entry.name.startswith(prefix) or (entry.name.startswith(".") and not prefix):
             continue
-        if each.is_dir():
-            found.append(PathEntry(f"{lead}{each.name}/", f"{each.name}/", is_folder=True))
-        elif each.name.endswith(SUFFIXES):
-            found.append(PathEntry(f"{lead}{each.name}", each.name))
+        if entry.is_dir():
+            found.append(PathEntry(f"{lead}{entry.name}/", f"{entry.name}/", is_folder=True))
+        elif entry.name.endswith(SUFFIXES):
+            found.append(PathEntry(f"{lead}{entry.name}", entry.name))
     return found[:MAX_ENTRIES]
 
 
@@ -136,7 +138,7 @@ class PathScreen(ModalScreen[str | None]):
         self._entries = list_entries(typed, self._recent if self._purpose == "open" else ())
         options = self.query_one("#path-list", OptionList)
         options.clear_options()
-        options.add_options(Option(_entry_label(each)) for each in self._entries)
+        options.add_options(Option(_entry_label(entry)) for entry in self._entries)
         chosen = self._purpose == "open" or typed.endswith("/")
         options.highlighted = 0 if self._entries and chosen else None
         self.query_one("#path-note", Static).update(Content(self._note(typed)))
@@ -161,7 +163,7 @@ class PathScreen(ModalScreen[str | None]):
             options.highlighted = max(0, min(at + by, options.option_count - 1))
 
     def action_complete(self) -> None:
-        names = [each.text for each in self._entries]
+        names = [entry.text for entry in self._entries]
         typed = self.query_one("#path-input", Input).value
         at = self.query_one("#path-list", OptionList).highlighted
         shared = _common_prefix(names)

@@ -148,23 +148,26 @@ from episode to episode."""
     def show_episodes(self, episodes: Sequence[EpisodeView], *, is_batched: bool) -> None:
         """Replace the episodes."""
         self.episodes, self._is_batched = tuple(reversed(episodes)), is_batched
-        totals = [each.total for each in episodes if each.steps]
+        totals = [episode.total for episode in episodes if episode.steps]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
         head = f"{'env ' if is_batched else ''}{'no':>4}{'steps':>6}{'return':>10}  end"
         lines: list[TextLine] = [((head, "muted"),)]
-        lines += [self._line(each, span) for each in self.episodes]
+        lines += [self._line(episode, span) for episode in self.episodes]
         self.show(lines)
 
-    def _line(self, each: EpisodeView, span: tuple[float, float]) -> TextLine:
+    def _line(self, episode: EpisodeView, span: tuple[float, float]) -> TextLine:
         low, high = span
         left = self.size.width - 35 - 4 * self._is_batched
-        share = (each.total - low) / (high - low) if high > low else 1.0
-        bar = "━" * round(share * left) if left > 3 and each.steps else ""
+        share = (episode.total - low) / (high - low) if high > low else 1.0
+        bar = "━" * round(share * left) if left > 3 and episode.steps else ""
         return (
-            (f"{each.row:>3} " if self._is_batched else "", "secondary"),
-            (f"{each.number:>4}{each.steps:>6}", "plain"),
-            (f"{each.total:>10.4g}", "bold"),
-            (f"  {truncate(each.end or 'running', 11):<11}", _END_STYLES.get(each.end, "good")),
+            (f"{episode.row:>3} " if self._is_batched else "", "secondary"),
+            (f"{episode.number:>4}{episode.steps:>6}", "plain"),
+            (f"{episode.total:>10.4g}", "bold"),
+            (
+                f"  {truncate(episode.end or 'running', 11):<11}",
+                _END_STYLES.get(episode.end, "good"),
+            ),
             (bar, "primary"),
         )
 
@@ -228,11 +231,11 @@ class EnvStrip(RowWidget[EnvRow]):
         number_width = len(str(max(0, self.count - 1)))
         left, number = self.size.width - len(all_), _RETURN_WIDTH
         if len(self.cells) * (number_width + number + 5) > left:
-            number = max((len(_return_text(each)) for each in self.cells), default=1)
+            number = max((len(_return_text(cell)) for cell in self.cells), default=1)
         size = number_width + number + 5
         room = max(1, left // size)
         first = max(0, min((self.row or 0) - room // 2, len(self.cells) - room))
-        totals = [each.total for each in self.cells if math.isfinite(each.total)]
+        totals = [cell.total for cell in self.cells if math.isfinite(cell.total)]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
         x = len(all_)
         for cell in self.cells[first : first + room]:

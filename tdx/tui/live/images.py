@@ -49,7 +49,10 @@ def place_images(images: Sequence[ImageView], width: int, height: int) -> list[l
     """
     for common in range(height, 0, -1):
         lines = _fill_lines(images, width, common)
-        if sum(max(each.height for each in line) + _title_height(line) for line in lines) <= height:
+        if (
+            sum(max(placed.height for placed in line) + _title_height(line) for line in lines)
+            <= height
+        ):
             return lines
     return _fill_lines(images, width, 1)
 
@@ -69,7 +72,7 @@ def _fill_lines(images: Sequence[ImageView], width: int, height: int) -> list[li
 
 
 def _title_height(line: Sequence[PlacedImage]) -> int:
-    return 2 if any(each.image.frames > 1 for each in line) else 1
+    return 2 if any(placed.image.frames > 1 for placed in line) else 1
 
 
 Cell = tuple[int, int]
@@ -116,30 +119,30 @@ stage is selected, only the images before and after it."""
 
     def row_parts(self, row: ImageRow) -> Sequence[Segment]:
         parts: list[Segment] = []
-        for each in row:
-            if isinstance(each, str):
-                parts.append(Segment(each, self.base))
+        for part in row:
+            if isinstance(part, str):
+                parts.append(Segment(part, self.base))
             else:
-                parts += _segments(each)
+                parts += _segments(part)
         return parts
 
     def max_image_size(self) -> tuple[int, int]:
         """Return the maximum size of an image in pixels."""
         width, height = self.size
         lines = place_images(self._images_to_draw(), width, height)
-        placed = [each for line in lines for each in line]
+        placed = [image for line in lines for image in line]
         if placed:
-            width = max(each.width for each in placed)
-            height = max(each.height for each in placed)
+            width = max(image.width for image in placed)
+            height = max(image.height for image in placed)
         return width, 2 * height
 
     def _images_to_draw(self) -> Sequence[ImageView]:
         """Return all images, or those before and after the selected stage."""
-        after = [n for n, each in enumerate(self.images) if each.stage == self.stage]
+        after = [n for n, image in enumerate(self.images) if image.stage == self.stage]
         if self.stage is None or self.stage < 0 or not after:
             return self.images
         key = _key_name(self.images[after[0]])
-        earlier = [each for each in self.images[: after[0]] if _key_name(each) == key]
+        earlier = [image for image in self.images[: after[0]] if _key_name(image) == key]
         return [*earlier[-1:], *(self.images[n] for n in after)]
 
     def all_rows(self) -> Iterator[ImageRow]:
@@ -163,12 +166,12 @@ stage is selected, only the images before and after it."""
 
 def _half_cell_rows(line: Sequence[PlacedImage]) -> Iterator[ImageRow]:
     """Yield the rows of images side by side."""
-    images = [list(_half_cells(each)) for each in line]
+    images = [list(_half_cells(image)) for image in line]
     for y in range(max(map(len, images))):
         parts: list[str | tuple[Cell, ...]] = []
-        for each, rows in zip(line, images, strict=True):
+        for image, rows in zip(line, images, strict=True):
             cells = rows[y] if y < len(rows) else ()
-            parts += [cells, " " * (each.room - len(cells) + _GAP)]
+            parts += [cells, " " * (image.room - len(cells) + _GAP)]
         yield tuple(parts)
 
 

@@ -96,8 +96,8 @@ class LineWidget(Widget):
             if len(self._drawn) >= _MAX_CACHED_LINES:
                 self._drawn.clear()
             strip = Strip(self.line_parts(y)).adjust_cell_length(width, self.base)
-            for each in self.get_line_filters():
-                strip = strip.apply_filter(each, self.background_colors[1])
+            for line_filter in self.get_line_filters():
+                strip = strip.apply_filter(line_filter, self.background_colors[1])
             self._drawn[key] = strip
         return strip
 

@@ -70,7 +70,7 @@ def ask_stop_condition(app: App[Any], now: str | None, then: Callable[[str | Non
     """Ask when to stop; ``None`` stands for no condition."""
     choices = [Choice(name, name, note) for name, note in _STOP_CONDITIONS]
     if now is not None:
-        known = [each for each in choices if each.id != now]
+        known = [choice for choice in choices if choice.id != now]
         choices = [
             Choice("", "no condition", "run until paused"),
             Choice(now, now, "current"),
@@ -94,12 +94,12 @@ def _is_comparison(text: str) -> bool:
 def ask_action_source(app: App[Any], now: str, then: Callable[[str], None]) -> None:
     """Ask where actions come from."""
     choices = [Choice(name, name, note) for name, note in _SOURCES]
-    if now not in [each.id for each in choices]:
+    if now not in [choice.id for choice in choices]:
         choices.append(Choice(now, now, "current"))
 
     def chosen(text: str | None) -> None:
         if text is not None:
-            then(_parse_source(text, [each.id for each in choices]))
+            then(_parse_source(text, [choice.id for choice in choices]))
 
     title = "Action source: choose one or type sequence:FILE, module:FILE"
     app.push_screen(ChoiceScreen(title, choices, allow_custom=True), chosen)

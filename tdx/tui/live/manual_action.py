@@ -136,7 +136,7 @@ faster), `Home` and `End` set the limits, and `Backspace` resets it. Sliders can
 
     def _track(self) -> tuple[int, int]:
         """Return start and width of the sliders."""
-        name = min(_MAX_NAME_WIDTH, max((len(each.name) for each in self.fields), default=0))
+        name = min(_MAX_NAME_WIDTH, max((len(field.name) for field in self.fields), default=0))
         return name + 2, max(4, self.size.width - name - _NUMBER_WIDTH - 4)
 
     def _fill(self) -> None:

@@ -110,7 +110,7 @@ class ActionLabel(Static):
         self._action = action
 
     async def on_click(self) -> None:
-        tab = next(each for each in self.ancestors if each.id == "live-tab")
+        tab = next(ancestor for ancestor in self.ancestors if ancestor.id == "live-tab")
         await self.app.run_action(self._action, tab)
 
 
@@ -342,7 +342,7 @@ class LivePanes:
     def toggle_plot(self, name: str) -> None:
         """Add a plot, or remove it; the oldest one is replaced if there are too many."""
         if name in self.plot_names:
-            self.plot_names = tuple(each for each in self.plot_names if each != name)
+            self.plot_names = tuple(plot for plot in self.plot_names if plot != name)
         else:
             self.plot_names = (*self.plot_names, name)[-MAX_PLOTS:]
         if self.front != "values":

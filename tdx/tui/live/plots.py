@@ -44,7 +44,7 @@ def draw_braille(
         >>> draw_braille([0, 1, 2, 3], [0, 1, 2, 3], 2, 1)
         ['⡠⠊']
     """
-    known = [each for each in (*lows, *highs) if each is not None]
+    known = [number for number in (*lows, *highs) if number is not None]
     if not known or width < 1 or height < 1:
         return [" " * width for _ in range(height)]
     least, most = bounds or (min(known), max(known))
@@ -160,8 +160,8 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
     def all_rows(self) -> Iterator[PlotRow]:
         height = self.size.height
         shown = self.curves[: height // 3] or self.curves[: height // 2]
-        for number, (each, rows) in enumerate(zip(shown, plot_heights(shown, height), strict=True)):
-            yield from self._plot_rows(each, rows, _COLORS[number % len(_COLORS)])
+        for number, (plot, rows) in enumerate(zip(shown, plot_heights(shown, height), strict=True)):
+            yield from self._plot_rows(plot, rows, _COLORS[number % len(_COLORS)])
 
     def _plot_rows(self, curve: PlotView, height: int, color: str) -> Iterator[PlotRow]:
         earlier = curve.earlier
@@ -183,7 +183,7 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
             if rows > 1 and not flat:
                 scale[-1] = f"{min(known):.3g}"
         bounds = min(known), max(known)
-        drawn = [draw_braille(each.low, each.high, self.plot_width, rows, bounds) for each in both]
+        drawn = [draw_braille(plot.low, plot.high, self.plot_width, rows, bounds) for plot in both]
         at = self._column(curve)
         for number, mark in enumerate(scale):
             axis = "┤" if mark else "│"
@@ -202,23 +202,23 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
         column = event.get_content_offset(self)
         if column is None or not self.curves:
             return
-        each = self.curves[0]
-        parts, x = len(each.low), column.x - _SCALE_WIDTH - 1
+        plot = self.curves[0]
+        parts, x = len(plot.low), column.x - _SCALE_WIDTH - 1
         if x < 0 or not parts:
             return
         part = min(x * parts // self.plot_width, parts - 1)
-        span = each.last - each.first + 1
-        self.post_message(self.Picked(each.first + part * span // parts))
+        span = plot.last - plot.first + 1
+        self.post_message(self.Picked(plot.first + part * span // parts))
 
 
 def _known_numbers(curve: PlotView) -> list[float]:
     both = (curve,) if curve.earlier is None else (curve, curve.earlier)
-    return [n for each in both for n in (*each.low, *each.high) if n is not None]
+    return [n for plot in both for n in (*plot.low, *plot.high) if n is not None]
 
 
 def plot_heights(curves: Sequence[PlotView], height: int) -> list[int]:
     """Distribute lines over plots: two for a constant, and the rest for the others."""
-    is_flat = [len(set(_known_numbers(each))) < 2 for each in curves]
+    is_flat = [len(set(_known_numbers(curve))) < 2 for curve in curves]
     varying = is_flat.count(False)
     if not varying:
         return [min(2, height)] * len(curves)

@@ -26,7 +26,6 @@ from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
-from tdx.tui.compositor import use_partial_compositor
 from tdx.tui.contract.commands import ContractCommands
 from tdx.tui.keyboard import (
     TABS_PANE,
@@ -39,6 +38,7 @@ from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
 from tdx.tui.screens.dialogs import JumpScreen
 from tdx.tui.screens.screenshot import save_screenshot
 from tdx.tui.tab_body import TabBody
+from tdx.tui.textual_internals import use_partial_compositor
 from tdx.tui.workspace import Workspace
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
@@ -18,33 +17,14 @@ from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import RecentFiles
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.pipeline.file.pipeline_file import PipelineFile
-from tdx.tui.backend.client import Ticket
-from tdx.tui.backend.messages import Request
-from tdx.tui.backend.requests import CheckChain, InspectChain
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.screens.bars import StatusBar
 from tdx.tui.workspace import Workspace
+from tests.tui.driving import screen_text
 from tests.tui.inline_backend import InlineBackend
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
 TUI = Path(__file__).parents[3] / "tdx" / "tui"
-T = TypeVar("T")
-
-
-class StillBackend(InlineBackend):
-    """Backend that never inspects the chain: files do not depend on it."""
-
-    def ask(
-        self,
-        request: Request[T],
-        *,
-        worker: str = "look",
-        slot: str | None = None,
-        on_push: Callable[[str, Any], None] | None = None,
-    ) -> Ticket[T]:
-        if isinstance(request, InspectChain | CheckChain):
-            return Ticket(0, asyncio.get_running_loop().create_future())
-        return super().ask(request, worker=worker, slot=slot, on_push=on_push)
 
 
 class FilesApp(App[None]):
@@ -55,7 +35,7 @@ class FilesApp(App[None]):
 
     def __init__(self, draft: Draft | None, storage: Storage | None) -> None:
         super().__init__()
-        self.workspace = Workspace(self, Editor(draft), StillBackend())
+        self.workspace = Workspace(self, Editor(draft), InlineBackend(looks=False))
         self.files = Files(self, self.workspace, storage)
 
     def compose(self) -> ComposeResult:
@@ -117,10 +97,7 @@ class Filer:
 
     def text(self, selector: str = "") -> str:
         """Return the text of the screen or of a widget, with single spaces."""
-        region = self.app.screen.query_one(selector).region if selector else self.app.screen.region
-        strips = self.app.screen._compositor.render_strips()
-        rows = [strip.text[region.x : region.right] for strip in strips]
-        return " ".join(" ".join(rows[region.y : region.bottom]).split())
+        return " ".join(screen_text(self.app, selector).split())
 
 
 def storage_in(folder: Path) -> Storage:

@@ -11,8 +11,9 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.preferences import Preferences
 from tdx.tui.screens.main import MainScreen
-from tests.tui.files.filing import StillBackend, storage_in
+from tests.tui.files.filing import storage_in
 from tests.tui.idle import until
+from tests.tui.inline_backend import InlineBackend
 
 WANTED = {"save", "save_as", "open", "recent", "new", "reload", "restore", "dump"}
 PROFILE = {"measure", "cancel", "sort", "invert", "mode", "settings", "memory", "base"}
@@ -23,7 +24,7 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
     keys = {"file.save": "f5", "profile.measure": "f6"}
     app = TdxApp(
         draft,
-        backend=StillBackend(),
+        backend=InlineBackend(looks=False),
         preferences=Preferences(keymap=keys),
         storage=storage_in(tmp_path),
     )

@@ -17,7 +17,6 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.backend.messages import Request
-from tdx.tui.backend.requests import CheckChain, InspectChain
 from tdx.tui.profile.messages import (
     PARTIAL,
     PROGRESS,
@@ -36,6 +35,7 @@ from tdx.tui.profile.messages import (
 from tdx.tui.profile.profile_tab import ProfileTab
 from tdx.tui.profile.widgets import CostTable
 from tdx.tui.workspace import Workspace
+from tests.tui.driving import screen_text
 from tests.tui.idle import resize
 from tests.tui.inline_backend import InlineBackend
 
@@ -124,8 +124,7 @@ class StandIn(InlineBackend):
     """Backend that returns constant profiles, or ``answers``, at once."""
 
     def __init__(self, looks: bool = False) -> None:
-        super().__init__()
-        self.looks = looks
+        super().__init__(looks=looks)
         self.asked: list[MeasurePipeline] = []
         self.gpu = False
         self.partly: Costs | None = None
@@ -145,8 +144,6 @@ class StandIn(InlineBackend):
         slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
-        if isinstance(request, InspectChain | CheckChain) and not self.looks:
-            return Ticket(0, asyncio.get_running_loop().create_future())
         if isinstance(request, FindAdvice):
             self.advised += 1
             answered: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
@@ -251,11 +248,8 @@ class Profiler:
         return [cells[at] for cells in self.rows]
 
     def text(self, selector: str) -> str:
-        """Return the text of a widget."""
-        region = self.app.screen.query_one(selector).region
-        strips = self.app.screen._compositor.render_strips()
-        rows = [strip.text[region.x : region.right] for strip in strips]
-        return " ".join(" ".join(rows[region.y : region.bottom]).split())
+        """Return the text of a widget, with single spaces."""
+        return " ".join(screen_text(self.app, selector).split())
 
 
 @asynccontextmanager

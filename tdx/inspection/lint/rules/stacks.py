@@ -72,7 +72,7 @@ def right():
 def values_violate_space(context: StackContext) -> Iterator[Violation]:
     """Find values outside of the specs that the spaces declare."""
     for each in context.violations:
-        if each.code != "nan" and each.kind in ("stage", "env") and not _is_intended(context, each):
+        if each.kind in ("stage", "env") and not _is_intended(context, each):
             yield Violation(
                 each.message,
                 each.hint or "set the space in the constructor of the wrapper",

@@ -1,17 +1,19 @@
-"""Partial redraws and no lost events: extends Textual's compositor.
+"""What the app overrides of the private parts of Textual; no other module of it does.
 
-Textual renders all lines of every widget between the first and the last changed line, and then
-discards what is not needed. If small things change at the top and at the bottom of the screen, that
-is the whole screen each time.
+**Partial redraws.** Textual renders all lines of every widget between the first and the last
+changed line, and then discards what is not needed. If small things change at the top and at the
+bottom of the screen, that is the whole screen each time: 23 ms instead of 9 for an update of the
+Live tab (docs/decisions/0016-draw-only-what-changes.md).
 
-After scrolling, or a refresh of a hidden widget, Textual computes its map of widgets again at the
-next lookup. If that comes between a change of ``display`` and the layout, the layout finds nothing
-new, and the widgets never get ``Show`` and ``Resize``: a tab stays empty.
+**No lost events.** After scrolling, or a refresh of a hidden widget, Textual computes its map of
+widgets again at the next lookup. If that comes between a change of ``display`` and the layout, the
+layout finds nothing new, and the widgets never get ``Show`` and ``Resize``: a tab stays empty.
 
-This module overrides ``Compositor.render_partial_update`` and ``reflow``, and uses
-``_dirty_regions``, ``_full_map``, ``cuts``, ``visible_widgets`` and ``_regions_to_spans``, which
-are private to Textual. Tested with Textual 8.2.8; ``tests/tui/test_private_api.py`` fails if they
-change. If they are missing, Textual draws as usual.
+**Ends after an error.** Textual prints a traceback of many screens. The app keeps the edits and
+prints one line.
+
+Tested with Textual 8.2.8; ``tests/tui/test_private_api.py`` fails if a part changes. Without the
+parts of the compositor, Textual draws as usual.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from textual._compositor import ChopsUpdate, Compositor, CompositorMap, ReflowResult
+from textual.app import App, ScreenStackError
+from textual.css.query import QueryError
+from textual.dom import NoScreen
 from textual.geometry import Region, Size
 from textual.screen import Screen
 from textual.strip import Strip
@@ -48,7 +53,9 @@ class PartialCompositor(Compositor):
 
     def render_partial_update(self) -> ChopsUpdate | None:
         screen = self.size.region
-        regions = [region for each in self._dirty_regions if (region := each.intersection(screen))]
+        regions = [
+            region for dirty in self._dirty_regions if (region := dirty.intersection(screen))
+        ]
         self._dirty_regions.clear()
         if not regions:
             return None
@@ -78,6 +85,36 @@ class PartialCompositor(Compositor):
                             chops[y][cut] = piece
                             left[y].discard(cut)
         return chops
+
+
+_SHUTDOWN_ERRORS = (QueryError, NoScreen, ScreenStackError)
+
+
+class CrashReportingApp(App[None]):
+    """An app that decides how it ends after an error that nobody has handled."""
+
+    def end_without_terminal(self) -> None:
+        """End the app: its terminal is gone."""
+        raise NotImplementedError
+
+    def report_crash(self) -> None:
+        """Record an error that ends the app, before its screens are closed."""
+        raise NotImplementedError
+
+    def _handle_exception(self, error: Exception) -> None:
+        if isinstance(error, BrokenPipeError):
+            self.end_without_terminal()
+        elif not (self._exit and isinstance(error, _SHUTDOWN_ERRORS)):
+            # The others only show that the app exits, and its page is gone.
+            super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        if self.is_headless:
+            super()._fatal_error()
+            return
+        # Not printed by Textual: closing the screens may raise before it prints.
+        self.report_crash()
+        self.panic()
 
 
 def _line_ranges(visible: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
