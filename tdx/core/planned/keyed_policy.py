@@ -177,9 +177,7 @@ def check_policy_copy(
                 torch.set_rng_state(state)
                 act = act_for_rows(policy, rows, others)
                 part = act({k: v[rows.start : rows.stop].clone() for k, v in given.items()})
-                same = all(
-                    torch.equal(part[k], whole[k][rows.start : rows.stop]) for k in whole
-                )
+                same = all(torch.equal(part[k], whole[k][rows.start : rows.stop]) for k in whole)
                 if not same or not torch.equal(torch.get_rng_state(), after):
                     raise ArgumentError(
                         "the action that the policy takes for a row depends on the other rows, or "
