@@ -67,8 +67,8 @@ class AutoResetTransform(Transform):
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         self._groups = done_groups(output_spec["full_done_spec"])
-        found = output_spec["full_observation_spec"].keys(True, True)
-        self._observation_keys = tuple(normalize_key(key) for key in found)
+        keys = output_spec["full_observation_spec"].keys(True, True)
+        self._observation_keys = tuple(normalize_key(key) for key in keys)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         self._ended = {}

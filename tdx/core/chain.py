@@ -219,10 +219,10 @@ def flatten_chain(env: EnvBase) -> tuple[EnvBase, tuple[Transform, ...]]:
 
 def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
     """Return the stages with those of nested ``Compose`` in their place."""
-    found: list[Transform] = []
+    flat: list[Transform] = []
     for stage in stages:
-        found.extend(flatten_stages(tuple(stage)) if type(stage) is Compose else (stage,))
-    return tuple(found)
+        flat.extend(flatten_stages(tuple(stage)) if type(stage) is Compose else (stage,))
+    return tuple(flat)
 
 
 def stage_modes(stages: tuple[Transform, ...]) -> tuple[Any, ...]:

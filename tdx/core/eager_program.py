@@ -24,12 +24,12 @@ other path, on TensorDicts throughout::
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tensordict import TensorDictBase
 
 from tdx.core.chain import has_step_dict
+from tdx.core.envs.capabilities import StepFields
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
@@ -45,9 +45,6 @@ from tdx.foundation.tensordicts import (
     root_entries,
     write,
 )
-
-FieldsOf = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
-"""Step of an env as a function to a dict of root entries, and the info."""
 
 
 class EagerProgram:
@@ -72,7 +69,7 @@ class EagerProgram:
         self.inverts = chain.invertible
         self.exposed_keys: tuple[NestedKey, ...] = tuple(chain._exposed_keys)
         self._inner, self._chain = inner, chain
-        self._fields_of: FieldsOf | None = (
+        self._fields_of: StepFields | None = (
             None if by_hooks or chain._changes_batch else inner._step_fields
         )
         self._on_dicts: list[tuple[Transform, DictStep]] = []

@@ -109,14 +109,14 @@ def find_spec_violations(
             torch.manual_seed(seed)
             env.set_seed(seed)
         check = _Check(env, check_dtype, tensordict)
-        found = env._find_stage_violations(check_dtype, tensordict, STEPS)
-        found += check.specs()
-        found += check.fake()
-        found += check.reset_and_step()
+        violations = env._find_stage_violations(check_dtype, tensordict, STEPS)
+        violations += check.specs()
+        violations += check.fake()
+        violations += check.reset_and_step()
         for stop in breaks:
-            found += check.rollout(stop, return_contiguous)
-        found += check.partial_reset()
-    return unique_violations(found)
+            violations += check.rollout(stop, return_contiguous)
+        violations += check.partial_reset()
+    return unique_violations(violations)
 
 
 def _without_mask(leaf: TensorSpec) -> TensorSpec:
@@ -245,15 +245,15 @@ class _Check:
                 break_when_any_done=stop,
                 return_contiguous=False,
             )
-        found = [
+        violations = [
             finding for moment in rollout.unbind(self.env.ndim) for finding in self._moment(moment)
         ]
         if contiguous is None:
             every = [*self.following.values(), *self.entered.values()]
             contiguous = all(-1 not in leaf.shape for leaf in every)
-        if contiguous and not found:
-            found.extend(_stacking(rollout))
-        return found
+        if contiguous and not violations:
+            violations.extend(_stacking(rollout))
+        return violations
 
     def _moment(self, moment: TensorDictBase) -> Iterator[SpecViolation]:
         yield from self._check(moment.exclude("next"), self.entered, "rollout", self.passed)

@@ -117,9 +117,9 @@ class TransformedEnv(EnvBase):
 
     @property
     def _chain(self) -> Transform:
-        found = self._modules["transform"]
-        assert isinstance(found, Transform)
-        return found
+        chain = self._modules["transform"]
+        assert isinstance(chain, Transform)
+        return chain
 
     @property
     def stages(self) -> tuple[Transform, ...]:
@@ -271,14 +271,14 @@ class TransformedEnv(EnvBase):
         reads = base._step_reads
         if reads is None or type(self) is not TransformedEnv:
             return None
-        found = dict.fromkeys(reads)
+        keys = dict.fromkeys(reads)
         for index, stage in enumerate(stages):
             planned = plan_stage(index, stage)
             outer = set(stage.in_keys_inv) - set(base.action_keys)
             if planned.sees_input or (stage.invertible and outer):
                 return None
-            found.update(dict.fromkeys(planned.root))
-        return tuple(found)
+            keys.update(dict.fromkeys(planned.root))
+        return tuple(keys)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the transforms and the env inside."""

@@ -159,8 +159,8 @@ def reset_masks(
     """Return the partial-reset masks of a TensorDict by key."""
     if tensordict is None:
         return {}
-    found = {key: read(tensordict, key) for key in reset_keys}
-    return {key: mask for key, mask in found.items() if mask is not None}
+    masks = {key: read(tensordict, key) for key in reset_keys}
+    return {key: mask for key, mask in masks.items() if mask is not None}
 
 
 def complete_masks(

@@ -280,15 +280,15 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         return write_reset(tensordict, result, masks, partial, self._specs.output_keys())
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
-        found, own = tuple(tensordict.batch_size), tuple(self.batch_size)
-        if self.batch_locked and found != own:
+        given, own = tuple(tensordict.batch_size), tuple(self.batch_size)
+        if self.batch_locked and given != own:
             raise ArgumentError(
-                f"Expected a tensordict with shape==env.batch_size, got {found}, the env has {own}",
+                f"Expected a tensordict with shape==env.batch_size, got {given}, the env has {own}",
                 hint="the env is batch-locked: pass a TensorDict of its own batch size",
             )
-        if found[max(len(found) - len(own), 0) :] != own:
+        if given[max(len(given) - len(own), 0) :] != own:
             raise ArgumentError(
-                f"Expected a tensordict with shape [*A, *env.batch_size], got {found}, the env has "
+                f"Expected a tensordict with shape [*A, *env.batch_size], got {given}, the env has "
                 f"{own}",
                 hint="dims may be added before the batch dims of the env",
             )

@@ -175,11 +175,11 @@ class EnvSpecs:
     def has_dynamic_shapes(self) -> bool:
         """Return True if a shape varies: it is declared with a dim of -1."""
         cache = self.cache
-        found: bool | None = cache.get("dynamic")
-        if found is None:
+        dynamic: bool | None = cache.get("dynamic")
+        if dynamic is None:
             leaves = (*self.output_spec.values(True, True), *self.input_spec.values(True, True))
-            found = cache["dynamic"] = any(-1 in leaf.shape for leaf in leaves)
-        return found
+            dynamic = cache["dynamic"] = any(-1 in leaf.shape for leaf in leaves)
+        return dynamic
 
     def fake_tensordict(self) -> TensorDict:
         """Return zeros for every key of a step, in the declared shapes, dtypes and device."""

@@ -304,16 +304,16 @@ class StepLayout:
 
 
 def _entries_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[NestedKey, Layout]:
-    found: dict[NestedKey, Layout] = {}
+    layouts: dict[NestedKey, Layout] = {}
     for name in tensordict.keys():
         value, here = read(tensordict, name), (*path, name)
         if isinstance(value, Tensor):
-            found[normalize_key(here)] = (value.shape, value.dtype)
+            layouts[normalize_key(here)] = (value.shape, value.dtype)
         elif type(value) is TensorDict:
-            found |= _entries_of(value, here)
+            layouts |= _entries_of(value, here)
         else:
-            found[normalize_key(here)] = None
-    return found
+            layouts[normalize_key(here)] = None
+    return layouts
 
 
 def _groups_of(
@@ -352,5 +352,5 @@ def _mismatch(key: NestedKey, message: str) -> EnvError:
 
 def reset_mismatch(key: NestedKey, after_reset: Tensor, before: Tensor) -> EnvError:
     """Return the error for an entry of a reset that differs from that of the step before it."""
-    now, expected = (f"{each.dtype} {tuple(each.shape)}" for each in (after_reset, before))
+    now, expected = (f"{value.dtype} {tuple(value.shape)}" for value in (after_reset, before))
     return _mismatch(key, f"reset returned {now}, the steps before it {expected}")

@@ -84,26 +84,28 @@ def _take(
 ) -> dict[NestedKey, TensorSpec]:
     """Remove keys, or all keys of these groups, and return their specs."""
     chosen = {split_key(key) for key in keys}
-    found = [key for key in leaves if any(split_key(key)[: len(each)] == each for each in chosen)]
-    return {key: leaves.pop(key) for key in found}
+    taken = [
+        key for key in leaves if any(split_key(key)[: len(parts)] == parts for parts in chosen)
+    ]
+    return {key: leaves.pop(key) for key in taken}
 
 
 def _infer(first: TensorDictBase, second: TensorDictBase, env: Any) -> dict[NestedKey, TensorSpec]:
     """Return the spec of each entry of two TensorDicts ``[*A, *B]`` of an env."""
     extra = first.ndim - env.ndim
-    found: dict[NestedKey, TensorSpec] = {}
+    leaves: dict[NestedKey, TensorSpec] = {}
     for raw_key in first.keys(True, True, is_leaf=_is_leaf):
         key = normalize_key(raw_key)
         value, other = first.get(key), second.get(key, None)
         if not isinstance(value, Tensor):
-            found[key] = NonTensor(shape=env.batch_size, device=env.device, example_data=value)
+            leaves[key] = NonTensor(shape=env.batch_size, device=env.device, example_data=value)
             continue
         sizes = list(value.shape[extra:])
         if isinstance(other, Tensor) and other.ndim == value.ndim:
             pairs = zip(sizes, other.shape[extra:], strict=True)
             sizes = [size if size == later else -1 for size, later in pairs]
-        found[key] = _leaf(key, torch.Size(sizes), value)
-    return found
+        leaves[key] = _leaf(key, torch.Size(sizes), value)
+    return leaves
 
 
 def _leaf(key: NestedKey, shape: torch.Size, value: Tensor) -> TensorSpec:

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tdx.core.chain import PlannedStage, flatten_chain, plan_stage
+from tdx.core.chain import PlannedStage, declares, flatten_chain, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
-from tdx.core.plan.worker_chunks import why_stepwise
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import owner
@@ -177,7 +176,9 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
     rows, workers = base._raw_rows, base._chunk_workers
-    why = "" if workers is None else reason or why_stepwise(workers.reason, env, stages)
+    why = ""
+    if workers is not None:
+        why = reason or workers.reason or next(_stepwise_reasons(env, stages), "")
     kinds = [type(planned.stage) for planned in stages]
     has_images = any(owner(kind, "_linear_image") is not Transform for kind in kinds)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
@@ -210,28 +211,28 @@ def _immediate_stages(
 ) -> dict[int, str]:
     """Return the stages that run in each step, with the reason for each."""
     wanted: dict[NestedKey, str] = dict.fromkeys(policy_reads, "the policy")
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     opaque = max((planned.index for planned in stages if planned.is_opaque), default=-1)
     for planned in reversed(stages):
         index = planned.index
         if index <= opaque:
             what = "it may read and write any entry"
-            found[index] = what if planned.is_opaque else f"stage {opaque} may read any entry"
+            reasons[index] = what if planned.is_opaque else f"stage {opaque} may read any entry"
             continue
         written = [key for key in wanted if _overlaps(key, planned.writes or ())]
-        hides = bool(planned.drops) and bool(found)
+        hides = bool(planned.drops) and bool(reasons)
         if not written and planned.chunk_form is not None and not hides:
             continue
         if written:
-            found[index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
+            reasons[index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
         elif hides:
-            found[index] = "a later stage that runs now must not see the keys that it removes"
+            reasons[index] = "a later stage that runs now must not see the keys that it removes"
         else:
-            found[index] = "it does not declare that it can be deferred"
+            reasons[index] = "it does not declare that it can be deferred"
         for key in written:
             del wanted[key]
         wanted.update(dict.fromkeys(planned.reads or (), f"stage {index}"))
-    return found
+    return reasons
 
 
 def _overlaps(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
@@ -445,3 +446,23 @@ def _value_reasons(env: EnvBase) -> Iterator[str]:
         for part in spec.values(True):
             if isinstance(part, Composite) and type(part) is not Composite:
                 yield "the envs of the batch have different specs"
+
+
+# Why workers cannot run whole chunks
+
+
+def _stepwise_reasons(env: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
+    """Yield why the workers of an env get each step from this process."""
+    if isinstance(env, TransformedEnv) and env.compiler is not None:
+        yield "the chain is compiled"
+    for planned in stages:
+        stage: Any = planned.stage
+        where = f"stage {planned.index} ({planned.name})"
+        if planned.chunk_form is None:
+            yield f"{where} has to see the steps of all rows one by one"
+        elif stage._mixes_rows:
+            yield f"{where} passes values from one row to the others"
+        elif not declares(type(stage), "_is_verified"):
+            yield f"{where} may pass values from one row to the others"
+        elif stage._changes_batch:
+            yield f"{where} changes the batch size or the device"

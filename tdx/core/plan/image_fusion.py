@@ -282,7 +282,7 @@ def compile_image(form: LinearImage) -> ImageKernel | None:
     """
     if form.dtype.is_floating_point:
         return None
-    resizes = any(_trimmed(each, 0)[1] is not None for each in (form.rows, form.cols))
+    resizes = any(_trimmed(matrix, 0)[1] is not None for matrix in (form.rows, form.cols))
     interleaved = form.channels_last and form.mix is not None
     return ImageKernel(form) if resizes or interleaved else None
 
@@ -342,7 +342,7 @@ def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | 
     shape = tuple(spec.shape[base.ndim :])
     if len(shape) != 3 or spec.dtype is None:
         return None
-    found: list[int] = []
+    indices: list[int] = []
     transforms: list[Transform] = []
     whole: LinearImage | None = None
     for planned in stages:
@@ -356,14 +356,14 @@ def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | 
         if longer is None:
             break
         transforms.append(planned.stage)
-        found.append(planned.index)
+        indices.append(planned.index)
         whole = longer
     kernel = None if whole is None else compile_image(whole)
     if kernel is None:
         return None
     name = " + ".join(type(stage).__name__ for stage in transforms)
-    part = Part("stage", found[0], name, "forward", found[-1])
-    return FusedImages(key, tuple(found), kernel, part)
+    part = Part("stage", indices[0], name, "forward", indices[-1])
+    return FusedImages(key, tuple(indices), kernel, part)
 
 
 def _touches(planned: PlannedStage, key: NestedKey) -> bool:

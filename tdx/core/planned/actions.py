@@ -316,8 +316,8 @@ def uses_global_generator(base: EnvBase) -> bool | None:
     planned = [plan_stage(index, stage) for index, stage in enumerate(stages)]
     # Stages with a chunk form draw nothing.
     are_known = all(
-        each.chunk_form is not None and declares(type(each.stage), "_is_verified")
-        for each in planned
+        stage.chunk_form is not None and declares(type(stage.stage), "_is_verified")
+        for stage in planned
     )
     return uses_global_generator(inner) if are_known else None
 

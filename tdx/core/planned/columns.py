@@ -52,17 +52,17 @@ class CollectedSteps(Chunk):
 
 def flatten(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
     """Return the leaves of a TensorDict by key."""
-    found: dict[NestedKey, Any] = {}
+    leaves: dict[NestedKey, Any] = {}
     for name in tensordict.keys():
         value = read(tensordict, name)
         if isinstance(value, Tensor):
-            found[name] = value
+            leaves[name] = value
         elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
             for key, leaf in flatten(value).items():
-                found[(name, *split_key(key))] = leaf
+                leaves[(name, *split_key(key))] = leaf
         else:
-            found[name] = value
-    return found
+            leaves[name] = value
+    return leaves
 
 
 def stack_leaves(steps: Iterable[TensorDictBase]) -> dict[NestedKey, Tensor]:
@@ -117,12 +117,12 @@ def _level(
 def group_dims(tensordict: TensorDictBase) -> dict[tuple[str, ...], tuple[int, ...]]:
     """Return the dims of nested groups beyond the batch, by the parts of their key."""
     lead = tensordict.ndim
-    found = {}
+    dims = {}
     for key in tensordict.keys(True, False):
         value = tensordict.get(key)
         if isinstance(value, TensorDictBase) and not is_non_tensor(value):
-            found[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
-    return found
+            dims[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
+    return dims
 
 
 def continues_root(first: Mapping[NestedKey, Tensor], values: Mapping[NestedKey, Tensor]) -> bool:

@@ -337,8 +337,8 @@ class PlannedRun:
         """Return the loop that steps the env before its chain."""
         env, program = self._env, self._program
         base, stages = program.base, program.stages
-        immediate = [each for each in stages if each.index in program.immediate]
-        deferred = [each for each in stages if each.index not in program.immediate]
+        immediate = [stage for stage in stages if stage.index in program.immediate]
+        deferred = [stage for stage in stages if stage.index not in program.immediate]
         is_raw = self._raw is not None
         in_step = ImmediateStages(
             immediate,
@@ -351,7 +351,7 @@ class PlannedRun:
         )
         # With TensorDicts, immediate stages have set their flags already, or had them overruled.
         limiting = stages if is_raw else deferred
-        limits = [limit for each in limiting for limit in each.stage._step_limits()]
+        limits = [limit for planned in limiting for limit in planned.stage._step_limits()]
         if self._raw is None:
             return TensorDictCollector(base, limits, in_step)
         fused, meter = program.fused, env._meter

@@ -72,7 +72,7 @@ class ImmediateStages:
         self._batch_size, self._device = batch_size, device
         self._on_dicts, self._policy_reads = on_dicts, tuple(reads)
         self._read_outputs = [key for key in reads if key in outputs]
-        self.reads = frozenset((*reads, *(key for each in stages for key in each.reads or ())))
+        self.reads = frozenset((*reads, *(key for stage in stages for key in stage.reads or ())))
         self._deferred = tuple(deferred)
         self._kept = {planned.index: self._keys_to_keep(planned) for planned in self.stages}
         self._kernels: dict[int, list[_ArrayCall]] = {}
@@ -83,14 +83,14 @@ class ImmediateStages:
         kept = []
         for key in planned.writes or ():
             overwrites = [
-                each.index
-                for each in self.stages
-                if each.index > planned.index and key in (each.writes or ())
+                stage.index
+                for stage in self.stages
+                if stage.index > planned.index and key in (stage.writes or ())
             ]
             end = min(overwrites, default=None)
             if end is None or any(
-                planned.index < each.index < end and key in (each.reads or ())
-                for each in self._deferred
+                planned.index < stage.index < end and key in (stage.reads or ())
+                for stage in self._deferred
             ):
                 kept.append(key)
         return tuple(kept)
@@ -117,12 +117,12 @@ class ImmediateStages:
         """
         known = dict(forms)
         for planned in self.stages if self._on_dicts else ():
-            found = _array_kernels(planned, known)
+            kernels = _array_kernels(planned, known)
             overwritten = tuple(known) if planned.writes is None else planned.writes
             for key in (*planned.drops, *overwritten):
                 known.pop(key, None)
-            if found is not None:
-                pairs = zip(planned.stage._pairs, found, strict=True)
+            if kernels is not None:
+                pairs = zip(planned.stage._pairs, kernels, strict=True)
                 calls = [_ArrayCall(kernel, keys, length, self.arrays) for keys, kernel in pairs]
                 self._kernels[planned.index] = calls
                 known.update({call.out_key: call.kernel.form for call in calls})
@@ -135,9 +135,9 @@ class ImmediateStages:
         wanted = set(self._policy_reads)
         for planned in reversed(self.stages):
             if planned.index in self._kernels:
-                for each in reversed(self._kernels[planned.index]):
-                    calls.append((planned, each.step_form(each.out_key in wanted), []))
-                    wanted.discard(each.out_key)
+                for call in reversed(self._kernels[planned.index]):
+                    calls.append((planned, call.step_form(call.out_key in wanted), []))
+                    wanted.discard(call.out_key)
                 continue
             kept = self._steps[planned.index].items()
             appends = [(key, values.append) for key, values in kept]
@@ -148,14 +148,14 @@ class ImmediateStages:
 
     def _load(self) -> None:
         for calls in self._kernels.values():
-            for each in calls:
-                each.kernel.load()
+            for call in calls:
+                call.kernel.load()
 
     def finish(self) -> None:
         """Return the state of array kernels to their stages; call it after the last step."""
         for calls in self._kernels.values():
-            for each in calls:
-                each.kernel.store()
+            for call in calls:
+                call.kernel.store()
 
     def step(
         self, root: Mapping[NestedKey, Any], fields: dict[NestedKey, Any]
@@ -258,9 +258,9 @@ class ImmediateStages:
         for index, calls in self._kernels.items():
             kept = self._kept[index]
             columns[index] |= {
-                each.out_key: torch.from_numpy(each.block[:steps])
-                for each in calls
-                if each.out_key in kept and steps
+                call.out_key: torch.from_numpy(call.block[:steps])
+                for call in calls
+                if call.out_key in kept and steps
             }
         return columns, _stack(self._resets, resets)
 
@@ -279,14 +279,14 @@ def _array_kernels(
         return None
     if tuple(stage.in_keys) != planned.reads or tuple(stage.out_keys) != planned.writes:
         return None
-    known, found = dict(forms), []
+    known, kernels = dict(forms), []
     for in_key, out_key in stage._pairs:
         kernel = stage._array_kernel(in_key, known[in_key]) if in_key in known else None
         if kernel is None:
             return None
         known[out_key] = kernel.form
-        found.append(kernel)
-    return found
+        kernels.append(kernel)
+    return kernels
 
 
 class _ArrayCall:

@@ -77,7 +77,7 @@ def _keeps_to_keys(policy: nn.Module) -> bool:
     """
     has_keys = hasattr(policy, "in_keys") and hasattr(policy, "out_keys")
     loaded = [sys.modules.get(name) for name in ("torchrl.modules", "torchrl.envs")]
-    parts = [type(each) for each in policy.modules() if hasattr(each, "in_keys")]
+    parts = [type(part) for part in policy.modules() if hasattr(part, "in_keys")]
     return has_keys and all(
         any(is_public_class(kind, namespace) for namespace in (tensordict.nn, *loaded))
         for kind in parts
@@ -89,7 +89,7 @@ def _through_module(
 ) -> Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]:
     def several(result: Any) -> dict[NestedKey, Tensor]:
         results = result if isinstance(result, tuple) else (result,)
-        if len(results) != len(writes) or not all(isinstance(each, Tensor) for each in results):
+        if len(results) != len(writes) or not all(isinstance(value, Tensor) for value in results):
             raise ArgumentError(
                 f"the policy's module returned {len(results)} values for {len(writes)} out_keys",
                 hint="return one tensor for each of them",
@@ -157,7 +157,7 @@ def check_policy_copy(
         ArgumentError: The action of a row depends on other rows or on earlier calls.
     """
     state = torch.get_rng_state()
-    copies = [each.detach().clone() for each in tensors]
+    copies = [tensor.detach().clone() for tensor in tensors]
     policy: KeyedPolicy = unpack(data, copies)
     packed = pack(policy, "the policy")[0]
     given = {key: root[key].detach().clone() for key in policy.reads if key in root}
@@ -176,8 +176,8 @@ def check_policy_copy(
             for rows in groups:
                 torch.set_rng_state(state)
                 act = act_for_rows(policy, rows, others)
-                found = act({k: v[rows.start : rows.stop].clone() for k, v in given.items()})
-                same = all(torch.equal(found[k], whole[k][rows.start : rows.stop]) for k in whole)
+                part = act({k: v[rows.start : rows.stop].clone() for k, v in given.items()})
+                same = all(torch.equal(part[k], whole[k][rows.start : rows.stop]) for k in whole)
                 if not same or not torch.equal(torch.get_rng_state(), after):
                     raise ArgumentError(
                         "the action that the policy takes for a row depends on the other rows, or "

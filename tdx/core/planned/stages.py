@@ -109,12 +109,12 @@ class CompiledStages:
 def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:
     """Return the keys that are read before any of the moves writes them."""
     written: set[NestedKey] = set()
-    found = []
+    keys = []
     for in_key, out_key, _ in moves:
         if in_key not in written:
-            found.append(in_key)
+            keys.append(in_key)
         written.add(out_key)
-    return found
+    return keys
 
 
 def compiled_stages(env: EnvBase, program: Program, backend: str) -> Mapping[int, CompiledStages]:
@@ -294,7 +294,7 @@ def _map_each_step(stage: Transform, chunk: Chunk, steps: Columns, resets: Colum
     for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
         for columns, entries in ((chunk.steps, steps), (chunk.resets, resets)):
             if in_key in entries:
-                mapped = [stage._apply_transform(each) for each in entries[in_key]]
+                mapped = [stage._apply_transform(value) for value in entries[in_key]]
                 columns[out_key] = torch.stack(mapped)
 
 

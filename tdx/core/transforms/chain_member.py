@@ -181,5 +181,5 @@ def _declared_arguments(kind: type) -> frozenset[str]:
     for base in kind.__mro__:
         if issubclass(base, ChainMember) and "__init__" in base.__dict__:
             parameters = inspect.signature(base.__dict__["__init__"]).parameters.values()
-            names |= {each.name for each in parameters if each.kind not in variadic}
+            names |= {parameter.name for parameter in parameters if parameter.kind not in variadic}
     return frozenset(names - {"self"})

@@ -88,15 +88,15 @@ def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
         KeyNotFoundError: It has neither a done flag nor ``is_init``.
     """
     _require_time_dim(tensordict)
-    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    flags_of: dict[tuple[str, ...], tuple[str, ...]] = {}
     following = tensordict.get("next", None)
     for key in () if following is None else following.keys(True, True):
         *parents, name = split_key(key)
         if name in FLAGS:
-            found[tuple(parents)] = (*found.get(tuple(parents), ()), name)
-    if not found and read(tensordict, "is_init") is None:
+            flags_of[tuple(parents)] = (*flags_of.get(tuple(parents), ()), name)
+    if not flags_of and read(tensordict, "is_init") is None:
         raise _no_flags(("next", "done"))
-    groups = tuple(StoredGroup(parents, flags) for parents, flags in found.items())
+    groups = tuple(StoredGroup(parents, flags) for parents, flags in flags_of.items())
     return groups or (StoredGroup((), ()),)
 
 

@@ -299,8 +299,8 @@ class StepLimit:
 
     def counted(self, root: Mapping[NestedKey, Tensor]) -> Tensor | None:
         """Return the number of steps so far, ``[*B, ..., 1]``; ``None`` before any reset."""
-        found = root.get(self.count_key)
-        return self.remembered() if found is None else found
+        count = root.get(self.count_key)
+        return self.remembered() if count is None else count
 
 
 # One kernel over TensorDicts, dicts and chunks

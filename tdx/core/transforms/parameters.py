@@ -70,11 +70,11 @@ class ScalarTransform(Transform):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load the scalars, also if they have no value. An empty state keeps their values."""
-        found = {name: state_dict.get(prefix + name) for name in self.scalar_names}
-        if all(value is None for value in found.values()):
+        values = {name: state_dict.get(prefix + name) for name in self.scalar_names}
+        if all(value is None for value in values.values()):
             held = {prefix + name: self._buffers[name] for name in self.scalar_names}
             state_dict |= {name: value for name, value in held.items() if value is not None}
-        for name, value in found.items():
+        for name, value in values.items():
             if value is not None:
                 setattr(self, name, value)
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -217,9 +217,9 @@ class AffineTransform(Transform):
         if form is not None:
             self.standard_normal = bool(form)
         for name in ("loc", "scale"):
-            found = state_dict.get(prefix + name)
-            if found is not None:
-                self.register_buffer(name, torch.empty_like(found))
+            value = state_dict.get(prefix + name)
+            if value is not None:
+                self.register_buffer(name, torch.empty_like(value))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

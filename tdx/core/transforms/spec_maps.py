@@ -81,14 +81,14 @@ def pair_keys(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -
 
 def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:
     """Return the error for a missing key, which lists the existing keys, most similar first."""
-    by_name = {format_key(each): each for each in known}
+    by_name = {format_key(key): key for key in known}
     name = format_key(key)
     close = find_similar_names(name, by_name)
-    ordered = [*close, *(each for each in sorted(by_name) if each not in close)]
+    ordered = [*close, *(key for key in sorted(by_name) if key not in close)]
     if name in by_name:
         hint = f"a nested key is a tuple: {by_name[name]}"
     else:
-        listed = ", ".join(each if "." not in each else str(by_name[each]) for each in ordered)
+        listed = ", ".join(key if "." not in key else str(by_name[key]) for key in ordered)
         hint = f"existing keys: {listed or 'none'}"
         hint += "" if close or not known else "; select one with in_keys"
     return KeyNotFoundError(f"{place} has no key {name!r}", hint=hint, where=Where(key=key))

@@ -443,8 +443,8 @@ class RunningStatistics(Transform):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load statistics, also before the first value."""
         for name in self._names.values():
-            found = state_dict.get(prefix + name)
-            if found is not None and self._buffers[name] is None:
-                self._buffers[name] = torch.empty_like(found)
+            value = state_dict.get(prefix + name)
+            if value is not None and self._buffers[name] is None:
+                self._buffers[name] = torch.empty_like(value)
         with self.lock or nullcontext():
             super()._load_from_state_dict(state_dict, prefix, *args)

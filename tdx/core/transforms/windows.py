@@ -288,7 +288,7 @@ class WindowTransform(ObservationTransform):
         ages = torch.arange(self._size - 1, device=first.device)
         steps = times[resets].unsqueeze(1) + ages
         inside = steps < until[resets, rows].unsqueeze(1)
-        wide = (each.unsqueeze(1).expand(steps.shape)[inside] for each in (resets, rows))
+        wide = (index.unsqueeze(1).expand(steps.shape)[inside] for index in (resets, rows))
         return next(wide), next(wide), steps[inside]
 
     # Stored data

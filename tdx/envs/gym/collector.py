@@ -54,10 +54,10 @@ class GymRows:
     ) -> GymRows | None:
         """Return several envs as the rows of one batch."""
         envs: list[RawEnv] = []
-        for each in rows:
-            if not isinstance(each, GymRows) or each.batch_size:
+        for row in rows:
+            if not isinstance(row, GymRows) or row.batch_size:
                 return None
-            envs.extend(each.envs)
+            envs.extend(row.envs)
         return GymRows(tuple(envs), batch_size, on_chunk)
 
     def after_chunk(self, last: Mapping[NestedKey, Tensor]) -> None:

@@ -12,12 +12,13 @@ from tensordict import TensorDictBase
 
 from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
+from tdx.core.envs.capabilities import StepFields
 from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, Raw, create_conversion, is_image, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.registry import available_envs
-from tdx.envs.gym.single_env import PendingSeed, SingleEnv, StepFields
+from tdx.envs.gym.single_env import PendingSeed, SingleEnv
 from tdx.envs.gym.vector import VectorEnvRows, autoreset_mode_of, mode_name
 from tdx.envs.gym.wrappers import AnyEnv, FrameSkip, RenderedPixels
 from tdx.foundation.errors import ArgumentError, SpecError, Where
@@ -412,6 +413,6 @@ def has_own_generator(env: Any) -> bool:
         return False
     parts = getattr(env, "envs", None)
     if parts is not None:
-        return all(has_own_generator(each) for each in parts)
+        return all(has_own_generator(part) for part in parts)
     inner = env.__dict__.get("env")
     return inner is None or has_own_generator(inner)

@@ -137,16 +137,16 @@ def _as_composite(
 
 
 def _entries(info: Info, ignore_private: bool) -> list[tuple[NestedKey, Any]]:
-    found: list[tuple[NestedKey, Any]] = []
+    leaves: list[tuple[NestedKey, Any]] = []
     for name, value in info.items():
         if ignore_private and str(name).startswith("_"):
             continue
         if isinstance(value, Mapping):
             inner = _entries(value, ignore_private)
-            found += [((str(name), *split_key(key)), leaf) for key, leaf in inner]
+            leaves += [((str(name), *split_key(key)), leaf) for key, leaf in inner]
         else:
-            found.append((str(name), value))
-    return found
+            leaves.append((str(name), value))
+    return leaves
 
 
 def _infer_spec(examples: list[Any], batch_size: torch.Size) -> TensorSpec:

@@ -153,8 +153,8 @@ def split_rows(column: Array, rows: int) -> Array:
     return column.reshape(-1, rows, *column.shape[1:])
 
 
-def _is_wider(found: object, dtype: np.dtype[Any]) -> bool:
-    return found is _DOUBLE and dtype.kind == "f" and dtype.itemsize < _DOUBLE.itemsize
+def _is_wider(actual: object, dtype: np.dtype[Any]) -> bool:
+    return actual is _DOUBLE and dtype.kind == "f" and dtype.itemsize < _DOUBLE.itemsize
 
 
 class MappedStore(ArrayStore):
@@ -250,7 +250,7 @@ class EntryStore:
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
         """See :class:`ObservationStore`."""
-        return {key: form for each in self._stores.values() for key, form in each.forms.items()}
+        return {key: form for store in self._stores.values() for key, form in store.forms.items()}
 
     def putter(self, widens: bool = True) -> Put:
         """See :class:`ObservationStore`."""
@@ -285,9 +285,9 @@ class EntryStore:
         """See :class:`ObservationStore`."""
         columns: dict[str, Any] = {}
         for key, store in self._stores.items():
-            found = store.rows(length)
+            rows = store.rows(length)
             is_array = isinstance(store, ArrayStore)
-            columns[key] = found if is_array else [encoded[key] for encoded in found]
+            columns[key] = rows if is_array else [encoded[key] for encoded in rows]
         return EntryRows(columns, range(length))
 
 
@@ -332,7 +332,7 @@ class EntryRows(Sequence[Mapping[str, Any]]):
 
 def stack_entries(encoded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Stack encoded observations to entries ``[T, ...]``."""
-    return {key: torch.stack([each[key] for each in encoded]) for key in encoded[0]}
+    return {key: torch.stack([entries[key] for entries in encoded]) for key in encoded[0]}
 
 
 def as_entry(value: Any) -> Any:

@@ -179,7 +179,7 @@ def find_requirement(entry_point: object) -> tuple[str, str] | None:
 
 def find_provider(env_id: str) -> Provider | None:
     """Return the known package whose ids have the form of an id; ``None`` if there is none."""
-    return next((each for each in PROVIDERS if each.provides(env_id)), None)
+    return next((provider for provider in PROVIDERS if provider.provides(env_id)), None)
 
 
 def load_installed() -> tuple[BrokenProvider, ...]:

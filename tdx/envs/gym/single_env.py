@@ -12,6 +12,7 @@ import torch
 from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
+from tdx.core.envs.capabilities import StepFields
 from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
 from tdx.envs.gym.numeric_spaces import Array, Codec
 from tdx.envs.gym.observation_store import (
@@ -26,7 +27,6 @@ from tdx.foundation.errors import TdxError
 from tdx.foundation.tensordicts import make_tensordict_factory, read
 
 Step = Callable[[Any], Raw]
-StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
 _CPU = torch.device("cpu")
 # Copies of these are the cheapest way to a fresh flag tensor.

@@ -152,10 +152,10 @@ def cast_numbers(source: Array, dtype: np.dtype[Any]) -> Array:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         result = source.astype(dtype, order="C")
-    found = find_lost_number(source, result)
-    if found is None:
+    lost = find_lost_number(source, result)
+    if lost is None:
         return result
-    number = source.flat[found]
+    number = source.flat[lost]
     raise WrongValueError(f"{number:g}, which {dtype} cannot represent", _range_hint(dtype))
 
 
@@ -207,11 +207,11 @@ def require_elements(value: Any, count: int) -> Sequence[Any]:
         WrongValueError: The value has another type or length.
     """
     try:
-        found = len(value)
+        actual = len(value)
     except TypeError:
         raise wrong_value_error(value, f"a tuple of {count}") from None
-    if found != count:
-        raise WrongValueError(f"{found} elements instead of {count}", _space_hint())
+    if actual != count:
+        raise WrongValueError(f"{actual} elements instead of {count}", _space_hint())
     elements: Sequence[Any] = value
     return elements
 

@@ -376,16 +376,16 @@ class AsyncRows(AsyncVectorEnv):
     """The env whose step or reset raised."""
 
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
-        found: list[spaces.Box | None] = []
+        reward_spaces: list[spaces.Box | None] = []
 
         def first() -> gymnasium.Env[Any, Any]:
             env = env_fns[0]()
-            found.append(reward_space_of(env))
+            reward_spaces.append(reward_space_of(env))
             return env
 
         # It makes the first env in this process, to read the spaces.
         super().__init__([first, *env_fns[1:]], **kwargs)
-        self.single_reward_space = found[0] if found else None
+        self.single_reward_space = reward_spaces[0] if reward_spaces else None
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         results = list(successes)

@@ -235,9 +235,13 @@ class NativeEnv(EnvBase):
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return the attributes that have a value for each row."""
-        found = {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
+        tensors = {
+            name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)
+        }
         count = len(self.batch_size)
-        return {name: each for name, each in found.items() if each.shape[:count] == self.batch_size}
+        return {
+            name: value for name, value in tensors.items() if value.shape[:count] == self.batch_size
+        }
 
     def _step_some(self, tensordict: TensorDictBase, rows: Tensor) -> TensorDictBase:
         """Step the rows in a mask ``[*B]``. The others keep their state."""

@@ -82,7 +82,7 @@ class ActionDiscretizer(ActionTransform):
                     f"sampling must be a strategy or its name, got {value!r}",
                     hint='for example sampling="median"',
                 )
-            check_choice(value.lower(), "sampling", [each.name.lower() for each in cls])
+            check_choice(value.lower(), "sampling", [member.name.lower() for member in cls])
             return cls[value.upper()]
 
     def __init__(

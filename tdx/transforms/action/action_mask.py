@@ -92,20 +92,20 @@ class ActionMask(Transform):
 
     def _update_mask(self, source: TensorDictBase, reset_input: TensorDictBase | None) -> None:
         """Update the mask from the output of a step, or from the reset rows of a reset."""
-        found, mask = read(source, self.mask_key), self._mask
-        if found is None:
+        given, mask = read(source, self.mask_key), self._mask
+        if given is None:
             raise self._missing_key(self.mask_key, source)
         if mask is None:
             return
-        if found.shape != mask.shape:
-            raise self._wrong_shape(found.shape, mask.shape)
-        found = found.to(device=mask.device, dtype=torch.bool)
-        rows = reset_rows(reset_input, self.mask_key, found)
-        mask.copy_(found if rows is None else torch.where(rows.to(mask.device), found, mask))
+        if given.shape != mask.shape:
+            raise self._wrong_shape(given.shape, mask.shape)
+        given = given.to(device=mask.device, dtype=torch.bool)
+        rows = reset_rows(reset_input, self.mask_key, given)
+        mask.copy_(given if rows is None else torch.where(rows.to(mask.device), given, mask))
 
-    def _wrong_shape(self, found: torch.Size, wanted: torch.Size) -> ChainError:
+    def _wrong_shape(self, given: torch.Size, wanted: torch.Size) -> ChainError:
         return ChainError(
-            f"the mask has shape {tuple(found)}, the action {format_key(self.action_key)!r} needs "
+            f"the mask has shape {tuple(given)}, the action {format_key(self.action_key)!r} needs "
             f"{tuple(wanted)}",
             hint="a mask has one element for each category, after the batch dims",
             where=Where(key=self.mask_key),
@@ -127,9 +127,9 @@ class ActionMask(Transform):
             "the observation spec at this stage",
         )
         wanted = self._mask_shape(spec)
-        found = observed[self.mask_key]
-        if found.shape != wanted:
-            raise self._wrong_shape(found.shape, wanted)
+        given = observed[self.mask_key]
+        if given.shape != wanted:
+            raise self._wrong_shape(given.shape, wanted)
         old = self._mask
         if old is None or old.shape != wanted or old.device != spec.device:
             self._mask = torch.ones(wanted, dtype=torch.bool, device=spec.device)

@@ -166,8 +166,8 @@ class ActionScaling(ActionTransform, AffineTransform):
         """
 
         def given(*names: str) -> dict[str, Any]:
-            found = {name: getattr(metadata, f"action_{name}", None) for name in names}
-            return {} if any(value is None for value in found.values()) else found
+            bounds = {name: getattr(metadata, f"action_{name}", None) for name in names}
+            return {} if any(value is None for value in bounds.values()) else bounds
 
         stats = given("mean", "std") or given("low", "high")
         if not stats:

@@ -166,12 +166,12 @@ class FlattenAction(ActionTransform):
     def _map_inverse_spec(self, spec: Composite) -> Composite:
         result = unlocked_copy(spec)
         for in_key, out_key in self._inverse_pairs:
-            found = spec.get(in_key, None)
-            if found is not None:
+            inner = spec.get(in_key, None)
+            if inner is not None:
                 flat_dim, sizes = self._spans[in_key]
-                last = found.ndim + flat_dim
+                last = inner.ndim + flat_dim
                 del result[in_key]
-                result[out_key] = found.flatten(last - len(sizes) + 1, last)
+                result[out_key] = inner.flatten(last - len(sizes) + 1, last)
         return result
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:

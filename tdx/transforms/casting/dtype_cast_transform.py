@@ -85,13 +85,13 @@ class DTypeCastTransform(Transform):
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         if self._finds_keys:
-            found = self._find_keys(output_spec, OUTPUT_PARTS)
-            self._set_keys(found, found)
+            keys = self._find_keys(output_spec, OUTPUT_PARTS)
+            self._set_keys(keys, keys)
         else:
             self._check_dtypes(output_spec, self.in_keys)
         if self._finds_inverse_keys:
-            found = self._find_keys(input_spec, INPUT_PARTS)
-            self._set_inverse_keys(found, found)
+            keys = self._find_keys(input_spec, INPUT_PARTS)
+            self._set_inverse_keys(keys, keys)
         else:
             require_keys(input_spec, self.in_keys_inv, "the env's input at this stage")
             self._check_dtypes(input_spec, self.in_keys_inv)

@@ -197,8 +197,8 @@ def read_resnet(path: Path, name: ResNetName) -> dict[str, Tensor]:
         ArgumentError: The file cannot be read, contains code, or does not contain this network.
     """
     expected = empty_resnet(name).state_dict()
-    found = _network_entries(_load(path), path, expected)
-    kind = resnet_of(found)
+    entries = _network_entries(_load(path), path, expected)
+    kind = resnet_of(entries)
     if kind not in (None, name):
         raise ArgumentError(
             f"{path} contains a {kind}, not a {name}",
@@ -206,10 +206,10 @@ def read_resnet(path: Path, name: ResNetName) -> dict[str, Tensor]:
             if kind != "deeper resnet"
             else "use a checkpoint of resnet18, resnet34 or resnet50",
         )
-    missing = [key for key in expected if key not in found and not key.endswith(COUNTER)]
+    missing = [key for key in expected if key not in entries and not key.endswith(COUNTER)]
     _refuse(path, missing, f"lacks {{}} of a {name}")
-    _refuse(path, [key for key in found if key not in expected], f"has {{}} that no {name} has")
-    return {key: _checked(path, key, found.get(key), like) for key, like in expected.items()}
+    _refuse(path, [key for key in entries if key not in expected], f"has {{}} that no {name} has")
+    return {key: _checked(path, key, entries.get(key), like) for key, like in expected.items()}
 
 
 def _load(path: Path) -> Any:

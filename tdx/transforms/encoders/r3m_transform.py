@@ -160,8 +160,8 @@ class R3MTransform(Transform):
             super()._apply(lambda tensor: tensor.to(device))
         if not self.initialized:
             self._install(self._load_network())
-        found: nn.Module = self._modules["convnet"]  # type: ignore[assignment]
-        return found
+        convnet: nn.Module = self._modules["convnet"]  # type: ignore[assignment]
+        return convnet
 
     def _load_network(self) -> nn.Module:
         path = checkpoint_file(self.download_path)

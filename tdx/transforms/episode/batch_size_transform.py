@@ -91,8 +91,8 @@ class BatchSizeTransform(Transform):
 
     @property
     def _locked(self) -> bool:
-        found = upstream(self)
-        return found is None or found[0].batch_locked
+        inside = upstream(self)
+        return inside is None or inside[0].batch_locked
 
     def _apply_function(self, batch_size: torch.Size) -> torch.Size:
         """Return the result of the function for a batch size."""

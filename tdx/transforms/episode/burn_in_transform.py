@@ -165,18 +165,18 @@ def _with_first_state(
 
 
 def _check_modules(modules: Any) -> tuple[nn.Module, ...]:
-    found = (modules,) if isinstance(modules, nn.Module) else modules
-    if not isinstance(found, Sequence) or not found:
+    given = (modules,) if isinstance(modules, nn.Module) else modules
+    if not isinstance(given, Sequence) or not given:
         raise ArgumentError(
             f"modules must be a list of modules, got {modules!r}", hint="for example [gru]"
         )
-    for module in found:
+    for module in given:
         if not all(hasattr(module, name) for name in ("in_keys", "out_keys", "parameters")):
             raise ArgumentError(
                 f"{type(module).__name__} has no in_keys, out_keys and parameters",
                 hint="wrap it: TensorDictModule(module, in_keys=..., out_keys=...)",
             )
-    return tuple(found)
+    return tuple(given)
 
 
 def _state_keys(modules: Sequence[Any]) -> list[NestedKey]:

@@ -162,9 +162,9 @@ def _follow(owner: Any, path: list[str]) -> Any:
     """
     for name in path:
         if isinstance(owner, list):
-            owner = [getattr(each, name) for each in owner]
+            owner = [getattr(row, name) for row in owner]
         else:
             owner = getattr(owner, name)
     if isinstance(owner, list):
-        return [each() if callable(each) else each for each in owner]
+        return [row() if callable(row) else row for row in owner]
     return owner() if callable(owner) else owner

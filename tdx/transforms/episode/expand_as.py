@@ -57,8 +57,8 @@ class ExpandAs(Transform):
         for key in (*self.in_keys, self.ref_key):
             if not any(part.get(key, None) is not None for part in output_spec.values()):
                 raise missing_key_error(key, output_keys(output_spec), "the env at this stage")
-        found = (part.get(self.ref_key, None) for part in output_spec.values())
-        self._shape = next(spec.shape for spec in found if spec is not None)
+        specs = (part.get(self.ref_key, None) for part in output_spec.values())
+        self._shape = next(spec.shape for spec in specs if spec is not None)
         flag = output_spec["full_done_spec"].get(self.in_keys[0], None)
         self._flag = None if self.in_keys == self.out_keys else flag
 

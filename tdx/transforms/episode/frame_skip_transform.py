@@ -149,13 +149,13 @@ class FrameSkipTransform(Transform):
 
     def _upstream(self) -> tuple[EnvBase, list[Transform]]:
         """Return the base env and the upstream stages, without nested chains."""
-        found = upstream(self)
-        if found is None:
+        inside = upstream(self)
+        if inside is None:
             raise ChainError(
                 "FrameSkipTransform needs an env to step",
                 hint="put the transform into a TransformedEnv first",
             )
-        env, stages = found
+        env, stages = inside
         return env, list(_flatten(stages))
 
     @staticmethod

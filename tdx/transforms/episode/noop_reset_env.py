@@ -90,12 +90,12 @@ class NoopResetEnv(Transform):
 
     def _upstream(self, batch_dims: int) -> tuple[EnvBase, tuple[Transform, ...]]:
         """Return the base env and the upstream stages."""
-        found = upstream(self)
-        if found is None:
+        inside = upstream(self)
+        if inside is None:
             raise ChainError(
                 "NoopResetEnv needs an env to step", hint="put it into a TransformedEnv"
             )
-        env, stages = found
+        env, stages = inside
         stateful = [s for s in stages if s.time_behavior is not TimeBehavior.POINTWISE]
         if batch_dims and (stateful or not env._steps_some_rows):
             which = type(stateful[0] if stateful else env).__name__

@@ -124,7 +124,7 @@ class StepCounter(RunningTransform):
     @property
     def _flags(self) -> list[NestedKey]:
         """Keys of these flags in all groups."""
-        return [each.sibling(name) for each in self._groups.values() for name in self._flag_names]
+        return [group.sibling(name) for group in self._groups.values() for name in self._flag_names]
 
     @property
     def _written_keys(self) -> tuple[NestedKey, ...]:

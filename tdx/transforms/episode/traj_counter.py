@@ -117,7 +117,7 @@ class TrajCounter(Transform):
         (key,) = self.out_keys
         flags = output_spec["full_done_spec"]
         groups = (
-            each for each in done_groups(flags) if parent_key(each.reset_key) == parent_key(key)
+            group for group in done_groups(flags) if parent_key(group.reset_key) == parent_key(key)
         )
         self._group = next(groups, None)
         if self._group is None:

@@ -108,7 +108,7 @@ class PixelRenderTransform(Transform):
         given = (tensordict,) if self.pass_tensordict else ()
         image = method(*given, **self.kwargs)
         if isinstance(image, (list, tuple)) and len(image) and not self.preproc:
-            image = np.stack([np.asarray(each) for each in image])
+            image = np.stack([np.asarray(row) for row in image])
         image = image if self.preproc is None else self.preproc(image)
         if image is None:
             raise EnvError(

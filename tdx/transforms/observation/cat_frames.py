@@ -212,10 +212,10 @@ class CatFrames(WindowTransform):
         if self.as_inverse or self._missing_tolerance:
             return
         parts = ("full_observation_spec", "full_done_spec")
-        found = Composite({part: output_spec[part] for part in parts}, shape=output_spec.shape)
-        require_keys(found, self.in_keys, "a reset of the env at this stage")
+        returned = Composite({part: output_spec[part] for part in parts}, shape=output_spec.shape)
+        require_keys(returned, self.in_keys, "a reset of the env at this stage")
         for key in self.in_keys:
-            spec = next(part[key] for part in found.values() if part.get(key, None) is not None)
+            spec = next(part[key] for part in returned.values() if part.get(key, None) is not None)
             require_leaf(spec, key, "CatFrames")
             _check_frame(self.dim, spec.shape[len(output_spec.shape) :], key)
 

@@ -112,8 +112,8 @@ class CatTensors(JoinTransform):
                 for key, spec in observations.items(True, True)
                 if len(spec.shape) == self._batch_dims + 1
             ]
-            found = normalize_keys(vectors, "in_keys")
-            self._set_keys(_sorted(found), self.out_keys)
+            in_keys = normalize_keys(vectors, "in_keys")
+            self._set_keys(_sorted(in_keys), self.out_keys)
         if not self.in_keys:
             raise ChainError(
                 "the env observes no vector to concatenate",

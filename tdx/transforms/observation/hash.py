@@ -124,6 +124,6 @@ class Hash(UnaryTransform):
             seed: String to put before it.
         """
         if isinstance(string, list):
-            return torch.stack([cls.reproducible_hash(each, seed) for each in string])
+            return torch.stack([cls.reproducible_hash(part, seed) for part in string])
         text = ("" if seed is None else seed) + ("" if string is None else str(string))
         return torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)

@@ -243,14 +243,14 @@ class NextObservationDelta(Transform):
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         observations = output_spec["full_observation_spec"]
         if self._finds_keys:
-            found = [
+            keys = [
                 normalize_key(key)
                 for key, spec in observations.items(True, True)
                 if spec.dtype is not None
                 and spec.dtype.is_floating_point
                 and spec.dtype not in self.excluded_dtypes
             ]
-            self._set_keys(found, self._deltas(found))
+            self._set_keys(keys, self._deltas(keys))
         for key in self.in_keys:
             if observations.get(key, None) is None:
                 known = list(observations.keys(True, True))

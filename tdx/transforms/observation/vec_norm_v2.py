@@ -105,7 +105,7 @@ class VecNormV2(RunningNorm):
         loc, squares = shared.get(("loc", key), None), shared.get(("var", key), None)
         steps = shared.get(("count", key), None)
         if loc is None or squares is None or steps is None:
-            known = [normalize_key(each) for each in shared.keys(True, True)]
+            known = [normalize_key(key) for key in shared.keys(True, True)]
             raise missing_key_error(normalize_key(("loc", key)), known, "shared_data")
         return self._as_moments(loc, squares, torch.as_tensor(steps))
 
@@ -226,10 +226,10 @@ class VecNormV2(RunningNorm):
     def _read_carried(
         self, source: TensorDictBase | None, key: NestedKey
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        found = [
+        carried = [
             None if source is None else read(source, join_keys(name, key)) for name in _CARRIED
         ]
-        loc, squares, steps = found
+        loc, squares, steps = carried
         if loc is None or squares is None or steps is None:
             return None
         return loc, squares, steps
