@@ -16,6 +16,7 @@ from tests.processes import PATIENCE, becomes_true, session_members
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
+import os
 import sys
 from functools import partial
 
@@ -26,7 +27,7 @@ from tests.envs.mocks import FaultyEnv
 class HangingEnv(FaultyEnv):
     def _go_wrong(self, prefix):
         if self.fault == f"{prefix}hang":
-            print("hangs", flush=True)
+            os.write(1, b"hangs\n")  # at once: two workers share the stream
         super()._go_wrong(prefix)
 
 
@@ -70,8 +71,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         )
         running.append(program)
         assert program.stdout is not None
-        while (said := program.stdout.readline().strip()) != word:
-            assert said, "the program ended before it got there"
+        while (line := program.stdout.readline()).strip() != word:
+            if not line:
+                pytest.fail(f"the program ended: {program.communicate()[1]}")
         return program
 
     yield run
