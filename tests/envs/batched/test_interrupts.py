@@ -27,7 +27,7 @@ from tests.envs.mocks import FaultyEnv
 class HangingEnv(FaultyEnv):
     def _go_wrong(self, prefix):
         if self.fault == f"{prefix}hang":
-            os.write(1, b"hangs\n")  # at once: two workers share the stream
+            os.write(1, b"hangs\\n")  # at once: two workers share the stream
         super()._go_wrong(prefix)
 
 
