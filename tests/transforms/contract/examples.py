@@ -53,6 +53,11 @@ class Example:
         offline: True if it maps stored data only, and refuses an env.
         lasting: True if its state is shared by all rows and outlasts episodes, so that a second
             rollout differs from the first, and a single row from one among others.
+        refuses_stored: Part of the error if it is applied to a stored rollout of 8 steps. ``None``:
+            it maps one.
+        stored_differs: Why it maps a stored rollout of the bare env to other entries than its
+            steps. ``None``: it maps it to the same ones.
+        maps_next: True if it maps entries under ``next`` of a stored rollout without naming them.
 
     The key ``"*"`` in arguments contains the positional ones.
     """
@@ -65,6 +70,9 @@ class Example:
     groups: type[GroupsEnv] = GroupsEnv
     offline: bool = False
     lasting: bool = False
+    refuses_stored: str | None = None
+    stored_differs: str | None = None
+    maps_next: bool = False
 
 
 SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
@@ -76,10 +84,12 @@ EXAMPLES: dict[str, Example] = {
     "ActionChunkTransform": Example(
         arguments={"chunk_size": 3},
         nested={"chunk_size": 2, "action_key": ("pair", "action")},
+        stored_differs="writes chunks of stored actions; in steps the later ones are unknown",
     ),
     "ActionDiscretizer": Example(
         arguments={"num_intervals": 5},
         nested={"num_intervals": [3, 4], "action_key": ("pair", "action"), "sampling": "low"},
+        stored_differs="stored actions stay: their bins are not known",
     ),
     "ActionMask": Example(
         arguments={},
@@ -90,6 +100,7 @@ EXAMPLES: dict[str, Example] = {
     "ActionScaling": Example(
         arguments={},
         nested={"in_keys_inv": [("pair", "action")]},
+        stored_differs="stored actions are mapped; in steps the policy gives others",
     ),
     "BatchSizeTransform": Example(
         arguments={"reshape_fn": same_size},
@@ -108,6 +119,7 @@ EXAMPLES: dict[str, Example] = {
         arguments={"N": 3, "dim": -1, "in_keys": ["observation"]},
         nested={"N": 2, "dim": -1, "in_keys": [SOLO, PAIR]},
         out={"N": 3, "dim": -1, "in_keys": ["observation"], "out_keys": [("stack", "frames")]},
+        maps_next=True,
     ),
     "CatTensors": Example(
         arguments={"in_keys": ["observation", "precise"], "out_key": "vector"},
@@ -117,6 +129,7 @@ EXAMPLES: dict[str, Example] = {
             "out_key": ("more", "vector"),
             "del_keys": False,
         },
+        stored_differs="joins the entries that it names, those in next only by name",
     ),
     "CenterCrop": Example(
         arguments={"w": 4, "h": 3, "in_keys": ["image"]},
@@ -147,6 +160,7 @@ EXAMPLES: dict[str, Example] = {
             "in_keys": ["pixels"],
             "out_keys": ["counts"],
         },
+        stored_differs="stored actions are cast; in steps the policy gives others",
     ),
     "DeviceCastTransform": Example(
         arguments={"device": "cpu"},
@@ -168,10 +182,12 @@ EXAMPLES: dict[str, Example] = {
         out={"eol_key": ("more", "eol"), "lives_key": "chances", "eol_attribute": "lives"},
         rows=CountedRowsEnv,
         groups=CountedGroupsEnv,
+        refuses_stored="stored data has none",
     ),
     "ExcludeTransform": Example(
         arguments={"*": ["precise", "truncated"]},
         nested={"*": [("solo", "precise"), ("pair", "terminated")]},
+        stored_differs="drops the keys that it names, those in next only by name",
     ),
     "ExpandAs": Example(
         arguments={"in_key": "reward", "ref_key": "observation"},
@@ -196,6 +212,7 @@ EXAMPLES: dict[str, Example] = {
     "FrameSkipTransform": Example(
         arguments={"frame_skip": 2},
         nested={"frame_skip": 2},
+        refuses_stored="stored data has none",
     ),
     "GrayScale": Example(
         arguments={"in_keys": ["image"]},
@@ -215,6 +232,7 @@ EXAMPLES: dict[str, Example] = {
         arguments={},
         nested={},
         out={"init_key": "first"},
+        maps_next=True,
     ),
     "LineariseRewards": Example(
         arguments={"in_keys": ["reward"], "weights": [0.5]},
@@ -229,12 +247,15 @@ EXAMPLES: dict[str, Example] = {
         arguments={"in_keys": ["observation", "precise"]},
         nested={"in_keys": [SOLO, PAIR]},
         out={"in_keys": ["observation"], "out_keys": ["change"]},
+        stored_differs="restores next observations, which this rollout has",
+        maps_next=True,
     ),
     "NoopResetEnv": Example(
         arguments={"noops": 1},
         nested={"noops": 1, "random": False},
         rows=SteppedRowsEnv,
         groups=SteppedGroupsEnv,
+        stored_differs="stored steps contain the results of no-ops; other steps need other ones",
     ),
     "ObservationNorm": Example(
         arguments={"loc": 0.5, "scale": 2.0},
@@ -256,6 +277,7 @@ EXAMPLES: dict[str, Example] = {
         out={"out_keys": [("more", "frame")]},
         rows=CountedRowsEnv,
         groups=CountedGroupsEnv,
+        refuses_stored="stored data has none",
     ),
     "R3MTransform": Example(
         arguments={
@@ -278,6 +300,7 @@ EXAMPLES: dict[str, Example] = {
             "size": 8,
             "tensor_pixels_keys": ["pixels"],
         },
+        stored_differs="maps the images that it names, those in next only by name",
     ),
     "RandomCropTensorDict": Example(
         arguments={"sub_seq_len": 1},
@@ -288,6 +311,7 @@ EXAMPLES: dict[str, Example] = {
         nested={"min_horizon": 1, "max_horizon": 1},
         rows=CountedRowsEnv,
         groups=CountedGroupsEnv,
+        refuses_stored="stored data has none",
     ),
     "RenameTransform": Example(
         arguments={
@@ -298,6 +322,7 @@ EXAMPLES: dict[str, Example] = {
         },
         nested={"in_keys": [SOLO], "out_keys": ["seen"]},
         out={"in_keys": ["observation"], "out_keys": ["seen"], "create_copy": True},
+        stored_differs="stored actions keep their name",
     ),
     "Resize": Example(
         arguments={"w": 4, "h": 5, "in_keys": ["image"]},
@@ -322,10 +347,13 @@ EXAMPLES: dict[str, Example] = {
         arguments={},
         nested={},
         out={"in_keys": ["reward"], "out_keys": [("sums", "total")]},
+        maps_next=True,
     ),
     "SelectTransform": Example(
         arguments={"*": ["observation", "pixels"]},
         nested={"*": ["solo", ("pair", "precise")]},
+        stored_differs="keeps the keys that it names; in steps the action is the policy's",
+        maps_next=True,
     ),
     "SignTransform": Example(
         arguments={"in_keys": ["observation", "pixels"]},
@@ -341,11 +369,13 @@ EXAMPLES: dict[str, Example] = {
         arguments={"max_steps": 3},
         nested={"max_steps": 2},
         out={"step_count_key": "count"},
+        refuses_stored="continues after max_steps=3",
     ),
     "TargetReturn": Example(
         arguments={"target_return": 10.0},
         nested={"target_return": 3, "mode": "constant"},
         out={"target_return": 10.0, "in_keys": ["reward"], "out_keys": [("left", "reward")]},
+        maps_next=True,
     ),
     "TensorDictPrimer": Example(
         arguments={"primers": {"hidden": Unbounded((2,))}, "default_value": 3.0},
@@ -354,20 +384,24 @@ EXAMPLES: dict[str, Example] = {
             "reset_key": ("solo", "_reset"),
         },
         out={"primers": {("states", "hidden"): Unbounded((2,))}, "random": True},
+        stored_differs="writes at the root; in steps values are carried into next",
     ),
     "TerminateTransform": Example(
         arguments={"stop": high},
         nested={"stop": solo_high},
+        stored_differs="marks the data; in steps the env would be reset there",
     ),
     "TimeMaxPool": Example(
         arguments={"T": 3},
         nested={"in_keys": [SOLO, PAIR], "T": 2},
         out={"in_keys": ["image"], "out_keys": ["brightest"], "T": 2},
+        maps_next=True,
     ),
     "Timer": Example(
         arguments={},
         nested={"out_keys": [("solo", "step"), ("solo", "policy"), ("solo", "reset")]},
         out={"time_key": "seconds"},
+        refuses_stored="stored data has none",
     ),
     "ToTensorImage": Example(
         arguments={},
@@ -379,6 +413,7 @@ EXAMPLES: dict[str, Example] = {
         nested={"out_key": ("pair", "traj_count")},
         out={"out_key": "episode"},
         lasting=True,
+        refuses_stored="stored data has none",
     ),
     "UnaryTransform": Example(
         arguments={"in_keys": ["observation"], "out_keys": ["observation"], "fn": cubed},
@@ -398,12 +433,14 @@ EXAMPLES: dict[str, Example] = {
         },
         nested={"dim": -1, "in_keys": [SOLO, PAIR], "in_keys_inv": [("pair", "action")]},
         out={"dim": -1, "in_keys": ["observation"], "out_keys": ["longer"]},
+        stored_differs="stored actions stay; in steps the policy gives others",
     ),
     "VecNorm": Example(
         arguments={"decay": 0.9},
         nested={"in_keys": [*REWARDS, SOLO, PAIR]},
         out={"in_keys": ["reward", "pixels"], "out_keys": ["unit", ("normal", "pixels")]},
         lasting=True,
+        stored_differs="its statistics take in all of the data, in steps what came before",
     ),
     "VecNormV2": Example(
         arguments={"in_keys": ["observation", "reward"], "decay": 0.9},

@@ -108,22 +108,13 @@ def stored_data(env: EnvBase) -> TensorDictBase:
     return stored
 
 
-REFUSED = {
-    "ActionScaling": "has no loc and scale yet",
-    "EndOfLifeTransform": "stored data has none",
-    "FrameSkipTransform": "stored data has none",
-    "PixelRenderTransform": "stored data has none",
-    "RandomTruncationTransform": "stored data has none",
-    "StepCounter": "continues after max_steps=3",
-    "Timer": "stored data has none",
-    "TrajCounter": "stored data has none",
-}
-
-
 def test_without_an_env(any_name: str) -> None:
     stored = stored_data(rows_of(any_name, (4,)))
-    if any_name in REFUSED:
-        with pytest.raises(TdxError, match=REFUSED[any_name]):
+    refusal = example_of(any_name).refuses_stored
+    if any_name == "ActionScaling":
+        refusal = "has no loc and scale yet"
+    if refusal is not None:
+        with pytest.raises(TdxError, match=refusal):
             made(any_name)(stored)
         return
     result = made(any_name)(stored.clone())
