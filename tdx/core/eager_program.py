@@ -13,6 +13,10 @@ dicts run on it, and one TensorDict is created at the end. The calls of one step
           ├─ one TensorDict of the dict
           └─ stage._step                    each later stage, on TensorDicts
 
+A stage whose class overrides ``_step`` below the class that implements ``_step_dict`` has no
+function over dicts (:func:`~tdx.core.chain.has_step_dict`), and neither has a stage with nested
+keys. A :class:`~tdx.StepCounter` at the front therefore makes the whole chain run on TensorDicts.
+
 An env without ``_step_fields``, nested entries and stages that change the batch size take the
 other path, on TensorDicts throughout::
 
@@ -79,7 +83,7 @@ class EagerProgram:
                 kind: type = type(stage)
                 step = stage._step_dict() if has_step_dict(kind) else None
                 if step is None:
-                    break
+                    break  # It takes a TensorDict, and so does every stage after it.
                 self._on_dicts.append((stage, step))
             if inner._meter is not None:
                 self._measure(inner)
@@ -106,10 +110,10 @@ class EagerProgram:
             for key in self.exposed_keys:
                 write(tensordict, key, read(inner, key))
             tensordict = inner
-        fields_of, entries = self._fields_of, root_entries(tensordict)
+        fields_of, root = self._fields_of, root_entries(tensordict)
         preset_entries = None if preset is None else flat_entries(preset)
         has_nested_preset = preset is not None and preset_entries is None
-        if fields_of is None or entries is None or has_nested_preset:
+        if fields_of is None or root is None or has_nested_preset:
             return self._step_by_hooks(tensordict, preset)
         fields, _ = fields_of(tensordict)
         if preset_entries is not None:
@@ -117,7 +121,7 @@ class EagerProgram:
         stage: Transform
         try:
             for stage, step in self._on_dicts:  # noqa: B007 - the handler names it
-                step(entries, fields)
+                step(root, fields)
             following: TensorDictBase = self._make(fields)
             for stage in self._rest:
                 following = stage._step(tensordict, following)

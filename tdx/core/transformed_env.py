@@ -211,6 +211,7 @@ class TransformedEnv(EnvBase):
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
+        # The condition of `_current_program`, which computes the specs before it: too slow here.
         program = self._program
         if program is None or program.version != self._specs.inner._specs.version:
             program = self._current_program()

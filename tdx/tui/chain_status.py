@@ -15,6 +15,7 @@ from tdx.specs.leaf import LeafSpec, shape_text
 from tdx.tui.backend.messages import with_app_hint
 
 Source = Literal["look", "live", "profile"]
+"""A worker: ``look`` inspects and checks the chain, ``live`` steps it, ``profile`` times it."""
 SOURCES: tuple[Source, ...] = ("look", "live", "profile")
 NO_PIPELINE = "no pipeline yet; press e to choose an env"
 _MAX_NAME = 28
@@ -28,7 +29,7 @@ class StageError:
     """An error of a stage or the env.
 
     Args:
-        source: Who found it: the specs worker, the rollout or a measurement.
+        source: Worker that found it.
         number: Number of the stage in the draft. ``None``: the env.
         problem: What is wrong.
     """

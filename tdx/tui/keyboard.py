@@ -1,4 +1,8 @@
-"""Keys in order, focus only on displayed widgets, and which panes are displayed."""
+"""Where a key goes: the order of keys, the widget that has the focus, and the displayed panes.
+
+:class:`InputQueue` delivers keys one after another, :class:`FocusGuard` keeps the focus on
+displayed widgets, and :class:`PaneLayout` decides which panes are displayed.
+"""
 
 from __future__ import annotations
 
@@ -251,7 +255,7 @@ class PaneLayout:
     def widen_chain(self, width: int) -> None:
         """Show the lines of the chain in full, if there is room and the user has set no width.
 
-        The pane becomes no narrower, so that an edit does not move the tabs to and fro.
+        The pane never shrinks, so the tabs do not jump at each edit.
 
         Args:
             width: Width of the longest line.

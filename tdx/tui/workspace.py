@@ -35,6 +35,11 @@ _POLL_INTERVAL = 0.05
 class Workspace:
     """State that the parts of the app share; they subscribe to its signals.
 
+    :meth:`edit` publishes ``edited``, then ``selected`` if the selection moved. After that
+    ``inspected`` is published whenever :attr:`status` changes: when the inspection begins, when the
+    specs are known, and when the rules have run. :meth:`undo`, :meth:`redo` and :meth:`load` do the
+    same.
+
     Args:
         app: Owner of the signals.
         editor: Chain being edited.
@@ -55,7 +60,7 @@ class Workspace:
         self.inspected: Signal[ChainStatus] = Signal(app, "inspected")
         self.refused: Signal[str] = Signal(app, "refused")
         self.code_reloaded: Signal[Draft] = Signal(app, "code_reloaded")
-        self._shown_stack: Draft | None = None
+        self._shown_draft: Draft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
         self.journal = Journal()
@@ -64,7 +69,7 @@ class Workspace:
     @property
     def draft(self) -> Draft:
         """The chain as it is now, with the wrappers of an env of another library."""
-        return self._shown_stack or self.editor.draft
+        return self._shown_draft or self.editor.draft
 
     @property
     def stack(self) -> StackFacts | None:
@@ -108,6 +113,7 @@ class Workspace:
                 self.refused.publish(stack.reason)
                 return False
             if own.positions and place is not None:
+                # A factory with stages after it is one env: its wrappers are no stages any more.
                 place -= len(stack.wrappers)
             draft = own
         if not self.editor.apply(label, draft, merge):
@@ -132,9 +138,9 @@ class Workspace:
     def refresh(self) -> None:
         """Ask the worker to inspect the chain; an older request is dropped."""
         if self.editor.draft.env is None:
-            self._show(ChainStatus())
+            self._set_status(ChainStatus())
             return
-        self._show(replace(self.status, phase="inspecting"))
+        self._set_status(replace(self.status, phase="inspecting"))
         self._run_task(self._inspect(self.editor.revision, self.editor.draft))
 
     def retry(self) -> None:
@@ -179,13 +185,13 @@ class Workspace:
             while self.status.phase == "inspecting":
                 await asyncio.sleep(_POLL_INTERVAL)
             revision, draft = self.editor.revision, self.draft
-            self._show(replace(self.status, phase="checking"))
+            self._set_status(replace(self.status, phase="checking"))
             try:
                 problem = await self._check(revision, draft, steps=True)
             except SupersededError:
                 return
             if self.status.phase == "checking":
-                self._show(replace(self.status, phase="ready"))
+                self._set_status(replace(self.status, phase="ready"))
             then(problem)
 
         self._run_task(check())
@@ -202,8 +208,13 @@ class Workspace:
         return change
 
     def _apply(self, number: int | None, place: int | None) -> None:
-        """Move the selection and publish the signals after an edit."""
-        self._show_stack()
+        """Move the selection, publish the signals and inspect the chain after an edit.
+
+        Args:
+            number: Stage to keep selected wherever it is now, if ``place`` is ``None``.
+            place: Place to select. ``None`` for both: the place stays.
+        """
+        self._update_shown_draft()
         draft = self.draft
         if place is None and number is not None:
             place = draft.find_place(number)
@@ -226,11 +237,11 @@ class Workspace:
         except RequestError as error:
             if revision == self.editor.revision:
                 problems: dict[int | None, Problem] = {None: _inspection_problem(error)}
-                self._show(replace(self.status, phase="failed", problems=problems))
+                self._set_status(replace(self.status, phase="failed", problems=problems))
             return
         if revision != self.editor.revision:
             return
-        self._show(self.status.merge(revision, draft, overview))
+        self._set_status(self.status.merge(revision, draft, overview))
         if overview.env is not None:
             with suppress(SupersededError):
                 await self._check(revision, self.draft)
@@ -258,7 +269,7 @@ class Workspace:
             lints: dict[int | None, tuple[LintFinding, ...]] = {}
             for number, lint in found:
                 lints[number] = (*lints.get(number, ()), lint)
-            self._show(replace(self.status, lints=lints, checked=revision))
+            self._set_status(replace(self.status, lints=lints, checked=revision))
         return None
 
     async def _find_lints(
@@ -321,14 +332,14 @@ class Workspace:
             return "env" if self.draft.env is None else f"env {self.draft.env.id}"
         return f"stage {place} {self.draft.stages[place].config.name}"
 
-    def _show(self, status: ChainStatus) -> None:
+    def _set_status(self, status: ChainStatus) -> None:
         self.status = status
         self.errors.put("look", status.problems)
-        self._show_stack()
+        self._update_shown_draft()
         self.inspected.publish(status)
 
-    def _show_stack(self) -> None:
-        """Show the wrappers of the env if the last inspection found some."""
+    def _update_shown_draft(self) -> None:
+        """Include the wrappers of the env in :attr:`draft` if the last inspection found some."""
         draft, overview = self.editor.draft, self.status.overview
         facts = None if overview is None else overview.stack
         is_shown = (
@@ -337,7 +348,7 @@ class Workspace:
             and draft.env.id == facts.env
             and draft.pipeline().is_factory
         )
-        self._shown_stack = draft.around(facts) if is_shown and facts else None
+        self._shown_draft = draft.around(facts) if is_shown and facts else None
         self.place = min(self.place, len(self.draft.stages))
 
 

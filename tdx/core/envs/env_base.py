@@ -210,6 +210,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             The same TensorDict, with the result under ``next``.
         """
         entries = plain_entries(tensordict)
+        # The comparisons take less time than the checks, which the usual input does not need.
         if (
             entries is None
             or tensordict.batch_size != self._specs.batch_size
@@ -219,7 +220,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             return step_anywhere(tensordict, self.device, self._completed_step)
         preset = entries.get("next")
         if preset is not None and is_step_result(preset, tensordict):
-            preset = None
+            preset = None  # The result of the step before is no wish of the caller.
         following = self._completed_step(tensordict, preset)
         if preset is not None:
             update_entries(following, preset)
@@ -230,7 +231,13 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
-        """Call :meth:`_step` and add the declared flags and rewards that it left out."""
+        """Call :meth:`_step` and add the declared flags and rewards that it left out.
+
+        Args:
+            tensordict: Input of the step, ``[*B]``.
+            preset: Entries that the caller put under ``next``. :meth:`step` writes them over the
+                result; only a chain of transforms reads them before that.
+        """
         following = self._step(tensordict)
         if not self._writes_all_outputs:
             rewards, flags = self.full_reward_spec, self.full_done_spec

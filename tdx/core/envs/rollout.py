@@ -1,4 +1,8 @@
-"""Rollouts that step the env eagerly, and the check that their steps can be stacked."""
+"""Chunks of a rollout that are made by ``env.step``, and the check that their steps can be stacked.
+
+:mod:`tdx.core.planned.executor` runs every rollout. If a plan is not possible, it takes an
+:class:`EagerRun` from here instead of a ``PlannedRun``.
+"""
 
 from __future__ import annotations
 

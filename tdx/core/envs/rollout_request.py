@@ -1,7 +1,8 @@
-"""Rollouts that an env is asked for: their arguments, and the methods that complete them.
+"""``env.rollout`` and ``env.iter_rollout``: their arguments, checked and completed.
 
-:func:`rollout` and :func:`iter_rollout` are methods of ``EnvBase``. They check and complete what
-they are called with, and pass a :class:`RolloutRequest` to the executor.
+:func:`rollout` and :func:`iter_rollout` are methods of ``EnvBase``. They pass a
+:class:`RolloutRequest` to :mod:`tdx.core.planned.executor`, which runs it. This folder cannot
+import the executor, so they call it by ``EnvBase._services``, which ``tdx/core/__init__.py`` sets.
 """
 
 from __future__ import annotations

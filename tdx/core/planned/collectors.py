@@ -95,7 +95,7 @@ class RawRows(Protocol):
         """
 
     def after_chunk(self, last: Mapping[NestedKey, Tensor]) -> None:
-        """Take note of the output of the last step of a chunk, ``[*B, ...]``."""
+        """Called with the output of the last step of a chunk, ``[*B, ...]``."""
 
 
 class TensorDictCollector:

@@ -2,6 +2,8 @@
 
 A planned rollout in the order of its calls:
 
+0. ``env.rollout`` completes its arguments (:mod:`tdx.core.envs.rollout_request`) and calls
+   :func:`rollout` here.
 1. :func:`rollout` resets the env (:func:`_first_input`), and :func:`_chunks` splits the steps into
    chunks, each as large as memory allows.
 2. :func:`prepare_run` gets the plan (:mod:`tdx.core.plan.build`): which stages are *immediate*
@@ -306,6 +308,7 @@ class PlannedRun:
     ) -> None:
         self._env, self._program, self._stop = env, program, stop
         self._rewards = frozenset(env.reward_keys)
+        # Set while it is not known whether the env draws from the generator of the actions too.
         self._probe: DrawProbe | None = None
         if policy is None:
             self._probe, policy = random_policy(env, program)

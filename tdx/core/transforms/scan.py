@@ -96,40 +96,41 @@ class RunningTransform(Transform):
         return tensordict_reset
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        given, entries = TensorDictEntries(tensordict), TensorDictEntries(next_tensordict)
-        self._advance_entries(self._state_pairs(), given, entries, next_tensordict)
+        root, fields = TensorDictEntries(tensordict), TensorDictEntries(next_tensordict)
+        self._advance_entries(self._state_pairs(), root, fields, next_tensordict)
         return next_tensordict
 
     def _advance_entries(
         self,
         pairs: tuple[tuple[NestedKey | None, NestedKey], ...],
         root: Entries,
-        entries: Entries,
+        fields: Entries,
         output: TensorDictBase | None,
     ) -> None:
-        """Write the next states.
+        """Advance each state by one step: the one recurrence of the eager and the dict form.
 
         Args:
             pairs: In-key (or ``None``) and key of each state.
-            root: Input of the step.
-            entries: Output of the step.
-            output: TensorDict of the output, ``[*B]``. ``None``: the entries are a dict of it.
+            root: Input of the step; the state is in it unless a later stage removed it.
+            fields: Output of the step, which is read and written.
+            output: The TensorDict behind ``fields``, ``[*B]``. ``None``: ``fields`` is a dict.
         """
         last = self._last
         for in_key, key in pairs:
-            value = None if in_key is None else entries.get(in_key)
+            value = None if in_key is None else fields.get(in_key)
             if value is None and in_key is not None:
-                raise self._missing_key(in_key, entries)
+                raise self._missing_key(in_key, fields)
             state = root.get(key)
             if state is not None:
-                entries[key] = last[key] = self._advance(key, state, value)
+                fields[key] = last[key] = self._advance(key, state, value)
                 continue
             state = last.get(key)
             if state is None:
                 if output is None:
-                    output = new_tensordict(cast("dict[str, Any]", entries), torch.Size(()), None)
+                    # The env was never reset; `_initial` reads the batch size of a TensorDict.
+                    output = new_tensordict(cast("dict[str, Any]", fields), torch.Size(()), None)
                 state = self._initial(key, output)
-            state = entries[key] = self._advance(key, state, value)
+            state = fields[key] = self._advance(key, state, value)
             # A copy, since the caller may write to the state that it gets.
             last[key] = state.clone()
 

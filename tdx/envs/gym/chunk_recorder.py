@@ -53,6 +53,16 @@ class ChunkRecorder:
         limits: For each env, the step at which the chain truncates its episode.
         stop: ``any``: stop at the first done flag. ``never``: reset the rows that are done.
         length: Maximum number of steps.
+
+    Attributes:
+        count: Number of complete steps, which become the columns.
+        tried: Number of steps in which the env got an action, also those dropped after an error.
+        rewards: Reward of each row in each step; its length tells which steps are complete.
+        ends: Step, row, ``terminated`` and ``truncated`` of each end of an episode.
+        times: Step after each reset.
+        reset_rows: Rows of each reset.
+        reset_observations: Observation of each of these rows.
+        inputs: What the policy side wrote, as columns.
     """
 
     def __init__(self, settings: RowSettings, limits: list[int], stop: Stop, length: int) -> None:

@@ -154,13 +154,14 @@ class GymCollector:
 def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
     """Step one env with given actions."""
     env, limit = recorder.settings.envs[0], recorder.limits[0]
-    step, put = env.step_with_first_reset(), recorder.store.putter()
-    next_step, add_reward = env.step, recorder.rewards.append
+    # Only the first step may find an env that was never reset.
+    step, later_step = env.step_with_first_reset(), env.step
+    put, add_reward = recorder.store.putter(), recorder.rewards.append
     index = -1
     try:
         for index, action in enumerate(actions):
             observation, reward, terminated, truncated, _ = step(action)
-            step = next_step
+            step = later_step
             put(index, observation)
             add_reward(reward)
             if terminated or truncated or index >= limit:
@@ -180,11 +181,11 @@ def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None
     put, add_reward, position = recorder.store.putter(), recorder.rewards.append, -1
     index, row, env = -1, 0, envs[0]
     try:
-        for index, each in enumerate(actions):
+        for index, row_actions in enumerate(actions):
             ended_rows: list[EndedRow] = []
             for row, step in enumerate(steps):
                 env = envs[row]
-                observation, reward, terminated, truncated, _ = step(each[row])
+                observation, reward, terminated, truncated, _ = step(row_actions[row])
                 put(position := position + 1, observation)
                 add_reward(reward)
                 if terminated or truncated or index >= limits[row]:

@@ -147,6 +147,8 @@ class StepCounter(RunningTransform):
     # The flags
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        # Overrides the eager form, so that tdx does not use the inherited dict form, which would
+        # count without truncating: see `tdx.core.chain.has_step_dict`.
         next_tensordict = super()._step(tensordict, next_tensordict)
         get = partial(read, next_tensordict)
         groups: Mapping[NestedKey, DoneGroup | StoredGroup] = self._groups
