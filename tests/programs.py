@@ -32,7 +32,7 @@ def require_lerobot() -> None:
     """Skip the running test if LeRobot is missing.
 
     Its requirements exclude the versions of torch and of the Hub that tdx is tested with, so no
-    extra has it: ``pip install --no-deps -r tests/lerobot.txt``.
+    extra has it; ``tests/lerobot.txt`` says how to install it.
     """
     if importlib.util.find_spec("lerobot") is None:
         _miss("lerobot")
