@@ -318,10 +318,16 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 def open_stack(
     pipeline: Pipeline, options: PipelineOptions, *, is_measured: bool = False
 ) -> Iterator[Stack]:
-    """Open the env of a pipeline with its stages, and close it at the end.
+    """Build the env of a pipeline as a stack, and close it at the end.
 
-    A factory without further stages may return an env of any library that tdx supports; its own
-    wrappers are then the stages. Otherwise the env is built as a chain of tdx.
+    Its stages are those that :func:`~tdx.stacks.building.build_stack` finds: of a chain of tdx, or
+    the wrappers that a factory returns.
+
+    Args:
+        pipeline: The pipeline.
+        options: Options of the command.
+        is_measured: Leave worker processes as they are, so that the times are those of the env.
+            Otherwise their sub-envs are created in this process, where all stages are seen.
     """
     from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
@@ -329,7 +335,6 @@ def open_stack(
     with third_party_code():
         stack = build_stack(pipeline, options.allow_code)
         try:
-            # Only in one process all stages are seen, and only in its own ones the time is true.
             with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
                 for note in shown.notes:
                     print(f"note: {note}", file=sys.stderr)

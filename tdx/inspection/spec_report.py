@@ -193,6 +193,8 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
         name: Name in the report. Defaults to the name of the env before the chain.
     """
     whole = stack.specs()
+    # Most stages leave most keys alone: leaves and their pairs are shared between the stages, so
+    # that a chain of n stages over k keys needs no n × k objects.
     known: KnownLeaves = {}
     kept: KeptLeaves = {}
     leaves = [composite_leaves(stage.input_spec, stage.output_spec, known) for stage in whole]
@@ -238,10 +240,10 @@ def compare_leaves(
     kept = {} if kept is None else kept
     old = {(leaf.part, leaf.key): leaf for leaf in before}
     new = {(leaf.part, leaf.key): leaf for leaf in after}
-    added = [each for each in new if each not in old]
+    added = [part_and_key for part_and_key in new if part_and_key not in old]
     # Both sides are in the order of the parts.
-    ids = sorted([*old, *added], key=_part_order) if added else old
-    return tuple(_pair(each, old.get(each), new.get(each), stages, kept) for each in ids)
+    rows = sorted([*old, *added], key=lambda row: PARTS.index(row[0])) if added else old
+    return tuple(_pair(row, old.get(row), new.get(row), stages, kept) for row in rows)
 
 
 def _pair(
@@ -260,10 +262,6 @@ def _pair(
     if not stages or change.change == "same":
         return change
     return KeyChange(*part_and_key, before, after, stages)
-
-
-def _part_order(part_and_key: tuple[Part, NestedKey]) -> int:
-    return PARTS.index(part_and_key[0])
 
 
 def attribute_changes(

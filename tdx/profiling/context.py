@@ -211,14 +211,14 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
     error: str | None = None
     try:
         with stack.seeded(plan.seed):
-            tracer = stack.driver(plan.policy)
+            driver = stack.driver(plan.policy)
             plan.report_progress("warm-up", 0, plan.warmup)
             if plan.warmup:
-                _run(stack, tracer, plan.warmup)
+                _make_steps(stack, driver, plan.warmup)
             for repeat in range(plan.repeats):
                 plan.report_progress("time", repeat, plan.repeats)
                 with measured:
-                    _run(stack, tracer, plan.steps)
+                    _make_steps(stack, driver, plan.steps)
     except KeyboardInterrupt:
         error = "interrupted"
     except TdxError as raised:
@@ -240,8 +240,8 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
 
 
-def _run(stack: Stack, driver: Driver, steps: int) -> None:
-    """Step the env of a stack.
+def _make_steps(stack: Stack, driver: Driver, steps: int) -> None:
+    """Step the env of a stack, and reset it when that is due.
 
     Raises:
         TdxError: The env or a stage raised; it names the stage.

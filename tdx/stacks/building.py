@@ -1,4 +1,14 @@
-"""Build the env of a pipeline, open it as a stack, and load the policy that acts in it."""
+"""Build the env of a pipeline, open it as a stack, and load the policy that acts in it.
+
+Three functions return a :class:`~tdx.stacks.Stack`, each calling the next:
+
+- :func:`build_stack` takes a pipeline. Only a bare factory keeps its wrappers as stages; any other
+  pipeline becomes a chain of tdx (:func:`build_env`).
+- :func:`open_target` takes an env that is Python code, and calls the factory.
+- :func:`tdx.stacks.open_stack` takes the object that the factory returned, and finds its library.
+
+``tdx.cli.pipelines.open_stack`` is :func:`build_stack` for a command, which closes it at the end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
-    """Open the env of a pipeline with its stages; the caller closes it.
+    """Build the env of a pipeline and open it as a stack; the caller closes it.
 
     A factory without further stages may return an env of any supported library, whose own wrappers
     are then the stages. Otherwise the env is built as a chain of tdx.

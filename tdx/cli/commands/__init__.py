@@ -1,6 +1,16 @@
 """The command tree of ``tdx``; the module of a command is imported when the command is needed.
 
-Each module of this package lists its functions in ``COMMANDS``, by the words after ``tdx``.
+Each module of this package lists its functions in ``COMMANDS``, by the words after ``tdx``. What
+runs for ``tdx inspect spec Pendulum-v1``, in the order of the calls::
+
+    build_root                       the root group, without commands
+    _RootGroup.get_command           "inspect": a group, without commands
+    _Group.get_command               "spec"
+    ├─ _import_functions             imports tdx.cli.commands.inspect
+    └─ _build_command                turns inspect_spec into a command of Typer
+       └─ expand_options             one option for each field of its dataclasses of options
+    _WithDefaults.make_context       parses the words; the settings give defaults
+    with_options                     makes the dataclasses again, and calls inspect_spec
 """
 
 from __future__ import annotations
@@ -112,7 +122,7 @@ The help of ``tdx`` shows the summaries without importing the commands.
 """
 
 
-def _functions(name: str) -> Functions:
+def _import_functions(name: str) -> Functions:
     """Import the functions of the module of a command or group."""
     match ROOT_COMMANDS[name][0]:
         case "inspect":
@@ -144,7 +154,7 @@ class _WithDefaults:
     def make_context(
         self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        if not extra.get("resilient_parsing"):
+        if not extra.get("resilient_parsing"):  # set while a shell completes
             if parent is None and _HELP_OPTIONS & set(args):
                 _warn_of_broken_settings()
             elif isinstance(self, TyperCommand) and not _HELP_OPTIONS & set(args):
@@ -185,7 +195,7 @@ class _Group(_WithDefaults, FastGroup):
     def functions(self) -> Functions:
         """Functions of the commands by name."""
         prefix = f"{self.name} "
-        functions = _functions(str(self.name))
+        functions = _import_functions(str(self.name))
         return {
             path.removeprefix(prefix): function
             for path, function in functions.items()
@@ -243,7 +253,7 @@ class _RootGroup(_Group):
     def build(self, name: str) -> Any:
         if name in _GROUPS:
             return _build_group(name, _GROUPS[name])
-        return _build_command(name, _functions(name)[name], _CLASSES.get(name, _Command))
+        return _build_command(name, _import_functions(name)[name], _CLASSES.get(name, _Command))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the summaries of the commands."""
@@ -336,7 +346,9 @@ def build_root() -> Any:
     """Build the whole command line as one command."""
     if os.environ.get("_TDX_COMPLETE") == "complete_zsh":
         use_zsh_descriptions()
-    return get_command(typer.Typer(**_SETTINGS, cls=_RootGroup, callback=_root, epilog=_EXAMPLE))
+    return get_command(
+        typer.Typer(**_SETTINGS, cls=_RootGroup, callback=_root_options, epilog=_EXAMPLE)
+    )
 
 
 def _build_group(name: str, group_class: type[_Group]) -> Any:
@@ -378,7 +390,7 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-def _root(
+def _root_options(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),

@@ -281,7 +281,7 @@ def profile(
         sync=sync,
         all_wrappers=all_wrappers,
     )
-    request = _request(pipeline, plan, mode, policy)
+    request = _build_request(pipeline, plan, mode, policy)
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
     if request.config.is_factory and not any(rollout_options):
         request = replace(request, as_stack=True)
@@ -294,12 +294,14 @@ def profile(
         return show_sweep(request, sweep, on, files, output)
     if calibrate:
         _refuse("--calibrate", files, others)
-        return _calibrate(request, output)
+        return _show_calibration(request, output)
     if dry_run:
-        return _estimate(request, output)
+        return _show_estimate(request, output)
     reference = Reference.read(baseline, fail_if, force, request.plan)
     layout = Layout(cast(Any, sort), top, histogram)
-    return _measure(request, reference, files, layout, output, marginal=marginal, advice=advice)
+    return _show_profile(
+        request, reference, files, layout, output, marginal=marginal, advice=advice
+    )
 
 
 def _pass_names(values: list[str] | None) -> Any:
@@ -307,7 +309,7 @@ def _pass_names(values: list[str] | None) -> Any:
     return PASSES if names is None else names
 
 
-def _request(
+def _build_request(
     pipeline: TargetOptions,
     plan: ProfilePlan,
     mode: list[str] | None,
@@ -327,7 +329,7 @@ def _request(
     return ProfileRequest(config, pipeline, modes, plan, policy)
 
 
-def _measure(
+def _show_profile(
     request: ProfileRequest,
     reference: Reference,
     files: ProfileFiles,
@@ -352,7 +354,7 @@ def _measure(
     return ExitCode.FINDINGS if extras.failed else ExitCode.OK
 
 
-def _estimate(request: ProfileRequest, output: OutputOptions) -> int:
+def _show_estimate(request: ProfileRequest, output: OutputOptions) -> int:
     """Measure a few steps and show how long the whole measurement would take."""
     from tdx.cli.output import write_view
     from tdx.cli.views.profile_sweep import estimate_view
@@ -364,7 +366,7 @@ def _estimate(request: ProfileRequest, output: OutputOptions) -> int:
     return ExitCode.OK
 
 
-def _calibrate(request: ProfileRequest, output: OutputOptions) -> int:
+def _show_calibration(request: ProfileRequest, output: OutputOptions) -> int:
     """Measure the pipeline several times, and show what a comparison can find."""
     from tdx.cli.output import write_view
     from tdx.cli.views.profile_comparisons import calibration_view

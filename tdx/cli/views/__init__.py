@@ -234,7 +234,10 @@ class StageCall(TypedDict):
 
 
 def first_that_fits(*layouts: Callable[[], Iterable[Block]]) -> Fluid:
-    """Return the first of several layouts whose tables fit into the terminal, or the last one."""
+    """Return a block that becomes the first layout whose tables fit, or the last one.
+
+    The width is known only when a format renders the view (:func:`resolve`).
+    """
 
     def layout(width: int) -> Iterable[Block]:
         *wide, narrow = layouts
@@ -248,7 +251,7 @@ def first_that_fits(*layouts: Callable[[], Iterable[Block]]) -> Fluid:
 
 
 def resolve(blocks: Iterable[Block], width: int) -> Iterator[Block]:
-    """Yield blocks for a width, without those that depend on it."""
+    """Yield blocks with each :class:`Fluid` replaced by what it shows at a width."""
     for block in blocks:
         if isinstance(block, Fluid):
             yield from resolve(block.layout(width), width)

@@ -107,8 +107,8 @@ def _side_by_side(
             Cell(part, "dim"),
             Cell(MARKS[change.change], STYLES[change.change]),
             Cell(format_key(change.key), STYLES[change.change]),
-            _left(change, left),
-            _right(change, right),
+            _before_cell(change, left),
+            _after_cell(change, right),
             *([Cell(stage_names(change.stages, names), "dim")] if names else []),
         ]
         for part, change in zip(_parts(changes), changes, strict=True)
@@ -117,13 +117,13 @@ def _side_by_side(
     return Table([Column(title, fixed=True) for title in titles], rows)
 
 
-def _left(change: KeyChange, text: SpecText) -> Cell:
+def _before_cell(change: KeyChange, text: SpecText) -> Cell:
     if change.before is None:
         return Cell(NONE, "dim")
     return Cell(text(change.before), STYLES[change.change] if change.after is None else "")
 
 
-def _right(change: KeyChange, text: SpecText) -> Cell:
+def _after_cell(change: KeyChange, text: SpecText) -> Cell:
     if change.after is None:
         return Cell(NONE, "dim")
     if change.change == "same":
@@ -156,6 +156,7 @@ def _stacked_rows(change: KeyChange, text: SpecText, names: Sequence[str]) -> It
 
 
 def _parts(items: Sequence[KeyChange] | Sequence[LeafSpec]) -> Iterator[str]:
+    """Yield the part of each row; empty if the row above has the same."""
     return without_repeats(item.part for item in items)
 
 

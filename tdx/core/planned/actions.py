@@ -153,7 +153,10 @@ class OpenLoopActions(ActionSource):
 
     @abstractmethod
     def _outer(self, length: int) -> _OuterActions:
-        """Return actions before the inverse of the chain, ``keep`` and an error."""
+        """Return actions before the inverse of the chain, and ``keep`` and ``error`` of the block.
+
+        They are as in :class:`ActionBlock`.
+        """
 
 
 class RandomActions(OpenLoopActions):
@@ -181,8 +184,10 @@ class RandomActions(OpenLoopActions):
 
         def keep(used: int) -> None:
             if not _is_same_state(torch.get_rng_state(), after):
+                # The env drew too: rewinding would repeat its numbers. Later rollouts draw singly.
                 self._on_conflict()
             elif used < length:
+                # Leave the generator where as many single draws would have left it.
                 torch.set_rng_state(state)
                 if used:
                     self._draw(used)

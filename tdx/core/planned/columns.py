@@ -85,7 +85,7 @@ def as_tensordict(
         device: Device of the columns.
         groups: Dims of nested groups beyond the batch, by the parts of their key.
     """
-    return _level(
+    return _build_group(
         {(key,) if isinstance(key, str) else key: value for key, value in columns.items()},
         (),
         batch_size,
@@ -94,13 +94,14 @@ def as_tensordict(
     )
 
 
-def _level(
+def _build_group(
     columns: Mapping[tuple[str, ...], Tensor],
     path: tuple[str, ...],
     batch_size: torch.Size,
     device: torch.device | None,
     groups: Mapping[tuple[str, ...], tuple[int, ...]],
 ) -> TensorDictBase:
+    """Return the group at ``path`` with the groups in it; keys of columns are relative to it."""
     fields: dict[str, Any] = {}
     inner: dict[str, dict[tuple[str, ...], Tensor]] = {}
     for parts, value in columns.items():
@@ -109,7 +110,7 @@ def _level(
         else:
             inner.setdefault(parts[0], {})[parts[1:]] = value
     for name, columns_of_group in inner.items():
-        fields[name] = _level(columns_of_group, (*path, name), batch_size, device, groups)
+        fields[name] = _build_group(columns_of_group, (*path, name), batch_size, device, groups)
     size = torch.Size((*batch_size, *groups.get(path, ())))
     return new_tensordict(fields, size, device)
 

@@ -132,6 +132,8 @@ class ImmediateStages:
     def _build_calls(self) -> None:
         """Make the flat list for the step loop: what to call, and where to append its results."""
         calls: list[tuple[PlannedStage, DictStep | None, list[Any]]] = []
+        # From the last stage to the first, because the result of an array kernel becomes a tensor
+        # only if the policy or a later stage without such a kernel reads it.
         wanted = set(self._policy_reads)
         for planned in reversed(self.stages):
             if planned.index in self._kernels:

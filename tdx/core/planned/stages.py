@@ -207,7 +207,7 @@ def run_deferred(
             chunk.cut(step, failure)
             if not step:
                 return
-            planned.chunk_form.run(chunk)
+            planned.chunk_form.run(chunk)  # the steps before the failing one
 
 
 def _insert_immediate(chunk: CollectedSteps, planned: PlannedStage) -> None:

@@ -196,6 +196,7 @@ class GymWrapper(EnvBase):
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
+        # Nothing to complete: it writes all outputs.
         return self._stepper.step(tensordict)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:

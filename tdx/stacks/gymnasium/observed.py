@@ -6,7 +6,7 @@ import dis
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -90,7 +90,7 @@ class WrapperLevels(Levels):
                     if id(owner) not in known:
                         known.add(id(owner))
                         for slot in self._slots(level, row, owner):
-                            _hook(patches, slot, wrap)
+                            patches.hook(slot.owner, slot.method, partial(wrap, slot))
             yield
 
     def _slots(self, level: Level, row: int, owner: Any) -> Iterator[Slot]:
@@ -197,15 +197,6 @@ class WrapperLevels(Levels):
             for instruction in dis.get_instructions(function)
             if instruction.opname == "STORE_ATTR"
         }
-
-
-def _hook(patches: Patches, slot: Slot, wrap: Wrap) -> None:
-    """Replace the method of a slot, if it is observed."""
-
-    def replacement(original: Any) -> Any:
-        return wrap(slot, original)
-
-    patches.hook(slot.owner, slot.method, replacement)
 
 
 def _generators_of(owner: Any, *, is_base: bool) -> Iterator[Any]:

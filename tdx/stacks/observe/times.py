@@ -1,4 +1,15 @@
-"""Measure the time of every level of a stack, without its values."""
+"""Measure the time of every level of a stack, without its values.
+
+The methods ``reset`` and ``step`` of each level are replaced in a block. One step then runs::
+
+    env.step(action)                        the hook in the outermost object
+    └─ record_thread                        outermost level only
+       └─ the measured step of the meter    reads the clock before and after
+          └─ the wrapper's own step
+             └─ self.env.step(action)       the hook in the next object, and so on
+
+The meter subtracts the time of the levels inside (``exclude_nested_time``).
+"""
 
 from __future__ import annotations
 
@@ -41,11 +52,11 @@ def measured(levels: Levels, meter: Meter) -> Iterator[None]:
         if slot.level != levels.top:
             return timed
 
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def record_thread(*args: Any, **kwargs: Any) -> Any:
             threads.add(get_ident())
             return timed(*args, **kwargs)
 
-        return noted
+        return record_thread
 
     with levels.attached(wrap):
         yield
