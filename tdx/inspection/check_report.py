@@ -118,7 +118,7 @@ class CheckReport(Result):
         findings: Their findings.
         env_stages: Number of the env's own stages. They come first.
         suppressed: Number of findings that comments in the file switch off.
-        hidden: Envs inside whose stages could not be checked, each a sentence.
+        hidden: What could not be checked, such as envs that a stage hides, each a sentence.
         notes: What the checks saw and does not count as a finding, each a sentence.
     """
 

@@ -72,9 +72,10 @@ def check_dataset(
         and not rule.code.startswith(tuple(ignore))
     ]
     images = [key for key, feature in facts.dataset.features.items() if feature.is_image]
-    notes = [f"images were not decoded: {', '.join(images)}"] if images else []
-    label = str(facts.dataset.path)
-    return CheckReport(label, 0, ("specs", "lints"), tuple(findings), notes=tuple(notes))
+    hidden = (f"images were not decoded: {', '.join(images)}",) if images else ()
+    steps = max((data.count + data.nonfinite for data in facts.computed.values()), default=0)
+    label = f"{facts.dataset.path}, {steps:,} steps of {len(facts.computed)} features"
+    return CheckReport(label, 0, ("lints",), tuple(findings), hidden=hidden)
 
 
 def check_against_data(

@@ -227,7 +227,7 @@ def test_class_of_a_checkpoint_is_not_imported(tmp_path: Path) -> None:
     folder.before.insert(2, {"class": "os.system", "config": {"command": "touch /nonexistent"}})
     report = check_checkpoint(read_checkpoint(folder.write(tmp_path / "checkpoint")))
     assert report.findings == ()
-    assert report.notes == (
+    assert report.hidden == (
         "preprocessor step 2 is passed over: os.system is a class, which is code: it is not "
         "imported",
     )

@@ -57,7 +57,7 @@ def test_sound_dataset_has_no_findings(
 ) -> None:
     report = check_dataset(facts(write_dataset(tmp_path / "data", episodes, version)))
     assert report.findings == ()
-    assert report.notes == (f"images were not decoded: {IMAGE}",)
+    assert report.hidden == (f"images were not decoded: {IMAGE}",)
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -198,13 +198,17 @@ def link(path: Path) -> None:
     file.symlink_to(path.parent / "secret.parquet")
 
 
+def no_data(path: Path) -> None:
+    (path / "data" / "chunk-000" / "file-000.parquet").unlink()
+
+
 def not_a_table(path: Path) -> None:
     (path / "data" / "chunk-000" / "file-000.parquet").write_bytes(b"PAR1 nothing")
 
 
 @pytest.mark.parametrize(
     "damage",
-    [remove_info, huge_shape, other_shape, link, not_a_table],
+    [remove_info, huge_shape, other_shape, link, no_data, not_a_table],
     ids=lambda damage: damage.__name__,
 )
 def test_damaged_dataset_gets_one_error(

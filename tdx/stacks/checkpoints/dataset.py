@@ -298,6 +298,10 @@ def compute_statistics(
         done += len(next(iter(batch.values())))
         if on_progress is not None:
             on_progress(done, max(dataset.steps, done))
+    if chosen and not done:
+        raise StorageError(
+            f"{dataset.path} has no steps in data/", hint="download its Parquet files too"
+        )
     return running
 
 
