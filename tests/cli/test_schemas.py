@@ -44,19 +44,19 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "codes": [("explain",)],
     "contract": [("check", "a.yaml", "--against", "frozen")],
     "diff": [("diff", "a.yaml", "bad.yaml", "--steps", "2")],
-    "profile": [("profile", *CHAIN, *SHORT, "--save", "profile.json")],
+    "profile": [("profile", *CHAIN, *SHORT, "--save", "profile.json", "--force")],
     "profile_comparison": [("profile", "compare", "profile.json", "profile.json")],
     "profile_sweep": [("profile", "Pendulum-v1", *SHORT, "--sweep", "num_envs=1,2")],
     "profile_estimate": [("profile", "Pendulum-v1", *SHORT, "--dry-run")],
     "profile_calibration": [("profile", "Pendulum-v1", *SHORT, "--calibrate")],
     "rollout_estimate": [("rollout", *CHAIN, "--steps", "5", "--dry-run")],
-    "rollout": [("rollout", *CHAIN, "--steps", "5", "-o", "runs/a")],
+    "rollout": [("rollout", *CHAIN, "--steps", "5", "-o", "runs/a", "--force")],
     "dump": [("show", "runs/a")],
     "dumps": [("list", "dumps", "runs")],
     "watch": [("show", "watch.jsonl")],
     "verification": [("verify", "runs/a"), ("verify", "runs/a")],
     "repair": [("verify", "runs/a", "--repair")],
-    "export": [("export", "runs/a", "--to", "jsonl", "-o", "a.jsonl")],
+    "export": [("export", "runs/a", "--to", "jsonl", "-o", "a.jsonl", "--force")],
     "import": [("import", "a.jsonl", "-o", "b")],
     "envs": [("list", "envs", "Pong")],
     "env": [("show", "env", "CartPole-v1")],
@@ -70,6 +70,15 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "sharded_rollout": [],
 }
 """Commands that print each kind of document. For slow ones, see ``_without_command``."""
+
+NEEDS: Mapping[str, tuple[str, ...]] = {
+    "profile_comparison": ("profile",),
+    **dict.fromkeys(("dump", "dumps", "verification", "repair", "export"), ("rollout",)),
+    "import": ("rollout", "export"),
+    "sharded_rollout": ("rollout",),
+}
+"""Kinds whose commands write what those of another kind read."""
+WRITTEN = {"profile": "profile.json", "rollout": "runs/a", "export": "a.jsonl"}
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +103,9 @@ def test_documents_match_their_schema(
     monkeypatch.chdir(folder)
     if kind == "contract":
         assert tdx("freeze", "a.yaml", "-o", "frozen").code == 0
+    for needed in NEEDS.get(kind, ()):
+        if not (folder / WRITTEN[needed]).exists():  # its own test may run in another process
+            assert all(tdx(*arguments).code == 0 for arguments in COMMANDS[needed])
     schema = json.loads(tdx("schema", "--output", kind).out)
     Draft202012Validator.check_schema(schema)
     documents = list(_without_command(kind))
