@@ -26,14 +26,15 @@ from tdx.compare.values import (
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
     Event,
-    Levels,
+    NestedLevels,
     Recorder,
     Recording,
     Replay,
+    base_key,
     is_same_plain,
     preserved_generators,
 )
-from tdx.stacks.replay import StateKeeper, base_key
+from tdx.stacks.states import StateKeeper
 
 if TYPE_CHECKING:
     from tdx.stacks import Stack
@@ -76,7 +77,7 @@ def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | 
         TdxError: The env or a stage raised.
     """
     levels = stack.observed_levels()
-    if levels is None:
+    if not isinstance(levels, NestedLevels):
         return None
     try:
         recording = _record(stack, levels, seed, steps, learning=False)
@@ -93,7 +94,9 @@ def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | 
     return recording, again
 
 
-def _record(stack: Stack, levels: Levels, seed: int, steps: int, *, learning: bool) -> Recording:
+def _record(
+    stack: Stack, levels: NestedLevels, seed: int, steps: int, *, learning: bool
+) -> Recording:
     recorder = Recorder(levels, seed, MAX_ROWS)
     with restored(stack), _learning(stack, learning), stack.seeded(seed):
         before = stack.state()
@@ -131,7 +134,7 @@ def _learning(stack: Stack, learning: bool) -> AbstractContextManager[None]:
 
 def _episode_state(
     stack: Stack,
-    levels: Levels,
+    levels: NestedLevels,
     before: Mapping[int, Mapping[str, Tensor]],
     after: Mapping[int, Mapping[str, Tensor]],
 ) -> dict[int, dict[str, Tensor]]:
@@ -253,7 +256,7 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
         pairs: Index of the recorded level by that of the stack.
     """
     levels = stack.observed_levels()
-    assert levels is not None
+    assert isinstance(levels, NestedLevels)
     run = Replay(levels, recording, pairs)
     with restored(stack), _learning(stack, recording.learning), _located_errors(stack):
         _start_alike(stack, recording, pairs)
@@ -292,7 +295,7 @@ def _start_alike(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -
 def prepare(stack: Stack, recording: Recording) -> None:
     """Seed and reset the env inside a stack, whose state wrappers may read."""
     levels = stack.observed_levels()
-    assert levels is not None
+    assert isinstance(levels, NestedLevels)
     with restored(stack), preserved_generators(), _located_errors(stack):
         levels.begin(recording.seed)
 
@@ -307,7 +310,7 @@ def pair_levels(
     env inside has to be replaced.
     """
     levels = stack.observed_levels()
-    if levels is None:
+    if not isinstance(levels, NestedLevels):
         return None
     forms = levels.forms()
     pairs: dict[int, int] = {}

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
-    from tdx.stacks.replay import BaseCalls, Entries
+    from tdx.stacks.native_levels import ChainLevels
+    from tdx.stacks.observe import RowEntries
     from tdx.stacks.tracer import OnTrace
 
 _MAX_REPR = 100
@@ -184,23 +185,22 @@ class NativeStack(Stack):
         states = {i: copy_tensors(stage) for i, stage in enumerate(chain_stages(self.target))}
         return {index: state for index, state in states.items() if state}
 
-    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
+    def observed_levels(self) -> ChainLevels:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core.chain import flatten_chain
-        from tdx.stacks.replay import replaced_env
+        from tdx.stacks.native_levels import ChainLevels
 
-        return replaced_env(flatten_chain(self.target)[0], calls)
+        return ChainLevels(self.target)
 
-    def encode_action(self, entries: Entries) -> Any:
+    def encode_action(self, entries: RowEntries) -> Any:
         """See :class:`~tdx.stacks.Stack`; a TensorDict with all action keys."""
-        from tdx.stacks.replay import build_action
+        from tdx.stacks.native_levels import build_action
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
     @contextmanager
     def paused_learning(self) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.replay import learning_switches
+        from tdx.stacks.native_levels import learning_switches
 
         with Patches(learning_switches(self.state_owners())):
             yield
@@ -214,7 +214,7 @@ class NativeStack(Stack):
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
-        from tdx.stacks.replay import write_tensor
+        from tdx.stacks.states import write_tensor
 
         stages = chain_stages(self.target)
         return [

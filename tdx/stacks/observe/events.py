@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tdx.stacks.observe.copies import SharedPaths
 
-Method = Literal["reset", "step", "step_async", "step_wait"]
-"""Methods that are observed; the last two are those of a VecEnv of Stable-Baselines3."""
+Method = Literal["reset", "step", "step_async", "step_wait", "inverse"]
+"""Methods that are observed: ``step_async`` and ``step_wait`` are those of a VecEnv of
+Stable-Baselines3, ``inverse`` that of a stage of tdx."""
 OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
 FLAGS = ("terminated", "truncated")
 
@@ -122,11 +123,11 @@ class LevelForm:
 
     Args:
         protocol: ``env`` if it returns the values of Gymnasium, ``vec_env`` those of
-            Stable-Baselines3.
+            Stable-Baselines3, ``tensordict`` those of tdx and TorchRL.
         is_batch: True if its values have a batch dim.
     """
 
-    protocol: Literal["env", "vec_env"] = "env"
+    protocol: Literal["env", "vec_env", "tensordict"] = "env"
     is_batch: bool = False
 
 

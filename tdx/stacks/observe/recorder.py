@@ -20,7 +20,7 @@ from tdx.stacks.observe.copies import (
     shared_paths,
 )
 from tdx.stacks.observe.events import Event
-from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 
 _ACTION_NAMES = ("action", "actions")
 
@@ -121,7 +121,7 @@ class EventRecorder:
         self._last: LastResults = {} if last is None else last
 
     @contextmanager
-    def attached(self, levels: Levels, rows: int | None = None) -> Iterator[None]:
+    def attached(self, levels: NestedLevels, rows: int | None = None) -> Iterator[None]:
         """Record the calls of all levels in a block.
 
         Args:

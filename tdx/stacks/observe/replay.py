@@ -37,7 +37,7 @@ from tdx.stacks.observe.events import (
     plain_copy,
     take_rows,
 )
-from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 from tdx.stacks.observe.recorder import EventRecorder, Log, read_events
 
 MAX_EVENTS = 50_000
@@ -94,7 +94,7 @@ class Recorder:
         max_rows: Number of sub-envs to record.
     """
 
-    def __init__(self, levels: Levels, seed: int, max_rows: int) -> None:
+    def __init__(self, levels: NestedLevels, seed: int, max_rows: int) -> None:
         self._levels, self._max_rows = levels, min(max_rows, levels.num_rows)
         self._seed = seed
         self._generators = Generators(seed, levels.generators())
@@ -229,7 +229,7 @@ class Replay:
     """Runs a stack on the recorded calls of another one, and notes what each level did.
 
     Args:
-        levels: Levels of the target.
+        levels: NestedLevels of the target.
         recording: Recorded calls.
         pairs: Index of the recorded level by that of the target.
 
@@ -244,7 +244,9 @@ class Replay:
         env_differs: First place at which the env inside did not repeat itself, in words.
     """
 
-    def __init__(self, levels: Levels, recording: Recording, pairs: Mapping[int, int]) -> None:
+    def __init__(
+        self, levels: NestedLevels, recording: Recording, pairs: Mapping[int, int]
+    ) -> None:
         self._levels, self._recording = levels, recording
         self._recorded = dict(pairs)
         self._known = set(pairs.values())

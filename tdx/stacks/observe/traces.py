@@ -25,7 +25,7 @@ from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import new_tensordict
 from tdx.stacks.observe.copies import Entries
 from tdx.stacks.observe.events import FLAGS, INFO, REWARD, Event
-from tdx.stacks.observe.levels import Levels
+from tdx.stacks.observe.levels import NestedLevels
 from tdx.stacks.observe.recorder import EventRecorder, LastResults, Log, read_events, root_of
 from tdx.stacks.tracer import OnTrace
 
@@ -44,11 +44,13 @@ class Actor:
 
 
 @contextmanager
-def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -> Iterator[None]:
+def traced(
+    levels: NestedLevels, actor: Actor, last: LastResults, on_trace: OnTrace
+) -> Iterator[None]:
     """Trace the resets and steps that the caller makes in a block.
 
     Args:
-        levels: Levels of the stack.
+        levels: NestedLevels of the stack.
         actor: What chooses the actions.
         last: Last results of an earlier block.
         on_trace: Called with each trace, which is built when it is read.
@@ -75,11 +77,11 @@ def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -
         yield
 
 
-def _build_trace(levels: Levels, calls: Log, policy: str, policy_ns: int) -> StepTrace:
+def _build_trace(levels: NestedLevels, calls: Log, policy: str, policy_ns: int) -> StepTrace:
     """Return the trace of an outermost call.
 
     Args:
-        levels: Levels of the stack.
+        levels: NestedLevels of the stack.
         calls: The call, after the one that sent its actions.
         policy: Name of what chose the action; ``given``: the caller.
         policy_ns: Nanoseconds that it took.
@@ -159,7 +161,7 @@ class _Values:
 class _Build:
     """One trace."""
 
-    def __init__(self, levels: Levels, root: Event) -> None:
+    def __init__(self, levels: NestedLevels, root: Event) -> None:
         self._levels, self._root = levels, root
         self._num_envs, self._forms = levels.num_envs, levels.forms()
         self._phase: Hook = "reset" if root.method == "reset" else "step"
@@ -357,11 +359,11 @@ class _Build:
         return root
 
 
-def locate(levels: Levels, failed: Event) -> TdxError:
+def locate(levels: NestedLevels, failed: Event) -> TdxError:
     """Return an error that names the level whose call raised.
 
     Args:
-        levels: Levels of the stack.
+        levels: NestedLevels of the stack.
         failed: The call.
     """
     error = failed.error

@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from tdx.core.meter import Lane
 from tdx.foundation.keys import NestedKey, split_key
+from tdx.stacks.gymnasium.building import build_batch
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import observation_entries, result_entries
-from tdx.stacks.observe import Event, LevelForm, Method, Slot
+from tdx.stacks.observe import Event, LevelForm, Method, RowEntries, Slot
 from tdx.stacks.observe.copies import Below, Entries, freeze
 from tdx.stacks.observe.events import FLAGS, INFO, OBSERVATION, REWARD
 from tdx.stacks.observe.traces import stack_rows
@@ -166,6 +168,30 @@ class VecEnvLevels(WrapperLevels):
         yield Slot(level.index, row, form, "step_wait", owner)
         if "step" in vec_methods(owner):
             yield Slot(level.index, row, form, "step", owner)
+
+    def base_entries(self, slot: Slot, result: Any) -> RowEntries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        if slot.form.protocol == "env":
+            return super().base_entries(slot, result)
+        if slot.method == "reset":
+            return self._base_observation(slot, result)
+        observation, reward, done, _ = result
+        entries = self._base_observation(slot, observation)
+        entries[REWARD] = torch.as_tensor(np.asarray(reward, np.float64))
+        entries["terminated"] = torch.as_tensor(np.asarray(done, np.bool_))
+        entries["truncated"] = torch.zeros_like(entries["terminated"])
+        return entries
+
+    def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        if slot.form.protocol == "env":
+            return super().base_result(slot, entries, live)
+        observation = build_batch(self._spaces(-1)[0], entries, self.num_rows)
+        if slot.method == "reset":
+            return observation
+        done = (entries["terminated"] | entries["truncated"]).numpy()
+        reward = entries[REWARD].numpy().astype(np.float32)
+        return observation, reward, done, [{} for _ in range(self.num_rows)]
 
     def lane(self, slot: Slot) -> Lane | None:
         """See :class:`~tdx.stacks.observe.Levels`."""

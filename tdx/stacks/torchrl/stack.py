@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from inspect import getmodule
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from tdx.stacks.torchrl import from_torchrl
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
 
 if TYPE_CHECKING:
-    from tdx.stacks.replay import BaseCalls
+    from tdx.stacks.native_levels import ChainLevels
 
 _BATCHED: dict[type, Batching] = {rl.SerialEnv: "serial", rl.ParallelEnv: "parallel"}
 
@@ -292,12 +292,12 @@ class TorchRLStack(NativeStack):
         """See :class:`~tdx.stacks.Stack`."""
         return False
 
-    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`; of the original env, which frame skips step."""
+    def observed_levels(self) -> ChainLevels:
+        """See :class:`~tdx.stacks.Stack`; inside is the original env, which frame skips step."""
         from tdx.core.chain import flatten_chain
-        from tdx.stacks.replay import replaced_env
+        from tdx.stacks.native_levels import ChainLevels
 
-        return replaced_env(flatten_chain(self.target)[0].original, calls, hooks="_")
+        return ChainLevels(self.target, flatten_chain(self.target)[0].original)
 
     def state_owners(self) -> Sequence[Any]:
         """See :class:`~tdx.stacks.Stack`; the transforms of TorchRL."""
@@ -305,7 +305,7 @@ class TorchRLStack(NativeStack):
 
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.replay import write_tensor
+        from tdx.stacks.states import write_tensor
 
         originals = self._originals()
         return [

@@ -1,75 +1,19 @@
-"""Replace the calls of the env inside a stack, and restore the state of its stages.
-
-A stack whose env inside can be replaced runs its stages on recorded inputs: its env need not be
-deterministic, and is not stepped.
-"""
+"""Restore the state of the stages of a stack, and write values into it."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import is_tensor_collection
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.patches import Patches, instance_dict
-
-Method = Literal["reset", "step"]
-Entries = dict[NestedKey, Tensor]
-"""Values by key, ``[R, ...]`` for R rows. An entry of a ``Dict`` observation has its own key."""
-
-
-class BaseCalls(Protocol):
-    """Answers the calls of the env inside a stack."""
-
-    def answer(self, rows: Sequence[int], method: Method, run: Callable[[], Entries]) -> Entries:
-        """Return the result of a call: observation, and for a step reward and flags.
-
-        Args:
-            rows: Sub-envs that are called; ``[0]`` for a single env.
-            method: The called method.
-            run: Calls the env itself.
-        """
-        ...
-
-
-def base_key(key: NestedKey) -> NestedKey:
-    """Return the key of an entry without the ``observation`` that groups those of a ``Dict``.
-
-    Example:
-        >>> base_key(("observation", "image")), base_key("observation")
-        ('image', 'observation')
-    """
-    if isinstance(key, tuple) and len(key) > 1 and key[0] == "observation":
-        return key[1] if len(key) == 2 else key[1:]
-    return key
-
-
-def fit(value: Tensor | None, shape: Sequence[int]) -> Tensor:
-    """Return a value in another shape: cut or filled with zeros where it differs.
-
-    Args:
-        value: Any value; ``None``: zeros.
-        shape: Shape to return.
-    """
-    size = torch.Size(shape)
-    if value is None:
-        return torch.zeros(size)
-    if value.shape == size:
-        return value
-    if value.numel() == size.numel():
-        return value.reshape(size)
-    flat = value.reshape(-1)[: size.numel()]
-    missing = size.numel() - flat.numel()
-    return torch.cat([flat, flat.new_zeros(missing)]).reshape(size)
-
+from tdx.foundation.patches import instance_dict
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 _ENVS = ("env", "venv", "envs", "base_env", "parent", "_container", "_parent", "unwrapped")
@@ -246,136 +190,6 @@ def _like(old: Any, value: Tensor) -> Any:
     if isinstance(old, deque):
         return deque(list(array), maxlen=old.maxlen)
     return list(array) if isinstance(old, list) else old
-
-
-FLAGS = ("done", "terminated", "truncated")
-
-
-@contextmanager
-def replaced_env(env: Any, calls: BaseCalls, *, hooks: str = "_completed_") -> Iterator[None]:
-    """Answer the calls of an env in a block.
-
-    Args:
-        env: The env inside all chains.
-        calls: Answers the calls.
-        hooks: Prefix of its methods.
-    """
-    size = torch.Size(env.batch_size)
-    rows = range(max(size.numel(), 1))
-    step, reset = getattr(env, f"{hooks}step"), getattr(env, f"{hooks}reset")
-
-    def answer(method: Any, run: Callable[[], TensorDictBase], is_reset: bool) -> TensorDictBase:
-        entries = calls.answer(rows, method, lambda: to_entries(run(), size))
-        return from_entries(env, entries, size, is_reset=is_reset)
-
-    def replayed_step(tensordict: TensorDictBase, *args: Any) -> TensorDictBase:
-        return answer("step", lambda: step(tensordict, *args), False)
-
-    def replayed_reset(tensordict: Any = None, **kwargs: Any) -> TensorDictBase:
-        return answer("reset", lambda: reset(tensordict, **kwargs), True)
-
-    changes = [(env, f"{hooks}step", replayed_step), (env, f"{hooks}reset", replayed_reset)]
-    with Patches(changes):
-        yield
-
-
-def to_entries(tensordict: TensorDictBase, size: torch.Size) -> Entries:
-    """Return the leaves of a TensorDict as entries ``[R, ...]``."""
-    entries: Entries = {}
-    for key in tensordict.keys(True, True):
-        value = tensordict.get(key)
-        if isinstance(value, Tensor):
-            name = normalize_key(key)
-            entries[base_key(name)] = to_rows(name, value.detach(), len(size))
-    return entries
-
-
-def to_rows(key: NestedKey, value: Tensor, batch_dims: int) -> Tensor:
-    """Return a value ``[*B, ...]`` as ``[R, ...]``; flags and rewards without their last dim."""
-    rows = value.reshape(-1, *value.shape[batch_dims:]) if batch_dims else value.unsqueeze(0)
-    last = split_key(key)[-1]
-    if last in (*FLAGS, "reward") and rows.ndim > 1 and rows.shape[-1] == 1:
-        rows = rows.squeeze(-1)
-    return rows.clone()
-
-
-def from_entries(env: Any, entries: Entries, size: torch.Size, *, is_reset: bool) -> TensorDictBase:
-    """Return the result of an env that has the recorded values, in the form of its specs."""
-    result = TensorDict({}, batch_size=size, device=env.device)
-    parts = ["full_observation_spec", "full_done_spec"]
-    if not is_reset:
-        parts.append("full_reward_spec")
-    known = dict(entries)
-    if "terminated" in known and "done" not in known:
-        ended = known["terminated"]
-        known["done"] = ended | known.get("truncated", torch.zeros_like(ended))
-    for part in parts:
-        spec = getattr(env, part)
-        for key in [] if spec is None else spec.keys(True, True):
-            leaf = spec[key]
-            value = known.get(base_key(normalize_key(key)))
-            rows = _repeated(value, max(size.numel(), 1))
-            shape = torch.Size(leaf.shape)
-            if rows is None:
-                result.set(key, leaf.zero())
-                continue
-            inner = shape[len(size) :]
-            fitted = torch.stack([fit(row, inner) for row in rows]).reshape(shape)
-            result.set(key, fitted.to(leaf.dtype).to(leaf.device))
-    return result
-
-
-def _repeated(value: Tensor | None, count: int) -> list[Tensor] | None:
-    return None if value is None else [value[index % len(value)] for index in range(count)]
-
-
-def build_action(env: Any, entries: Entries, keys: Sequence[NestedKey]) -> TensorDictBase:
-    """Return the actions of an env from entries ``[R, ...]``.
-
-    An index becomes one-hot where the env takes it so.
-
-    Args:
-        env: Env with its chain.
-        entries: Values by key.
-        keys: Its action keys.
-    """
-    size = torch.Size(env.batch_size)
-    count = max(size.numel(), 1)
-    actions = TensorDict({}, batch_size=size, device=env.device)
-    spec = env.full_action_spec
-    values = list(entries.values())
-    for index, key in enumerate(keys):
-        leaf = spec[key]
-        name = normalize_key(key)
-        value = entries.get(name, values[index] if index < len(values) else None)
-        rows = _repeated(value, count) or [torch.zeros(())] * count
-        inner = torch.Size(leaf.shape)[len(size) :]
-        if type(leaf).__name__ == "OneHot" and rows[0].numel() == 1:
-            rows = [
-                torch.nn.functional.one_hot(row.reshape(()).long() % inner[-1], inner[-1])
-                for row in rows
-            ]
-        fitted = torch.stack([fit(row, inner) for row in rows]).reshape(leaf.shape)
-        actions.set(key, fitted.to(leaf.dtype).to(leaf.device))
-    return actions
-
-
-def learning_switches(stages: Sequence[Any]) -> list[tuple[Any, str, Any]]:
-    """Return the changes that stop the updates of running statistics.
-
-    A normalizer without statistics yet is left out: it cannot run frozen.
-
-    Args:
-        stages: Transforms.
-    """
-    changes: list[tuple[Any, str, Any]] = []
-    for stage in stages:
-        if not callable(getattr(type(stage), "freeze", None)):
-            continue
-        name = "_frozen" if hasattr(stage, "_frozen") else "frozen"
-        if isinstance(getattr(stage, name, None), bool):
-            changes.append((stage, name, True))
-    return changes
 
 
 def write_tensor(stage: Any, name: str, value: Tensor) -> bool:
