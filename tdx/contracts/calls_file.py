@@ -20,7 +20,7 @@ from tdx.compare.values import digest
 from tdx.contracts.decoding import damaged
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
-from tdx.stacks.observe import MAX_EVENTS, OPAQUE, Event, LevelForm, Method, Recording
+from tdx.stacks.observe import MAX_EVENTS, OPAQUE, Event, LevelForm, RecordedMethod, Recording
 
 MAX_ARRAY_BYTES = 2**30
 """Size of all arrays together, after they are unpacked."""
@@ -191,10 +191,10 @@ class _Decoder:
         roots: list[Event] = []
         for line in lines:
             parent, level, row, method, start, end, given, returned = line
-            if method not in get_args(Method) or self._level(level) not in forms:
+            if method not in get_args(RecordedMethod) or self._level(level) not in forms:
                 raise damaged(self._name, f"unknown call {method!r:.20} of stage {level}")
             numbers = (row, start, end)
-            if any(isinstance(each, bool) or not isinstance(each, int) for each in numbers):
+            if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
                 raise damaged(self._name, "a call has no numbers")
             if not 0 <= row < rows or not 0 <= start <= end <= 2 * MAX_EVENTS:
                 raise damaged(self._name, "a call has impossible numbers")

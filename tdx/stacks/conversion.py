@@ -236,18 +236,18 @@ def list_segments(stages: Sequence[ConvertedStage]) -> list[tuple[int, int]]:
     Example:
         >>> same, none = Counterpart(), Missing("", "")
         >>> results = [same, none, same, same]
-        >>> list_segments([ConvertedStage(i, "", "", each) for i, each in enumerate(results)])
+        >>> list_segments([ConvertedStage(i, "", "", result) for i, result in enumerate(results)])
         [(-1, 0), (1, 3)]
     """
-    found: list[tuple[int, int]] = []
+    segments: list[tuple[int, int]] = []
     below, last = -1, -1
     for stage in stages:
         if isinstance(stage.result, Missing):
             if last > below or below < 0:
-                found.append((below, last))
+                segments.append((below, last))
             below = last = stage.index
         elif stage.result.observable:
             last = stage.index
     if last > below or below < 0:
-        found.append((below, last))
-    return found
+        segments.append((below, last))
+    return segments

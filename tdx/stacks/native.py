@@ -180,10 +180,17 @@ class NativeStack(Stack):
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
+        from torch.nn.parameter import is_lazy
+
         from tdx.core.chain import chain_stages
 
-        states = {i: copy_tensors(stage) for i, stage in enumerate(chain_stages(self.target))}
-        return {index: state for index, state in states.items() if state}
+        states: dict[int, dict[str, Tensor]] = {}
+        for index, stage in enumerate(chain_stages(self.target)):
+            for name, value in (*stage.named_parameters(), *stage.named_buffers()):
+                # A lazy buffer gets its shape in the first step.
+                if not is_lazy(value):
+                    states.setdefault(index, {})[name] = value.detach().clone()
+        return states
 
     def observed_levels(self) -> ChainLevels:
         """See :class:`~tdx.stacks.Stack`."""
@@ -359,15 +366,6 @@ def _direction(stage: Transform) -> Direction:
     if not stage.invertible:
         return "forward"
     return "both" if stage.in_keys else "inverse"
-
-
-def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the parameters and buffers of a module that have a shape."""
-    from torch.nn.parameter import is_lazy
-
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    # A lazy buffer gets its shape in the first step.
-    return {name: value.detach().clone() for name, value in tensors.items() if not is_lazy(value)}
 
 
 @contextmanager

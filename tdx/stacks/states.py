@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,10 @@ class StateKeeper:
         generators: True to restore random generators as well.
     """
 
-    def __init__(self, owners: Iterable[Any], *, generators: bool = True) -> None:
+    def __init__(self, owners: Iterable[object], *, generators: bool = True) -> None:
         self._generators = generators
         self._seen: set[int] = set()
-        self._restore: list[Callable[[], None]] = []
+        self._restore: list[Callable[[], object]] = []
         for owner in owners:
             self._keep(owner, 0)
 
@@ -43,88 +44,78 @@ class StateKeeper:
         for undo in reversed(self._restore):
             undo()
 
-    def _keep(self, value: Any, depth: int) -> None:
-        """Remember the content of a value that can change in place."""
+    def _keep(self, value: object, depth: int) -> None:
+        """Remember the content of a value that can change in place, and of what it holds."""
         if id(value) in self._seen or depth > _MAX_DEPTH:
             return
+        restore: Callable[[], object]
+        held: Iterable[object] = ()
         if isinstance(value, Tensor):
-            self._keep_tensor(value)
+            restore = _restore_lazy(value) if is_lazy(value) else _restore_tensor(value)
         elif isinstance(value, np.ndarray):
-            if value.dtype != object and value.flags.writeable:
-                copy = value.copy()
-                self._add(value, lambda: np.copyto(value, copy))
+            if value.dtype == object or not value.flags.writeable:
+                return
+            restore = partial(np.copyto, value, value.copy())
         elif isinstance(value, _GENERATORS):
-            if self._generators:
-                self._keep_generator(value)
+            if not self._generators:
+                return
+            if isinstance(value, np.random.Generator):
+                bits = value.bit_generator
+                restore = partial(setattr, bits, "state", bits.state)
+            elif isinstance(value, random.Random):
+                restore = partial(value.setstate, value.getstate())
+            elif isinstance(value, np.random.RandomState):
+                restore = partial(value.set_state, value.get_state())
+            else:
+                restore = partial(value.set_state, value.get_state())
         elif isinstance(value, dict):
-            items = dict(value)
-            self._add(value, lambda: _replace_items(value, items))
-            for item in items.values():
-                self._keep(item, depth + 1)
+            restore, held = partial(_replace_items, value, dict(value)), list(value.values())
         elif isinstance(value, list | deque):
-            parts = list(value)
-            self._add(value, lambda: _replace_parts(value, parts))
-            for item in parts[:100]:
-                self._keep(item, depth + 1)
-        elif _has_attributes(value, depth):
-            self._keep_attributes(value, depth)
-
-    def _keep_tensor(self, value: Tensor) -> None:
-        if is_lazy(value):
-            kind: Any = type(value)
-            self._add(value, lambda: _make_lazy(value, kind))
-            return
-        copy = value.detach().clone()
-        self._add(value, lambda: _write_tensor(value, copy))
-
-    def _keep_generator(self, value: Any) -> None:
-        if isinstance(value, np.random.Generator):
-            bits = value.bit_generator
-            state = bits.state
-            self._add(value, lambda: setattr(bits, "state", state))
-        elif isinstance(value, random.Random):
-            known = value.getstate()
-            self._add(value, lambda: value.setstate(known))
+            restore, held = partial(_replace_parts, value, list(value)), list(value)[:100]
+        elif depth == 0 or _is_plain(value):
+            own = instance_dict(value)
+            if own is None:
+                return
+            kept = {name: part for name, part in own.items() if name not in _ENVS}
+            restore, held = partial(_replace_attributes, own, kept), kept.values()
         else:
-            current = value.get_state()
-            self._add(value, lambda: value.set_state(current))
-
-    def _keep_attributes(self, value: Any, depth: int) -> None:
-        own = instance_dict(value)
-        if own is None:
             return
-        kept = {name: attribute for name, attribute in own.items() if name not in _ENVS}
-        self._add(value, lambda: _replace_attributes(own, kept))
-        for attribute in kept.values():
-            self._keep(attribute, depth + 1)
-
-    def _add(self, value: Any, restore: Callable[[], None]) -> None:
         self._seen.add(id(value))
         self._restore.append(restore)
+        for part in held:
+            self._keep(part, depth + 1)
 
 
-def _has_attributes(value: Any, depth: int) -> bool:
-    """Return True for the owner itself, and for plain objects such as running statistics."""
-    if depth == 0:
-        return True
-    if isinstance(value, type) or (callable(value) and not hasattr(value, "__dict__")):
+def _is_plain(value: object) -> bool:
+    """Return True for plain objects such as running statistics."""
+    if isinstance(value, type) or callable(value):
         return False
-    return not (hasattr(value, "step") or hasattr(value, "sample") or callable(value))
+    return not (hasattr(value, "step") or hasattr(value, "sample"))
 
 
-def _make_lazy(value: Any, kind: Any) -> None:
-    """Remove the values that a lazy tensor got in the meantime."""
-    if not is_lazy(value):
-        value.data = torch.empty(0, device=value.device, dtype=value.dtype)
-        value.__class__ = kind
+def _restore_lazy(value: Tensor) -> Callable[[], object]:
+    """Return a function that removes the values that a lazy tensor got in the meantime."""
+    kind = type(value)
+
+    def restore() -> None:
+        if not is_lazy(value):
+            value.data = torch.empty(0, device=value.device, dtype=value.dtype)
+            value.__class__ = kind
+
+    return restore
 
 
-def _write_tensor(value: Tensor, copy: Tensor) -> None:
-    with torch.no_grad():
-        if value.shape != copy.shape:
-            value.data = copy
-        else:
-            value.copy_(copy)
+def _restore_tensor(value: Tensor) -> Callable[[], object]:
+    copy = value.detach().clone()
+
+    def restore() -> None:
+        with torch.no_grad():
+            if value.shape != copy.shape:
+                value.data = copy
+            else:
+                value.copy_(copy)
+
+    return restore
 
 
 def _replace_items(target: dict[Any, Any], items: Mapping[Any, Any]) -> None:
@@ -132,7 +123,7 @@ def _replace_items(target: dict[Any, Any], items: Mapping[Any, Any]) -> None:
     target.update(items)
 
 
-def _replace_parts(target: Any, parts: Sequence[Any]) -> None:
+def _replace_parts(target: list[Any] | deque[Any], parts: Sequence[object]) -> None:
     target.clear()
     target.extend(parts)
 
@@ -143,7 +134,7 @@ def _replace_attributes(own: dict[str, Any], kept: Mapping[str, Any]) -> None:
     own.update(kept)
 
 
-def write_number(owner: Any, path: str, value: Tensor) -> bool:
+def write_number(owner: object, path: str, value: Tensor) -> bool:
     """Write a tensor to an attribute of an object, such as ``obs_rms.mean``; False if missing.
 
     Args:
@@ -170,13 +161,13 @@ def write_number(owner: Any, path: str, value: Tensor) -> bool:
     return True
 
 
-def _member(target: Any, name: str) -> Any:
+def _member(target: object, name: str) -> Any:
     if isinstance(target, dict):
         return next((item for key, item in target.items() if str(key) == name), None)
     return (instance_dict(target) or {}).get(name)
 
 
-def _like(old: Any, value: Tensor) -> Any:
+def _like(old: object, value: Tensor) -> object:
     """Convert a tensor to the type of the value that it replaces."""
     if isinstance(old, Tensor):
         return value.to(old.dtype).clone()

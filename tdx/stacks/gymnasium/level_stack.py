@@ -18,11 +18,11 @@ from tdx.core.meter import Meter
 from tdx.foundation.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.patches import Patches
-from tdx.specs import Binary, Composite
+from tdx.specs import Binary, Composite, Unbounded
 from tdx.stacks.gymnasium.building import build_action, learning_switches
 from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
 from tdx.stacks.gymnasium.observed import WrapperLevels
-from tdx.stacks.gymnasium.snapshots import level_state, reward_specs, space_specs
+from tdx.stacks.gymnasium.snapshots import level_state, space_specs
 from tdx.stacks.observe import Actor, Event, LastResults, RowEntries, locate, measured, traced
 from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION
 from tdx.stacks.sources import is_closed
@@ -108,7 +108,9 @@ class LevelStack(Stack):
         inputs = {"full_action_spec": action, "full_state_spec": Composite(shape=shape)}
         outputs = {
             "full_observation_spec": observation,
-            "full_reward_spec": reward_specs(level.num_envs),
+            "full_reward_spec": Composite(
+                reward=Unbounded(shape, dtype=torch.float64), shape=shape
+            ),
             "full_done_spec": Composite(flags, shape=shape),
         }
         return StageSpecs(

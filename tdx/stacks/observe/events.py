@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tdx.stacks.observe.copies import SharedPaths
 
-Method = Literal["reset", "step", "step_async", "step_wait", "inverse"]
-"""Methods that are observed: ``step_async`` and ``step_wait`` are those of a VecEnv of
-Stable-Baselines3, ``inverse`` that of a stage of tdx."""
+RecordedMethod = Literal["reset", "step", "step_async", "step_wait"]
+"""Methods whose calls contracts record; the last two are those of a VecEnv of
+Stable-Baselines3."""
+Method = Literal[RecordedMethod, "inverse"]
+"""Methods that are observed; ``inverse`` is that of a stage of tdx."""
 OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
 FLAGS = ("terminated", "truncated")
 

@@ -129,9 +129,14 @@ class Recorder:
         roots = read_events(log, self._count)
         self._count += len(log)
         for event in (event for root in roots for event in root.walk()):
-            form = self._forms[event.level]
-            event.given = _plain_given(event, form, self._max_rows)
-            event.returned = _plain_returned(event, form, self._max_rows)
+            form, returned = self._forms[event.level], event.returned
+            event.given = plain_copy(event.given)
+            if form.is_batch and event.takes_action:
+                event.given = _first_rows(event.given, self._max_rows)
+            if event.method == "reset" and form.protocol == "vec_env" and returned:
+                # The infos are not returned.
+                returned = returned[0]
+            event.returned = returned_of(form, event.method, returned, self._max_rows)
             event.shared, event.previous = (), None
         self._roots += roots
 
@@ -142,18 +147,6 @@ class Recorder:
                 hint="record fewer steps",
             )
         self._generators.seed(self._count + number)
-
-
-def _plain_given(event: Event, form: LevelForm, rows: int) -> Any:
-    given = plain_copy(event.given)
-    return _first_rows(given, rows) if form.is_batch and event.takes_action else given
-
-
-def _plain_returned(event: Event, form: LevelForm, rows: int) -> Any:
-    if event.method == "reset" and form.protocol == "vec_env" and event.returned:
-        # The infos are not returned.
-        return returned_of(form, event.method, event.returned[0], rows)
-    return returned_of(form, event.method, event.returned, rows)
 
 
 def given_of(

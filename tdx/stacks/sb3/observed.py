@@ -76,16 +76,14 @@ def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> Entries:
         space: Space of the observations of one env.
         infos: Info of each sub-env.
     """
-    rows = [_terminal_row(space, info[TERMINAL]) for info in infos if TERMINAL in info]
+    rows = []
+    for value in (info[TERMINAL] for info in infos if TERMINAL in info):
+        own = space
+        if isinstance(value, Mapping) and not isinstance(space, spaces.Dict):
+            # An observation of the sub-env need not have the structure of the space.
+            own, value = spaces.Dict({}), {str(name): part for name, part in value.items()}
+        rows.append(observation_entries(own, value))
     return {terminal_key(key): value for key, value in merge_rows(rows).items()}
-
-
-def _terminal_row(space: Any, value: Any) -> Entries:
-    """Return the entries of an observation that need not have the structure of the space."""
-    if not isinstance(value, Mapping) or isinstance(space, spaces.Dict):
-        return observation_entries(space, value)
-    parts = {str(name): part for name, part in value.items()}
-    return observation_entries(spaces.Dict({}), parts)
 
 
 def terminal_key(key: NestedKey) -> NestedKey:

@@ -174,18 +174,15 @@ class TorchRLReference:
     def reset(self, seed: int | None) -> Entries:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_env.active(), _reported("reset"):
-            if self._current is None:
-                self._current = self._reset_first(seed)
-            else:
+            if self._current is not None:
                 self._current = self._env.maybe_reset(self._current)
+            else:
+                base, _ = list_transforms(self._env)
+                options = None if seed is None else seed_options(base, seed)
+                if options is None and seed is not None:
+                    self._env.set_seed(seed)
+                self._current = self._env.reset(**(options or {}))
         return _entries(self._current, self._env.action_keys)
-
-    def _reset_first(self, seed: int | None) -> Any:
-        base, _ = list_transforms(self._env)
-        options = None if seed is None else seed_options(base, seed)
-        if options is None and seed is not None:
-            self._env.set_seed(seed)
-        return self._env.reset(**(options or {}))
 
     def sample_action(self) -> tuple[Any, Entries]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
