@@ -259,7 +259,18 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
     assert isinstance(levels, NestedLevels)
     run = Replay(levels, recording, pairs)
     with restored(stack), _learning(stack, recording.learning), _located_errors(stack):
-        _start_alike(stack, recording, pairs)
+        # The counters and queues of the stages are those of the recorded episode.
+        current = stack.state()
+        start: dict[int, dict[str, Tensor]] = {}
+        for index, recorded in pairs.items():
+            known = current.get(index, {})
+            in_rows = index >= 0 and stack.stages[index].rows is not None
+            for name, value in recording.start.get(recorded, {}).items():
+                old = known.get(name)
+                # The number of sub-envs may differ, and what the stage keeps for each of them.
+                if old is not None and old.shape[in_rows:] == value.shape[in_rows:]:
+                    start.setdefault(index, {})[name] = value
+        stack.load_state(start)
         run.run()
     values: dict[Place, list[tuple[int, Tensor, Tensor]]] = {}
     for (name, index, key), records in run.values.items():
@@ -275,21 +286,6 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
         min(levels.num_rows, recording.rows),
         run.env_differs,
     )
-
-
-def _start_alike(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> None:
-    """Write the counters and queues of the recorded episode into the stages of a stack."""
-    current = stack.state()
-    state: dict[int, dict[str, Tensor]] = {}
-    for index, recorded in pairs.items():
-        known = current.get(index, {})
-        in_rows = index >= 0 and stack.stages[index].rows is not None
-        for name, value in recording.start.get(recorded, {}).items():
-            old = known.get(name)
-            # The number of sub-envs may differ, and so may what the stage keeps for each of them.
-            if old is not None and old.shape[in_rows:] == value.shape[in_rows:]:
-                state.setdefault(index, {})[name] = value
-    stack.load_state(state)
 
 
 def prepare(stack: Stack, recording: Recording) -> None:
