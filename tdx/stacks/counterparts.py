@@ -78,12 +78,14 @@ class Row:
         becomes: Stages that it becomes, as the documentation shows them.
         tolerance: Largest relative difference between their values; see :class:`Counterpart`.
         note: When it is converted, or what differs, likewise.
+        needs_array: True if the observation has to be a single array.
     """
 
     result: Counterpart | Missing | Find
     becomes: str = "–"
     tolerance: float = 0.0
     note: str = ""
+    needs_array: bool = False
 
     @property
     def values(self) -> str:
@@ -120,6 +122,9 @@ def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
             continue
         if name in rows:
             row = rows[name]
+            problem = _require_array(stage, place) if row.needs_array else None
+            if problem is not None:
+                return problem
             result = row.result(stage, place) if callable(row.result) else row.result
             if isinstance(result, Counterpart) and row.tolerance:
                 result = replace(result, tolerance=row.tolerance)
@@ -239,7 +244,7 @@ def _make_pair(loc: Any, scale: Any) -> tuple[Value, Value]:
 # Gymnasium
 
 
-def _require_box(wrapper: Any, place: Place) -> Missing | None:
+def _require_array(wrapper: Any, place: Place) -> Missing | None:
     if place.key is None or not isinstance(wrapper.env.observation_space, spaces.Box):
         return Missing(
             "the observation is not a single array",
@@ -249,9 +254,6 @@ def _require_box(wrapper: Any, place: Place) -> Missing | None:
 
 
 def _stack_frames(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     if wrapper.padding_type not in ("reset", "zero"):
         return Missing("it pads with an observation", "pad with padding_value, one number")
     keys: Value = (str(place.key),)
@@ -270,7 +272,7 @@ def _flatten_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
     space = wrapper.env.observation_space
     if isinstance(space, spaces.Discrete):
         return Counterpart(comment="tdx observes one-hot vectors: nothing to do")
-    return _require_box(wrapper, place) or _flatten_array(space, place)
+    return _require_array(wrapper, place) or _flatten_array(space, place)
 
 
 def _flatten_array(space: Any, place: Place) -> Counterpart:
@@ -284,9 +286,6 @@ def _flatten_array(space: Any, place: Place) -> Counterpart:
 
 
 def _reshape_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     before, after = wrapper.env.observation_space.shape, wrapper.observation_space.shape
     if before == after:
         return Counterpart(comment="the observation has this shape already")
@@ -299,9 +298,6 @@ def _reshape_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
 
 
 def _cast_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     names = [np.dtype(env.observation_space.dtype).name for env in (wrapper.env, wrapper)]
     if names[0] == names[1]:
         return Counterpart(comment="the observation has this dtype already")
@@ -315,9 +311,6 @@ def _cast_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
 
 
 def _rescale_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     inner, outer = wrapper.env.observation_space, wrapper.observation_space
     ends = np.stack([inner.low, inner.high, outer.low, outer.high]).astype(np.float64)
     if inner.dtype.kind != "f" or not np.isfinite(ends).all():
@@ -335,9 +328,6 @@ def _affine(place: Place, loc: Any, scale: Any, comment: str, **kwargs: Value) -
 
 
 def _normalize_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     if not wrapper.update_running_mean:
         mean = np.asarray(wrapper.obs_rms.mean, np.float64)
         deviation = np.sqrt(np.asarray(wrapper.obs_rms.var, np.float64) + wrapper.epsilon)
@@ -938,18 +928,25 @@ TABLE: dict[str, dict[str, Row]] = {
             _stack_frames,
             "`UnsqueezeTransform`, `CatFrames`",
             note="with padding `reset` and `zero`",
+            needs_array=True,
         ),
         "FlattenObservation": Row(_flatten_observation, "`FlattenObservation`"),
         "ReshapeObservation": Row(
-            _reshape_observation, "`FlattenObservation`", note="if the result is a vector"
+            _reshape_observation,
+            "`FlattenObservation`",
+            note="if the result is a vector",
+            needs_array=True,
         ),
-        "DtypeObservation": Row(_cast_observation, "`DTypeCastTransform`"),
-        "RescaleObservation": Row(_rescale_observation, "`ObservationNorm`", ROUNDING),
+        "DtypeObservation": Row(_cast_observation, "`DTypeCastTransform`", needs_array=True),
+        "RescaleObservation": Row(
+            _rescale_observation, "`ObservationNorm`", ROUNDING, needs_array=True
+        ),
         "NormalizeObservation": Row(
             _normalize_observation,
             "`ObservationNorm`, and `DTypeCastTransform` of float64 to float32",
             ROUNDING,
             "if it does not update its statistics",
+            needs_array=True,
         ),
         "FilterObservation": Row(
             _filter_observation, "`SelectTransform`", note="if the observation is a dict"
