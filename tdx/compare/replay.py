@@ -384,7 +384,7 @@ def effect_of(recording: Recording, level: int) -> Effect:
     return effect
 
 
-def _dtype(value: Any) -> Any:
+def _dtype(value: object) -> Any:
     return value.dtype if isinstance(value, np.ndarray) else None
 
 
@@ -446,7 +446,7 @@ def coverage_of(
     return Coverage(len(relevant & stages), len(relevant), compared, values)
 
 
-def _result_counts(method: str, returned: Any, parts: Sequence[str]) -> Iterator[int]:
+def _result_counts(method: str, returned: object, parts: Sequence[str]) -> Iterator[int]:
     if method == "step_async":
         return
     result = returned if isinstance(returned, tuple) else (returned,)
@@ -457,7 +457,7 @@ def _result_counts(method: str, returned: Any, parts: Sequence[str]) -> Iterator
         yield ("done" in parts) * (len(result) - 3)
 
 
-def _leaves(value: Any) -> int:
+def _leaves(value: object) -> int:
     if isinstance(value, dict):
         return sum(map(_leaves, value.values()))
     return 1

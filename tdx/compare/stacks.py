@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
 from tdx.compare.model import Contract, Lane, StageRecord, display_key
@@ -626,7 +625,7 @@ def _passive_keys(contract: Contract) -> set[str]:
     return keys
 
 
-def _same_argument(a: Any, b: Any) -> bool:
+def _same_argument(a: object, b: object) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, int | float) and isinstance(b, int | float):
@@ -638,6 +637,6 @@ def _same_argument(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -47,7 +47,7 @@ _MAX_STEPS = 500
 
 
 def freeze(
-    env: Any, *, seed: int = 0, steps: int = STEPS, compare: Sequence[str] = DEFAULT_PARTS
+    env: object, *, seed: int = 0, steps: int = STEPS, compare: Sequence[str] = DEFAULT_PARTS
 ) -> Contract:
     """Record the stages of an env: arguments, specs, state, and golden values.
 

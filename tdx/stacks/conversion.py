@@ -142,7 +142,7 @@ class Reference(Protocol):
         """Return a random action and its entries for an env of tdx."""
         ...
 
-    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: object) -> tuple[Entries, Mapping[str, Any]]:
         """Make a step; return observation, reward and flags, and the ``info``.
 
         In a batch the ``info`` has the values of the rows that are done, as tensors.

@@ -100,7 +100,7 @@ class Row:
         return f"{equal}, {self.note}" if self.note else equal
 
 
-def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
+def find_counterpart(stage: object, place: Place) -> Counterpart | Missing:
     """Return the counterpart of a stage, or why it has none.
 
     Args:
@@ -186,7 +186,7 @@ def _make_stage(_name: str, *args: Value, **kwargs: Value) -> StageConfig:
     return StageConfig(_name, args, kwargs)
 
 
-def write_value(value: Any) -> Value:
+def write_value(value: object) -> Value:
     """Return an argument of a stage or an env as a value of a pipeline.
 
     Raises:
@@ -220,7 +220,7 @@ def _write_tensor(value: Tensor) -> Value:
     return numbers
 
 
-def _numbers(array: Any) -> Value:
+def _numbers(array: object) -> Value:
     """Return an array as a nested tuple, or as one number if all elements are equal.
 
     Example:
@@ -233,7 +233,7 @@ def _numbers(array: Any) -> Value:
     return write_value(array.tolist())
 
 
-def _make_pair(loc: Any, scale: Any) -> tuple[Value, Value]:
+def _make_pair(loc: object, scale: object) -> tuple[Value, Value]:
     """Return both as numbers, or both as nested tuples."""
     pair = _numbers(loc), _numbers(scale)
     if any(isinstance(value, tuple) for value in pair):
@@ -319,7 +319,7 @@ def _rescale_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
     return _affine(place, ends[2] - ends[0] * scale, scale, "to another range")
 
 
-def _affine(place: Place, loc: Any, scale: Any, comment: str, **kwargs: Value) -> Counterpart:
+def _affine(place: Place, loc: object, scale: object, comment: str, **kwargs: Value) -> Counterpart:
     pair = _make_pair(loc, scale)
     stage = _make_stage(
         "ObservationNorm", loc=pair[0], scale=pair[1], in_keys=(str(place.key),), **kwargs
@@ -355,7 +355,7 @@ def _filter_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
     )
 
 
-def _time_limit(wrapper: Any, place: Place) -> Counterpart:
+def _time_limit(wrapper: object, place: Place) -> Counterpart:
     steps = time_limit_of(wrapper)
     if place.has_limit or not place.only_defaults:
         key = place.new_key("step_count")
@@ -369,7 +369,7 @@ def _time_limit(wrapper: Any, place: Place) -> Counterpart:
     return Counterpart(comment=comment, env={"kwargs": {"max_episode_steps": setting}})
 
 
-def _record_statistics(wrapper: Any, place: Place) -> Counterpart:
+def _record_statistics(wrapper: object, place: Place) -> Counterpart:
     path = getattr(wrapper, "_stats_key", "episode")
     total, count = place.new_key("episode_reward"), place.new_key("step_count")
     kwargs: dict[str, Value] = {} if count == "step_count" else {"step_count_key": count}
@@ -383,7 +383,7 @@ def _record_statistics(wrapper: Any, place: Place) -> Counterpart:
     )
 
 
-def _rendered(wrapper: Any, place: Place) -> Counterpart | Missing:
+def _rendered(wrapper: object, place: Place) -> Counterpart | Missing:
     arguments = recorded_arguments(vars(wrapper)) or {}
     if not place.only_defaults or not arguments.get("render_only", True):
         return Missing(
@@ -397,7 +397,7 @@ def _rendered(wrapper: Any, place: Place) -> Counterpart | Missing:
 # Rewards
 
 
-def _clip_reward(wrapper: Any, place: Place) -> Counterpart | Missing:
+def _clip_reward(wrapper: object, place: Place) -> Counterpart | Missing:
     arguments = recorded_arguments(vars(wrapper)) or {}
     ends: list[Any] = [arguments.get(name) for name in ("min_reward", "max_reward")]
     if any(np.size(end) != 1 for end in ends):
@@ -558,7 +558,7 @@ def _standardize(
     return stages
 
 
-def _round(values: Any) -> np.ndarray[Any, Any]:
+def _round(values: object) -> np.ndarray[Any, Any]:
     """Return numbers with as many digits as float32 needs."""
     return np.asarray(values, np.float32).astype(str).astype(np.float64)
 
@@ -622,7 +622,7 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
     return Counterpart((_make_stage(name, **kwargs),), "the transform of this name")
 
 
-def _keys(transform: Any, *defaults: NestedKey) -> dict[str, Any]:
+def _keys(transform: object, *defaults: NestedKey) -> dict[str, Any]:
     """Return the keys of a transform, without the defaults of tdx.
 
     Args:
@@ -658,7 +658,7 @@ def _same(
         **attributes: Arguments whose attribute has another name.
     """
 
-    def find(transform: Any, place: Place) -> Counterpart | Missing:
+    def find(transform: object, place: Place) -> Counterpart | Missing:
         read = {**{name: name for name in names}, **attributes}
         arguments = {name: getattr(transform, attribute) for name, attribute in read.items()}
         if reads is not None:
@@ -692,7 +692,7 @@ def _cat_tensors(transform: Any, place: Place) -> Counterpart | Missing:
     return _stage("CatTensors", names)
 
 
-def _target_return(transform: Any, place: Place) -> Counterpart | Missing:
+def _target_return(transform: object, place: Place) -> Counterpart | Missing:
     arguments = {name: getattr(transform, name) for name in ("target_return", "mode")}
     # Without keys it asks its env for the rewards, which it may not have.
     keys = {name: vars(transform).get(f"_{name}") for name in ("in_keys", "out_keys")}
@@ -762,7 +762,7 @@ def _cat_frames(transform: Any, place: Place) -> Counterpart | Missing:
 
 
 def _selected(
-    name: str, attribute: str, defaults: Mapping[str, Any], transform: Any, place: Place
+    name: str, attribute: str, defaults: Mapping[str, Any], transform: object, place: Place
 ) -> Counterpart | Missing:
     keys = [normalize_key(key) for key in getattr(transform, attribute)]
     changed = {

@@ -31,7 +31,7 @@ class StackKind(Protocol):
         """Return True if it can open an object."""
         ...
 
-    def open(self, target: Any) -> Stack:
+    def open(self, target: object) -> Stack:
         """Open an object that it accepts."""
         ...
 
@@ -55,7 +55,7 @@ class BuiltinKind:
         """Return True if an object is an instance of one of the classes."""
         return isinstance(target, tuple(_imported(self.bases)))
 
-    def open(self, target: Any) -> Stack:
+    def open(self, target: object) -> Stack:
         """Open an object."""
         return self.factory(target)
 
@@ -74,19 +74,19 @@ def _open_native(target: Any) -> Stack:
     return NativeStack(target)
 
 
-def _open_gymnasium(target: Any) -> Stack:
+def _open_gymnasium(target: object) -> Stack:
     from tdx.stacks.gymnasium.stack import GymnasiumStack
 
     return GymnasiumStack(target)
 
 
-def _open_stable_baselines3(target: Any) -> Stack:
+def _open_stable_baselines3(target: object) -> Stack:
     from tdx.stacks.sb3.stack import StableBaselines3Stack
 
     return StableBaselines3Stack(target)
 
 
-def _open_torchrl(target: Any) -> Stack:
+def _open_torchrl(target: object) -> Stack:
     from tdx.stacks.torchrl.stack import TorchRLStack
 
     return TorchRLStack(target)

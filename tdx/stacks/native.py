@@ -141,7 +141,7 @@ class NativeStack(Stack):
 
         return Tracer(self.target, policy)
 
-    def driver(self, policy: Any = None) -> NativeDriver:
+    def driver(self, policy: object = None) -> NativeDriver:
         """See :class:`~tdx.stacks.Stack`."""
         return NativeDriver(self.target, policy)
 
@@ -152,7 +152,7 @@ class NativeStack(Stack):
 
         tracer = Tracer(self.target)
 
-        def run(phase: Hook, given: Any, call: Callable[[], Any]) -> Any:
+        def run(phase: Hook, given: object, call: Callable[[], Any]) -> Any:
             try:
                 return tracer.record(phase, given, call)
             finally:
@@ -248,7 +248,7 @@ class NativeDriver:
         policy: Policy of ``env.rollout``. ``None``: random actions.
     """
 
-    def __init__(self, env: EnvBase, policy: Any = None) -> None:
+    def __init__(self, env: EnvBase, policy: object = None) -> None:
         from tdx.core.envs.policies import as_policy
 
         self._env = env
@@ -269,7 +269,7 @@ class NativeDriver:
         env, current = self._env, self._current
         self._current = env.reset() if current is None else env.maybe_reset(current)
 
-    def step(self, action: Any = None) -> None:
+    def step(self, action: object = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`; several actions are a TensorDict."""
         from tensordict import is_tensor_collection
 

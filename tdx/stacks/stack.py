@@ -178,7 +178,7 @@ class Stack(Protocol):
         """
         ...
 
-    def tracer(self, policy: Any = None) -> BaseTracer:
+    def tracer(self, policy: object = None) -> BaseTracer:
         """Return an object that resets and steps the env and records every stage.
 
         The default records what :meth:`driver` does with :meth:`attach`.
@@ -190,7 +190,7 @@ class Stack(Protocol):
 
         return StackTracer(self, self.driver(policy))
 
-    def driver(self, policy: Any = None) -> Driver:
+    def driver(self, policy: object = None) -> Driver:
         """Return an object that resets and steps the env as a training loop does.
 
         Args:

@@ -35,7 +35,7 @@ class Driver(Protocol):
         """Start new episodes."""
         ...
 
-    def step(self, action: Any = None) -> None:
+    def step(self, action: object = None) -> None:
         """Make one step with an action; ``None``: of the policy, or a random one."""
         ...
 
@@ -110,7 +110,7 @@ class StackTracer(BaseTracer):
         """
         return self._record(lambda: self._driver.reset(seed), f"the reset before step {self.steps}")
 
-    def step(self, action: Any = None) -> StepTrace:
+    def step(self, action: object = None) -> StepTrace:
         """Make one step, after a reset if one is due, which has its own trace.
 
         Args:

@@ -270,7 +270,7 @@ class LevelDriver(ABC):
         """Return a random action."""
 
     @abstractmethod
-    def _read(self, result: Any) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[Any, bool]:
         """Return the observation of a step, and whether a reset is due."""
 
     def _check_result(self, result: Any, method: str, parts: str) -> Any:

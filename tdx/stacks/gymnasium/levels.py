@@ -91,7 +91,7 @@ class Level:
         )
 
 
-def list_levels(env: Any) -> tuple[Level, ...]:
+def list_levels(env: object) -> tuple[Level, ...]:
     """List the levels of a stack, the env inside first.
 
     An env that holds another one without being a wrapper is a level around it. The wrappers in the
@@ -112,7 +112,7 @@ def list_levels(env: Any) -> tuple[Level, ...]:
 
 
 def list_owners(
-    sub_envs: Sequence[Any], core: Any, outer: Sequence[Any]
+    sub_envs: Sequence[Any], core: object, outer: Sequence[Any]
 ) -> list[tuple[tuple[Any, ...], bool]]:
     """Return the objects of each level, the env inside first, and whether they are in sub-envs.
 
@@ -158,12 +158,12 @@ def place_of_error(
     return None if place is None else (*place, method)
 
 
-def core_of(env: Any) -> Any:
+def core_of(env: object) -> Any:
     """Return the env inside all wrappers and holders."""
     return _nested_envs(env)[-1]
 
 
-def list_wrappers(env: Any) -> list[Any]:
+def list_wrappers(env: object) -> list[Any]:
     """List the wrappers around an env, and the envs that hold it, outermost first.
 
     Example:
@@ -173,7 +173,7 @@ def list_wrappers(env: Any) -> list[Any]:
     return _nested_envs(env)[:-1]
 
 
-def _nested_envs(env: Any, around: Sequence[Any] = ()) -> list[Any]:
+def _nested_envs(env: object, around: Sequence[Any] = ()) -> list[Any]:
     """Return an env and the envs inside, outermost first.
 
     Args:
@@ -186,7 +186,7 @@ def _nested_envs(env: Any, around: Sequence[Any] = ()) -> list[Any]:
     return nested[len(around) :]
 
 
-def _inner_env(owner: Any, around: Sequence[Any]) -> Any:
+def _inner_env(owner: object, around: Sequence[Any]) -> Any:
     """Return the env that a wrapper or holder steps; ``None`` for the env inside.
 
     Args:
@@ -206,7 +206,7 @@ def _inner_env(owner: Any, around: Sequence[Any]) -> Any:
     return next((outer[name] for name in _INNER_NAMES if name in outer), None)
 
 
-def _held_envs(owner: Any, around: Sequence[Any]) -> dict[str, Any]:
+def _held_envs(owner: object, around: Sequence[Any]) -> dict[str, Any]:
     """Return the envs among the attributes of an env that is no wrapper."""
     if isinstance(owner, SyncVectorEnv | AsyncVectorEnv):
         # Its sub-envs are listed, or in other processes.
@@ -257,7 +257,7 @@ def hidden_envs(levels: Sequence[Level]) -> tuple[str, ...]:
     return tuple(sentence for owner in owners for sentence in _hidden_envs(owner, owners))
 
 
-def _hidden_envs(owner: Any, levels: Sequence[Any]) -> Iterator[str]:
+def _hidden_envs(owner: object, levels: Sequence[Any]) -> Iterator[str]:
     if isinstance(owner, _KINDS):
         return
     shown = {id(part) for level in levels for part in (level, *_nested_envs(level))}

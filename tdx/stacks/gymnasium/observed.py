@@ -90,7 +90,7 @@ class WrapperLevels(NestedLevels):
                     known.add(id(owner))
                     yield from self._slots(level, row, owner)
 
-    def _slots(self, level: Level, row: int, owner: Any) -> Iterator[Slot]:
+    def _slots(self, level: Level, row: int, owner: object) -> Iterator[Slot]:
         form = self._forms[level.index]
         yield Slot(level.index, row, form, "reset", owner)
         yield Slot(level.index, row, form, "step", owner)
@@ -106,7 +106,7 @@ class WrapperLevels(NestedLevels):
                 entries[key] = tensor if is_batch else tensor.unsqueeze(0)
         return entries
 
-    def _base_observation(self, slot: Slot, observation: Any) -> RowEntries:
+    def _base_observation(self, slot: Slot, observation: object) -> RowEntries:
         return {
             base_key(key): value if slot.form.is_batch else value.unsqueeze(0)
             for key, value in observation_entries(self._spaces(-1)[0], observation).items()
@@ -135,7 +135,7 @@ class WrapperLevels(NestedLevels):
         """See :class:`~tdx.stacks.observe.Levels`."""
         return "reset" if slot.method == "reset" else "step"
 
-    def given_entries(self, index: int, given: Any) -> Entries:
+    def given_entries(self, index: int, given: object) -> Entries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return action_entries(self._spaces(index)[1], given)
 
@@ -232,7 +232,7 @@ class WrapperLevels(NestedLevels):
         }
 
 
-def _generators_of(owner: Any, *, is_base: bool) -> Iterator[Any]:
+def _generators_of(owner: object, *, is_base: bool) -> Iterator[Any]:
     """Yield the generators that an env or wrapper, its parts and its spaces hold."""
     for value in attributes_of(owner).values():
         if isinstance(value, _GENERATORS):

@@ -47,12 +47,12 @@ def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Com
     return Composite({key: spec}, shape=layout.lead)
 
 
-def observation_entries(space: spaces.Space[Any], value: Any) -> Entries:
+def observation_entries(space: spaces.Space[Any], value: object) -> Entries:
     """Return the entries of an observation, with the dtype and shape that it has."""
     return _entries(space, value, (OBSERVATION,))
 
 
-def action_entries(space: spaces.Space[Any], value: Any) -> Entries:
+def action_entries(space: spaces.Space[Any], value: object) -> Entries:
     """Return the entries of an action."""
     return _entries(space, value, (ACTION,))
 
@@ -86,7 +86,7 @@ def _add_info(entries: Entries, key: tuple[str, ...], info: object) -> None:
             entries[path] = _to_tensor(value)
 
 
-def _entries(space: Any, value: Any, key: tuple[str, ...]) -> Entries:
+def _entries(space: object, value: object, key: tuple[str, ...]) -> Entries:
     if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
         entries: Entries = {}
         for name, part in value.items():
@@ -122,7 +122,7 @@ def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -
     return {path: value}
 
 
-def _to_tensor(value: Any) -> Any:
+def _to_tensor(value: object) -> Any:
     """Return numbers as a tensor of their dtype; other objects stay as they are."""
     if isinstance(value, Tensor) or value is None or isinstance(value, str | bytes):
         return value

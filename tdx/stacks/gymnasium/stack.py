@@ -186,7 +186,7 @@ class GymnasiumDriver(LevelDriver):
     def _sample(self) -> Any:
         return self._stack.sample_action()
 
-    def _read(self, result: Any) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[Any, bool]:
         parts = "observation, reward, terminated, truncated, info"
         observation, _, terminated, truncated, _ = self._check_result(result, "step", parts)
         if not self._is_vector:

@@ -87,11 +87,11 @@ class Levels(ABC):
             yield
 
     @abstractmethod
-    def base_entries(self, slot: Slot, result: Any) -> RowEntries:
+    def base_entries(self, slot: Slot, result: object) -> RowEntries:
         """Return the values of a result of the env inside, with the rows of the slot."""
 
     @abstractmethod
-    def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
+    def base_result(self, slot: Slot, entries: RowEntries, live: object) -> Any:
         """Return a result of the env inside that has given values.
 
         Args:
@@ -129,11 +129,11 @@ class NestedLevels(Levels):
     # Values of events
 
     @abstractmethod
-    def given_entries(self, index: int, given: Any) -> Entries:
+    def given_entries(self, index: int, given: object) -> Entries:
         """Return a copy of an action as tensors by key."""
 
     @abstractmethod
-    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+    def returned_entries(self, index: int, method: Method, returned: object) -> Entries:
         """Return a copy of a result as tensors by key."""
 
     @abstractmethod
@@ -188,7 +188,7 @@ class NestedLevels(Levels):
         """
 
     @abstractmethod
-    def call(self, method: Method, argument: Any) -> Any:
+    def call(self, method: Method, argument: object) -> Any:
         """Call the outermost level: a reset with arguments by name, or a step with an action."""
 
     @abstractmethod

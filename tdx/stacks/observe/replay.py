@@ -164,7 +164,7 @@ def given_of(
     return copied
 
 
-def returned_of(form: LevelForm, method: Method, result: Any, rows: int) -> Any:
+def returned_of(form: LevelForm, method: Method, result: object, rows: int) -> Any:
     """Return what a call returned, of the first rows."""
     if method == "step_async":
         return None
@@ -180,7 +180,7 @@ def returned_of(form: LevelForm, method: Method, result: Any, rows: int) -> Any:
     return (*(_first_rows(plain_copy(value), rows) for value in values), {})
 
 
-def _first_rows(value: Any, rows: int) -> Any:
+def _first_rows(value: object, rows: int) -> Any:
     return map_arrays(value, lambda array: array[:rows] if array.ndim else array)
 
 
@@ -483,7 +483,7 @@ class Replay:
             return args, plain_copy(event.given or {})
         return args, kwargs
 
-    def _answer(self, slot: Slot, event: Event, live: Any) -> Any:
+    def _answer(self, slot: Slot, event: Event, live: object) -> Any:
         """Return the recorded result of a call in the form of the target's level."""
         if event.method == "step_async":
             return None
@@ -508,7 +508,7 @@ class Replay:
         answer = (*(self._rows_of(part, form, slot.form) for part in parts), merged_info)
         return fill_opaque(answer, live)
 
-    def _rows_of(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+    def _rows_of(self, value: object, form: LevelForm, target: LevelForm) -> Any:
         return convert_batch(value, form, target, self._rows, self._recording.rows)
 
     def _compare_given(
@@ -529,7 +529,7 @@ class Replay:
             ),
         )
 
-    def _compare_returned(self, slot: Slot, event: Event, result: Any) -> None:
+    def _compare_returned(self, slot: Slot, event: Event, result: object) -> None:
         """Note what a level returned, beside what was recorded."""
         if slot.row >= self._recording.rows or event.method == "step_async":
             return
@@ -544,7 +544,7 @@ class Replay:
         )
 
     def _entries(
-        self, slot: Slot, method: Method, value: Any, *, is_given: bool = False
+        self, slot: Slot, method: Method, value: object, *, is_given: bool = False
     ) -> Entries:
         """Return the numbers in a value by key, ``[R, ...]`` for R rows, without infos."""
         if is_given:
@@ -555,7 +555,7 @@ class Replay:
             return {}
         return _rowed(slot.form, self._levels.returned_entries(slot.level, method, value))
 
-    def _comparable(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+    def _comparable(self, value: object, form: LevelForm, target: LevelForm) -> Any:
         """Return a value of the rows that both sides have, in the form of the target's level."""
         rows = min(self._rows, self._recording.rows)
         if not isinstance(value, tuple):
@@ -595,7 +595,7 @@ def _rowed(form: LevelForm, entries: Mapping[NestedKey, Any]) -> Entries:
 
 
 def convert_batch(
-    value: Any, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
+    value: object, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
 ) -> Any:
     """Return a copy of a recorded value with the batch dim that the target's level has.
 
@@ -623,7 +623,7 @@ def _single(value: Any) -> Any:
     return map_arrays(value, first)
 
 
-def _batched(value: Any, rows: int) -> Any:
+def _batched(value: object, rows: int) -> Any:
     if isinstance(value, dict):
         return {name: _batched(item, rows) for name, item in value.items()}
     if isinstance(value, tuple | list):
@@ -636,7 +636,7 @@ def _batched(value: Any, rows: int) -> Any:
     return value
 
 
-def _merged_info(live: Any, recorded: Any) -> dict[Any, Any]:
+def _merged_info(live: object, recorded: object) -> dict[Any, Any]:
     """Return an info of the live call with the recorded numbers and texts."""
     merged = dict(live) if isinstance(live, Mapping) else {}
     if isinstance(recorded, Mapping):

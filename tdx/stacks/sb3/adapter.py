@@ -66,7 +66,7 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
             self.vec_env.seed(int(first))
         return self.vec_env.reset(), {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all rows; those whose episode ends reset themselves."""
         observation, rewards, dones, self.infos = self.vec_env.step(actions)
         truncated = np.array([bool(info.get("TimeLimit.truncated")) for info in self.infos])

@@ -111,7 +111,7 @@ class VecEnvReference:
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
-    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: object) -> tuple[Entries, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             self._current, rewards, terminated, truncated, info = self._env.step(action)
@@ -145,7 +145,7 @@ class VecEnvReference:
         self._env.close()
 
 
-def _column(values: Any, dtype: torch.dtype) -> Tensor:
+def _column(values: object, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(np.array(values)).to(dtype).reshape(-1, 1)
 
 

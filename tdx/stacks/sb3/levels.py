@@ -93,7 +93,7 @@ def list_levels(env: Any) -> tuple[VecLevel, ...]:
     return tuple(levels)
 
 
-def core_of(env: Any) -> Any:
+def core_of(env: object) -> Any:
     """Return the VecEnv inside all wrappers."""
     outer = list_vec_wrappers(env)
     return attributes_of(outer[-1])["venv"] if outer else env
@@ -133,7 +133,7 @@ def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
     return True
 
 
-def list_vec_wrappers(env: Any) -> list[Any]:
+def list_vec_wrappers(env: object) -> list[Any]:
     """List the wrappers around a VecEnv, outermost first."""
     wrappers: list[Any] = []
     while "venv" in attributes_of(env) and len(wrappers) < MAX_LEVELS:
@@ -142,7 +142,7 @@ def list_vec_wrappers(env: Any) -> list[Any]:
     return wrappers
 
 
-def sub_envs(core: Any) -> list[Any]:
+def sub_envs(core: object) -> list[Any]:
     """Return the sub-envs of a VecEnv that are in this process; empty if they are not."""
     envs = attributes_of(core).get("envs")
     if not isinstance(envs, list | tuple):
@@ -186,7 +186,7 @@ def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def arguments_of(owner: Any) -> dict[str, object]:
+def arguments_of(owner: object) -> dict[str, object]:
     """Return the constructor arguments of a VecEnv or wrapper, with their current values.
 
     Args:

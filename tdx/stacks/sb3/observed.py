@@ -154,7 +154,7 @@ class VecEnvLevels(WrapperLevels):
     def _form(self, level: Level) -> LevelForm:
         return super()._form(level) if level.in_rows else LevelForm("vec_env", True)
 
-    def _slots(self, level: Level, row: int, owner: Any) -> Iterator[Slot]:
+    def _slots(self, level: Level, row: int, owner: object) -> Iterator[Slot]:
         if level.in_rows:
             yield from super()._slots(level, row, owner)
             return
@@ -180,7 +180,7 @@ class VecEnvLevels(WrapperLevels):
         entries["truncated"] = torch.zeros_like(entries["terminated"])
         return entries
 
-    def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
+    def base_result(self, slot: Slot, entries: RowEntries, live: object) -> Any:
         """See :class:`~tdx.stacks.observe.Levels`."""
         if slot.form.protocol == "env":
             return super().base_result(slot, entries, live)
@@ -256,13 +256,13 @@ class VecEnvLevels(WrapperLevels):
         else:
             super().begin(seed)
 
-    def call(self, method: Method, argument: Any) -> Any:
+    def call(self, method: Method, argument: object) -> Any:
         """See :class:`~tdx.stacks.observe.Levels`."""
         function = getattr(self._target, method)
         return function() if method in ("reset", "step_wait") else function(argument)
 
 
-def _copy_reset(core: Any, result: Any, below: Below) -> tuple[Any, ...] | None:
+def _copy_reset(core: object, result: object, below: Below) -> tuple[Any, ...] | None:
     """Copy the first observations, and the infos, which the VecEnv of the sub-envs keeps."""
     try:
         if core is None:

@@ -71,7 +71,7 @@ def _leaves(
             yield from _leaves(f"{path}.", inner, skipped, depth + 1)
 
 
-def _is_record(value: Any) -> bool:
+def _is_record(value: object) -> bool:
     """Return True for a dict and for a plain object, such as running statistics."""
     if isinstance(value, Mapping):
         return True
@@ -133,7 +133,7 @@ class StableBaselines3Stack(LevelStack):
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
-    def driver(self, policy: Any = None) -> VecEnvDriver:
+    def driver(self, policy: object = None) -> VecEnvDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
         return VecEnvDriver(self, policy)
 
@@ -201,5 +201,5 @@ class VecEnvDriver(LevelDriver):
     def _sample(self) -> Any:
         return np.array([self._stack.sample_action() for _ in range(self._stack.target.num_envs)])
 
-    def _read(self, result: Any) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[Any, bool]:
         return self._check_result(result, "step", "observation, reward, done, infos")[0], False

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _BATCHED: dict[type, Batching] = {rl.SerialEnv: "serial", rl.ParallelEnv: "parallel"}
 
 
-def convert_chain(env: Any, infos: Sequence[StageInfo]) -> ConvertedStack:
+def convert_chain(env: object, infos: Sequence[StageInfo]) -> ConvertedStack:
     """Find the counterparts of the transforms.
 
     Args:
@@ -84,7 +84,7 @@ def _name_env(base: Any) -> tuple[EnvConfig, Missing | None]:
     return replace(config, num_envs=base.num_workers, batching=batching), missing
 
 
-def _name_single_env(base: Any) -> tuple[EnvConfig, Missing | None]:
+def _name_single_env(base: object) -> tuple[EnvConfig, Missing | None]:
     if isinstance(base, rl.GymWrapper):
         return _name_gym_env(base), None
     kind = type(base)
@@ -141,7 +141,7 @@ def seed_options(base: Any, seed: int) -> Mapping[str, Any] | None:
     return {"seed": seed} if isinstance(base, rl.GymWrapper) else None
 
 
-def cut_chain(env: Any, count: int) -> Any:
+def cut_chain(env: object, count: int) -> Any:
     """Return an env with its first transforms only.
 
     Args:
@@ -219,7 +219,7 @@ def _reported(method: str) -> Iterator[None]:
         raise stack_error(method, error) from error
 
 
-def base_env(env: Any, count: int) -> EnvBase:
+def base_env(env: object, count: int) -> EnvBase:
     """Return an env with its first transforms as one env of tdx, seeded as by the reference.
 
     Args:
@@ -321,7 +321,7 @@ class TorchRLStack(NativeStack):
         return [getattr(stage, "original", stage) for stage in chain_stages(self.target)]
 
 
-def _check_open(env: Any) -> None:
+def _check_open(env: object) -> None:
     from torchrl.envs import GymWrapper
 
     from tdx.stacks.torchrl.chain import list_transforms
