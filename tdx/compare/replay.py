@@ -384,11 +384,11 @@ def effect_of(recording: Recording, level: int) -> Effect:
     return effect
 
 
-def _dtype(value: object) -> Any:
+def _dtype(value: object) -> object:
     return value.dtype if isinstance(value, np.ndarray) else None
 
 
-def _result_parts(event: Event) -> dict[str, Any]:
+def _result_parts(event: Event) -> dict[str, object]:
     """Return the parts of a result of Gymnasium or Stable-Baselines3 without the infos."""
     if not isinstance(event.returned, tuple):
         return {"observation": event.returned}

@@ -72,7 +72,7 @@ def role_of(name: str) -> str:
     return next((role for role, names in _ROLES if re.fullmatch(names, folded)), name)
 
 
-def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
+def plain_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a stage as plain data, except mode switches.
 
     Example:
@@ -84,7 +84,7 @@ def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def plain_argument(value: object, depth: int = 0) -> Any:
+def plain_argument(value: object, depth: int = 0) -> object:
     """Return an argument as plain data; an object as the name of its class."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if not isinstance(value, str) else str(value)[:1_000]

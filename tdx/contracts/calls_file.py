@@ -235,7 +235,7 @@ class _Decoder:
         if form.is_batch and not all(_has_rows(part, rows) for part in parts):
             raise damaged(self._name, f"a value of stage {event.level} has not {rows} rows")
 
-    def _value(self, value: object, depth: int = 0) -> Any:
+    def _value(self, value: object, depth: int = 0) -> object:
         if depth > _MAX_VALUE_DEPTH:
             raise damaged(self._name, "a value is nested too deeply")
         if isinstance(value, list):

@@ -159,10 +159,10 @@ def load_contract(path: str | Path) -> Contract:
 
 def _to_document(
     contract: Contract,
-    packed: Mapping[str, Mapping[str, Any]],
+    packed: Mapping[str, Mapping[str, object]],
     numbers: bytes,
     calls: bytes | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     reduced = {
         _value_name(place): {
             "shape": list(values.shape),
@@ -205,7 +205,7 @@ def content_hash(data: bytes) -> str:
     return digest(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 
-def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, Any]:
+def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, object]:
     """Convert a stage; specs that are those of the stage inside are left out."""
     data: dict[str, Any] = {"stage": stage.index, "name": stage.name, "role": stage.role}
     if stage.arguments:
@@ -230,7 +230,7 @@ def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, 
     return data
 
 
-def _spec_to_data(spec: SpecRecord) -> dict[str, Any]:
+def _spec_to_data(spec: SpecRecord) -> dict[str, object]:
     data: dict[str, Any] = {
         "part": spec.part,
         "shape": list(spec.shape),
@@ -336,7 +336,7 @@ def _value_name(place: Place) -> str:
     return f"values/{lane}/{index}/{key}"
 
 
-def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, object]]]:
     """Return the tensors of a contract by name, and the shapes of the packed ones."""
     tensors: dict[str, Tensor] = {}
     packed: dict[str, dict[str, Any]] = {}

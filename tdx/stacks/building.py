@@ -97,7 +97,7 @@ def convert_to_env(target: object) -> EnvBase:
 
 def load_policy(
     name: str | None, pipeline: Pipeline, allow_code: bool = False
-) -> Callable[[Any], Any] | None:
+) -> Callable[[object], object] | None:
     """Load the policy of a stack of another library: a function that takes an observation.
 
     Args:
@@ -163,8 +163,8 @@ def open_target(env: EnvConfig, allow_code: bool) -> Stack:
 
 
 def call_factory(
-    reference: CodeReference, factory: Callable[..., Any], kwargs: dict[str, Any]
-) -> Any:
+    reference: CodeReference, factory: Callable[..., object], kwargs: dict[str, object]
+) -> object:
     """Call a factory with named arguments.
 
     Args:

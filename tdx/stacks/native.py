@@ -152,19 +152,19 @@ class NativeStack(Stack):
 
         tracer = Tracer(self.target)
 
-        def run(phase: Hook, given: object, call: Callable[[], Any]) -> Any:
+        def run(phase: Hook, given: object, call: Callable[[], object]) -> object:
             try:
                 return tracer.record(phase, given, call)
             finally:
                 if tracer.last is not None:
                     on_trace(tracer.last)
 
-        def traced_reset(reset: Callable[..., Any]) -> Callable[..., Any]:
+        def traced_reset(reset: Callable[..., object]) -> Callable[..., object]:
             return lambda tensordict=None, **kwargs: run(
                 "reset", tensordict, partial(reset, tensordict, **kwargs)
             )
 
-        def traced_step(step: Callable[..., Any]) -> Callable[..., Any]:
+        def traced_step(step: Callable[..., object]) -> Callable[..., object]:
             return lambda tensordict: run("step", tensordict, partial(step, tensordict))
 
         with Patches() as patches, tracer.attached():
@@ -198,7 +198,7 @@ class NativeStack(Stack):
 
         return ChainLevels(self.target)
 
-    def encode_action(self, entries: RowEntries) -> Any:
+    def encode_action(self, entries: RowEntries) -> object:
         """See :class:`~tdx.stacks.Stack`; a TensorDict with all action keys."""
         from tdx.stacks.native_levels import build_action
 
@@ -212,7 +212,7 @@ class NativeStack(Stack):
         with Patches(learning_switches(self.state_owners())):
             yield
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms."""
         from tdx.core.chain import chain_stages
 

@@ -145,7 +145,7 @@ def build_action(env: Any, entries: RowEntries, keys: Sequence[NestedKey]) -> Te
     return actions
 
 
-def learning_switches(stages: Sequence[Any]) -> list[tuple[Any, str, Any]]:
+def learning_switches(stages: Sequence[object]) -> list[tuple[object, str, object]]:
     """Return the changes that stop the updates of running statistics.
 
     A normalizer without statistics yet is left out: it cannot run frozen.

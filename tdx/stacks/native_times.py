@@ -222,8 +222,8 @@ def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
 
 
 def _timed_iter_rollout(
-    function: Callable[..., Iterator[Any]], meter: Meter, threads: set[int]
-) -> Callable[..., Any]:
+    function: Callable[..., Iterator[object]], meter: Meter, threads: set[int]
+) -> Callable[..., object]:
     """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller.
 
     Args:
@@ -232,10 +232,10 @@ def _timed_iter_rollout(
         threads: Receives the ids of the threads that run the chunks.
     """
 
-    def iter_rollout(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    def iter_rollout(*args: object, **kwargs: object) -> Iterator[object]:
         chunks = function(*args, **kwargs)
 
-        def next_chunk() -> Any:
+        def next_chunk() -> object:
             threads.add(get_ident())
             return next(chunks, None)
 
@@ -254,13 +254,13 @@ def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: P
     """
     make_form = stage._chunk_kernel
 
-    def timed_form() -> Any:
+    def timed_form() -> object:
         form = make_form()
         if form is None:
             return None
         return replace(form, run=meter.timed(forward, form.run, lambda chunk: chunk.length))
 
-    def timed_row() -> Any:
+    def timed_row() -> object:
         function = make_row()
         return None if function is None else meter.timed(forward, function)
 

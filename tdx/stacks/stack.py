@@ -260,7 +260,7 @@ class Stack(Protocol):
         """
         return nullcontext(self)
 
-    def encode_action(self, entries: RowEntries) -> Any:
+    def encode_action(self, entries: RowEntries) -> object:
         """Return an action for :meth:`driver` from entries ``[R, ...]``.
 
         Default: the first entry.
@@ -271,7 +271,7 @@ class Stack(Protocol):
         """Stop the updates of running statistics in a block, where the stages have a switch."""
         return nullcontext()
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """Return the objects that hold the state of the stages. Default: there are none."""
         return ()
 

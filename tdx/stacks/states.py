@@ -118,17 +118,17 @@ def _restore_tensor(value: Tensor) -> Callable[[], object]:
     return restore
 
 
-def _replace_items(target: dict[Any, Any], items: Mapping[Any, Any]) -> None:
+def _replace_items(target: dict[object, object], items: Mapping[object, object]) -> None:
     target.clear()
     target.update(items)
 
 
-def _replace_parts(target: list[Any] | deque[Any], parts: Sequence[object]) -> None:
+def _replace_parts(target: list[object] | deque[object], parts: Sequence[object]) -> None:
     target.clear()
     target.extend(parts)
 
 
-def _replace_attributes(own: dict[str, Any], kept: Mapping[str, Any]) -> None:
+def _replace_attributes(own: dict[str, object], kept: Mapping[str, object]) -> None:
     for name in [name for name in own if name not in kept and name not in _ENVS]:
         del own[name]
     own.update(kept)
@@ -161,7 +161,7 @@ def write_number(owner: object, path: str, value: Tensor) -> bool:
     return True
 
 
-def _member(target: object, name: str) -> Any:
+def _member(target: object, name: str) -> object:
     if isinstance(target, dict):
         return next((item for key, item in target.items() if str(key) == name), None)
     return (instance_dict(target) or {}).get(name)

@@ -74,11 +74,11 @@ def build_value(space: spaces.Space[Any], entries: Mapping[Any, Any], key: tuple
     return array if start is None else (array + start).astype(space.dtype)
 
 
-def _plain(key: tuple[str, ...]) -> Any:
+def _plain(key: tuple[str, ...]) -> object:
     return base_key(key if len(key) > 1 else key[0])
 
 
-def build_info(entries: RowEntries) -> dict[str, Any]:
+def build_info(entries: RowEntries) -> dict[str, object]:
     """Return the info of a single env from entries ``[1, ...]``."""
     info: dict[str, Any] = {}
     for key, value in entries.items():
@@ -91,7 +91,7 @@ def build_info(entries: RowEntries) -> dict[str, Any]:
     return info
 
 
-def build_action(space: spaces.Space[Any], entries: RowEntries, num_envs: int | None) -> Any:
+def build_action(space: spaces.Space[Any], entries: RowEntries, num_envs: int | None) -> object:
     """Return the action of an env from entries ``[R, ...]``; rows are repeated if necessary.
 
     Args:
@@ -124,7 +124,7 @@ def _stack(rows: list[Any]) -> Any:
     return np.stack([np.asarray(row) for row in rows])
 
 
-def learning_switches(owners: Iterable[Any]) -> list[tuple[Any, str, Any]]:
+def learning_switches(owners: Iterable[object]) -> list[tuple[object, str, object]]:
     """Return the changes that stop the updates of running statistics.
 
     Args:

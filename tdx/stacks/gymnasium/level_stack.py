@@ -147,7 +147,7 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         return self.level_type(self.target, self.levels, self.name)
 
-    def encode_action(self, entries: RowEntries) -> Any:
+    def encode_action(self, entries: RowEntries) -> object:
         """See :class:`~tdx.stacks.Stack`."""
         return build_action(self.levels[-1].action_space, entries, self.num_envs)
 
@@ -157,7 +157,7 @@ class LevelStack(Stack):
         with Patches(learning_switches(self.state_owners())):
             yield
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`."""
         return [owner for level in self.levels[1:] for owner in level.owners]
 
@@ -262,15 +262,15 @@ class LevelDriver(ABC):
         self._observation, self._reset_due = self._read(result)
 
     @abstractmethod
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         """Start new episodes and return the observation."""
 
     @abstractmethod
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         """Return a random action."""
 
     @abstractmethod
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         """Return the observation of a step, and whether a reset is due."""
 
     def _check_result(self, result: Any, method: str, parts: str) -> Any:

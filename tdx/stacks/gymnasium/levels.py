@@ -112,8 +112,8 @@ def list_levels(env: object) -> tuple[Level, ...]:
 
 
 def list_owners(
-    sub_envs: Sequence[Any], core: object, outer: Sequence[Any]
-) -> list[tuple[tuple[Any, ...], bool]]:
+    sub_envs: Sequence[object], core: object, outer: Sequence[object]
+) -> list[tuple[tuple[object, ...], bool]]:
     """Return the objects of each level, the env inside first, and whether they are in sub-envs.
 
     Args:
@@ -158,12 +158,12 @@ def place_of_error(
     return None if place is None else (*place, method)
 
 
-def core_of(env: object) -> Any:
+def core_of(env: object) -> object:
     """Return the env inside all wrappers and holders."""
     return _nested_envs(env)[-1]
 
 
-def list_wrappers(env: object) -> list[Any]:
+def list_wrappers(env: object) -> list[object]:
     """List the wrappers around an env, and the envs that hold it, outermost first.
 
     Example:
@@ -173,7 +173,7 @@ def list_wrappers(env: object) -> list[Any]:
     return _nested_envs(env)[:-1]
 
 
-def _nested_envs(env: object, around: Sequence[Any] = ()) -> list[Any]:
+def _nested_envs(env: object, around: Sequence[object] = ()) -> list[object]:
     """Return an env and the envs inside, outermost first.
 
     Args:
@@ -186,7 +186,7 @@ def _nested_envs(env: object, around: Sequence[Any] = ()) -> list[Any]:
     return nested[len(around) :]
 
 
-def _inner_env(owner: object, around: Sequence[Any]) -> Any:
+def _inner_env(owner: object, around: Sequence[object]) -> object:
     """Return the env that a wrapper or holder steps; ``None`` for the env inside.
 
     Args:
@@ -206,7 +206,7 @@ def _inner_env(owner: object, around: Sequence[Any]) -> Any:
     return next((outer[name] for name in _INNER_NAMES if name in outer), None)
 
 
-def _held_envs(owner: object, around: Sequence[Any]) -> dict[str, Any]:
+def _held_envs(owner: object, around: Sequence[object]) -> dict[str, object]:
     """Return the envs among the attributes of an env that is no wrapper."""
     if isinstance(owner, SyncVectorEnv | AsyncVectorEnv):
         # Its sub-envs are listed, or in other processes.

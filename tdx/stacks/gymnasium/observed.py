@@ -181,7 +181,7 @@ class WrapperLevels(NestedLevels):
                         patches.put(owner, "results_writer", None)
             yield
 
-    def generators(self) -> list[Any]:
+    def generators(self) -> list[object]:
         """See :class:`~tdx.stacks.observe.Levels`."""
         generators: dict[int, Any] = {}
         for level in self._levels.values():
@@ -232,7 +232,7 @@ class WrapperLevels(NestedLevels):
         }
 
 
-def _generators_of(owner: object, *, is_base: bool) -> Iterator[Any]:
+def _generators_of(owner: object, *, is_base: bool) -> Iterator[object]:
     """Yield the generators that an env or wrapper, its parts and its spaces hold."""
     for value in attributes_of(owner).values():
         if isinstance(value, _GENERATORS):

@@ -183,7 +183,7 @@ class GymnasiumDriver(LevelDriver):
         result = env.reset(seed=seed) if ended is None else env.reset(options={"reset_mask": ended})
         return self._check_result(result, "reset", "observation, info")[0]
 
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         return self._stack.sample_action()
 
     def _read(self, result: object) -> tuple[Any, bool]:

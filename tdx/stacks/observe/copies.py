@@ -81,7 +81,7 @@ def _freeze_other(value: Any, kind: type) -> Any:
     return array if array.dtype.kind in _NUMBERS else value
 
 
-def copy_action(value: object) -> Any:
+def copy_action(value: object) -> object:
     """Copy an action; ``None`` if that fails, which must not fail in the code of the user."""
     if type(value) is np.ndarray:
         return value.copy()
@@ -91,7 +91,7 @@ def copy_action(value: object) -> Any:
         return None
 
 
-def copy_result(result: object, below: Below) -> tuple[Any, ...] | None:
+def copy_result(result: object, below: Below) -> tuple[object, ...] | None:
     """Copy a result, a tuple whose first part is the observation.
 
     Args:
@@ -120,7 +120,7 @@ def copy_result(result: object, below: Below) -> tuple[Any, ...] | None:
         return None
 
 
-def _copy_observation(value: object, below: Below) -> Any:
+def _copy_observation(value: object, below: Below) -> object:
     if type(value) is not np.ndarray:
         return freeze(value)
     if value.nbytes <= _LARGE:

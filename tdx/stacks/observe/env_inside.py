@@ -50,10 +50,10 @@ def replaced_env(levels: Levels, calls: BaseCalls) -> Iterator[None]:
         is_half = slot.method == "step_wait"
         method: Method = "step" if is_half else slot.method
 
-        def send(*args: Any, **kwargs: Any) -> None:
+        def send(*args: object, **kwargs: object) -> None:
             sent[slot.row] = partial(original, *args, **kwargs)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             live: Any = None
 
             def run() -> RowEntries:

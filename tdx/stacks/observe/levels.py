@@ -91,7 +91,7 @@ class Levels(ABC):
         """Return the values of a result of the env inside, with the rows of the slot."""
 
     @abstractmethod
-    def base_result(self, slot: Slot, entries: RowEntries, live: object) -> Any:
+    def base_result(self, slot: Slot, entries: RowEntries, live: object) -> object:
         """Return a result of the env inside that has given values.
 
         Args:
@@ -176,7 +176,7 @@ class NestedLevels(Levels):
         """Keep the episodes of a block out of the logs of the stages."""
 
     @abstractmethod
-    def generators(self) -> list[Any]:
+    def generators(self) -> list[object]:
         """Return the random generators of the env and of all stages."""
 
     @abstractmethod
@@ -188,7 +188,7 @@ class NestedLevels(Levels):
         """
 
     @abstractmethod
-    def call(self, method: Method, argument: object) -> Any:
+    def call(self, method: Method, argument: object) -> object:
         """Call the outermost level: a reset with arguments by name, or a step with an action."""
 
     @abstractmethod

@@ -139,7 +139,7 @@ class EventRecorder:
         is_step, takes_action = slot.method != "reset", slot.method in ("step", "step_async")
         last = self._last.setdefault((slot.level, slot.row), _Last())
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
+        def recorded(*args: object, **kwargs: object) -> object:
             start = clock()
             log = thread.log
             place = len(log)

@@ -150,8 +150,8 @@ class Recorder:
 
 
 def given_of(
-    slot: Slot, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
-) -> Any:
+    slot: Slot, method: Method, args: tuple[object, ...], kwargs: Mapping[str, object], rows: int
+) -> object:
     """Return what a call received: the action, or the arguments of a reset by name."""
     if method == "step_wait":
         return None
@@ -164,7 +164,7 @@ def given_of(
     return copied
 
 
-def returned_of(form: LevelForm, method: Method, result: object, rows: int) -> Any:
+def returned_of(form: LevelForm, method: Method, result: object, rows: int) -> object:
     """Return what a call returned, of the first rows."""
     if method == "step_async":
         return None
@@ -277,12 +277,12 @@ class Replay:
     def _forced(self, slot: Slot, original: Original) -> Original:
         self._originals[slot.level, slot.row, slot.method] = original
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             return self._on_call(slot, original, args, kwargs)
 
         return call
 
-    def _argument(self, event: Event) -> Any:
+    def _argument(self, event: Event) -> object:
         if event.method == "reset":
             return dict(event.given or {})
         form = self._recording.forms[event.level]
@@ -307,9 +307,9 @@ class Replay:
         self,
         slot: Slot,
         original: Original,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         method = slot.method
         caller = self._frames[-1]
         context = next(
@@ -353,11 +353,11 @@ class Replay:
         self,
         slot: Slot,
         original: Original,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         caller: _Frame,
         context: _Frame,
-    ) -> Any:
+    ) -> object:
         """Run a call that stands for no recorded one."""
         method = slot.method
         known = self._recorded.get(slot.level)
@@ -483,7 +483,7 @@ class Replay:
             return args, plain_copy(event.given or {})
         return args, kwargs
 
-    def _answer(self, slot: Slot, event: Event, live: object) -> Any:
+    def _answer(self, slot: Slot, event: Event, live: object) -> object:
         """Return the recorded result of a call in the form of the target's level."""
         if event.method == "step_async":
             return None
@@ -508,11 +508,16 @@ class Replay:
         answer = (*(self._rows_of(part, form, slot.form) for part in parts), merged_info)
         return fill_opaque(answer, live)
 
-    def _rows_of(self, value: object, form: LevelForm, target: LevelForm) -> Any:
+    def _rows_of(self, value: object, form: LevelForm, target: LevelForm) -> object:
         return convert_batch(value, form, target, self._rows, self._recording.rows)
 
     def _compare_given(
-        self, caller: Slot, slot: Slot, item: _Item, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        caller: Slot,
+        slot: Slot,
+        item: _Item,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         """Note the action that a paired level passed on, beside the one that was recorded."""
         if slot.row >= self._recording.rows:
@@ -555,7 +560,7 @@ class Replay:
             return {}
         return _rowed(slot.form, self._levels.returned_entries(slot.level, method, value))
 
-    def _comparable(self, value: object, form: LevelForm, target: LevelForm) -> Any:
+    def _comparable(self, value: object, form: LevelForm, target: LevelForm) -> object:
         """Return a value of the rows that both sides have, in the form of the target's level."""
         rows = min(self._rows, self._recording.rows)
         if not isinstance(value, tuple):
@@ -574,7 +579,7 @@ class Replay:
             self.values.setdefault((lane, level, key), []).append((number, *values))
 
 
-def _rowed(form: LevelForm, entries: Mapping[NestedKey, Any]) -> Entries:
+def _rowed(form: LevelForm, entries: Mapping[NestedKey, object]) -> Entries:
     """Return the numbers among some entries with a dim for the sub-envs."""
     rowed: dict[NestedKey, Tensor] = {}
     for key, value in entries.items():
@@ -596,7 +601,7 @@ def _rowed(form: LevelForm, entries: Mapping[NestedKey, Any]) -> Entries:
 
 def convert_batch(
     value: object, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
-) -> Any:
+) -> object:
     """Return a copy of a recorded value with the batch dim that the target's level has.
 
     Args:
@@ -623,7 +628,7 @@ def _single(value: Any) -> Any:
     return map_arrays(value, first)
 
 
-def _batched(value: object, rows: int) -> Any:
+def _batched(value: object, rows: int) -> object:
     if isinstance(value, dict):
         return {name: _batched(item, rows) for name, item in value.items()}
     if isinstance(value, tuple | list):

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any
 
 from tdx.core.meter import Meter, Part, Work
 from tdx.foundation.errors import EnvError
@@ -52,7 +51,7 @@ def measured(levels: NestedLevels, meter: Meter) -> Iterator[None]:
         if slot.level != levels.top:
             return timed
 
-        def record_thread(*args: Any, **kwargs: Any) -> Any:
+        def record_thread(*args: object, **kwargs: object) -> object:
             threads.add(get_ident())
             return timed(*args, **kwargs)
 

@@ -79,7 +79,7 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
             info = {"final_obs": final, "_final_obs": np.asarray(dones, np.bool_)}
         return observation, rewards, dones & ~truncated, dones & truncated, info
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Close the VecEnv."""
         close_vec_env(self.vec_env)
 

@@ -142,7 +142,7 @@ def list_vec_wrappers(env: object) -> list[Any]:
     return wrappers
 
 
-def sub_envs(core: object) -> list[Any]:
+def sub_envs(core: object) -> list[object]:
     """Return the sub-envs of a VecEnv that are in this process; empty if they are not."""
     envs = attributes_of(core).get("envs")
     if not isinstance(envs, list | tuple):

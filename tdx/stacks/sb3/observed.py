@@ -256,13 +256,13 @@ class VecEnvLevels(WrapperLevels):
         else:
             super().begin(seed)
 
-    def call(self, method: Method, argument: object) -> Any:
+    def call(self, method: Method, argument: object) -> object:
         """See :class:`~tdx.stacks.observe.Levels`."""
         function = getattr(self._target, method)
         return function() if method in ("reset", "step_wait") else function(argument)
 
 
-def _copy_reset(core: object, result: object, below: Below) -> tuple[Any, ...] | None:
+def _copy_reset(core: object, result: object, below: Below) -> tuple[object, ...] | None:
     """Copy the first observations, and the infos, which the VecEnv of the sub-envs keeps."""
     try:
         if core is None:

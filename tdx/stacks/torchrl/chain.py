@@ -49,7 +49,7 @@ class ChainState:
             return masks
         return tensordict.select(*source.state_spec.keys(True, True), strict=False)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "reset_input": None}
 
 
@@ -260,7 +260,7 @@ class TorchRLBase(EnvBase):
             return original._complete_done(original.full_done_spec, result)
         return original._step_proc_data(result)
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         original = self.original
         kwargs |= self._next_reset
         self._next_reset = {}
@@ -302,8 +302,8 @@ class TorchRLBase(EnvBase):
             threads: Receives their ids.
         """
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            def noted(*args: Any, **kwargs: Any) -> Any:
+        def wrap(original: Callable[..., object]) -> Callable[..., object]:
+            def noted(*args: object, **kwargs: object) -> object:
                 threads.add(get_ident())
                 return original(*args, **kwargs)
 

@@ -12,7 +12,7 @@ from tdx.foundation.errors import SpecError
 from tdx.specs.composite import prefix_error_key
 
 
-def convert_to_torchrl(spec: object) -> Any:
+def convert_to_torchrl(spec: object) -> object:
     """Convert a spec of tdx; see :func:`tdx.stacks.torchrl.to_torchrl_spec`."""
     return _convert(spec, ours, rl, convert_to_torchrl)
 

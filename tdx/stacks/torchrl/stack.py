@@ -296,7 +296,7 @@ class TorchRLStack(NativeStack):
 
         return ChainLevels(self.target, flatten_chain(self.target)[0].original)
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms of TorchRL."""
         return self._originals()
 
