@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tdx.envs import EnvBase
 
-Entries = Mapping[str, "Tensor"]
+NamedTensors = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class ConvertedStack:
 class Reference(Protocol):
     """A part of a stack that runs as its own library runs it, with values as entries."""
 
-    def reset(self, seed: int | None) -> Entries:
+    def reset(self, seed: int | None) -> NamedTensors:
         """Start an episode, in a batch that of each row that is done, and return what it observes.
 
         Args:
@@ -138,11 +138,11 @@ class Reference(Protocol):
         """
         ...
 
-    def sample_action(self) -> tuple[Any, Entries]:
+    def sample_action(self) -> tuple[Any, NamedTensors]:
         """Return a random action and its entries for an env of tdx."""
         ...
 
-    def step(self, action: object) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: object) -> tuple[NamedTensors, Mapping[str, Any]]:
         """Make a step; return observation, reward and flags, and the ``info``.
 
         In a batch the ``info`` has the values of the rows that are done, as tensors.
@@ -154,7 +154,7 @@ class Reference(Protocol):
         ...
 
 
-def action_entries(encoded: Any) -> Entries:
+def action_entries(encoded: Any) -> NamedTensors:
     """Return an action as entries: its own if it has several, otherwise ``action``.
 
     Args:

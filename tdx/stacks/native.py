@@ -329,7 +329,7 @@ def format_stages(
         >>> format_stages(build_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
-    from tdx.core.chain import chain_stages
+    from tdx.core.chain import chain_stages, flatten_stages
     from tdx.pipeline import format_stage
 
     stages = chain_stages(env)
@@ -337,24 +337,14 @@ def format_stages(
     own = len(stages) - len(configs)
     texts: list[str] = []
     for index, stage in enumerate(stages):
-        parts = list(_flatten_compose(stage)) if expanded else [stage]
-        if parts != [stage]:
+        parts = flatten_stages((stage,)) if expanded else (stage,)
+        if parts != (stage,):
             texts += map(_stage_repr, parts)
         elif index < own:
             texts.append(_stage_repr(stage))
         else:
             texts.append(format_stage(configs[index - own]))
     return tuple(texts)
-
-
-def _flatten_compose(stage: Transform) -> Iterator[Transform]:
-    from tdx.core.transforms import Compose
-
-    if type(stage) is Compose:
-        for inner in stage:
-            yield from _flatten_compose(inner)
-    else:
-        yield stage
 
 
 def _stage_repr(stage: Transform) -> str:

@@ -9,9 +9,8 @@ from threading import get_ident
 from typing import Any
 
 from tensordict import TensorDictBase
-from torch import nn
 
-from tdx.core.chain import flatten_chain
+from tdx.core.chain import flatten_chain, flatten_stages
 from tdx.core.envs import EnvBase
 from tdx.core.meter import (
     CONVERSION,
@@ -145,7 +144,7 @@ def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
         meter: Meter that measures the calls.
     """
     with Patches() as patches:
-        for index, stage in enumerate(iterate_stages(chain)):
+        for index, stage in enumerate(flatten_stages((chain,))):
             name = type(stage).__name__
             forward = Part("stage", index, name, "forward")
             patches.put(stage, "forward", meter.timed(forward, stage.forward))
@@ -276,10 +275,6 @@ def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: P
     patches.put(stage, "_step_dict", timed_row)
 
 
-def iterate_stages(chain: nn.Module) -> Iterator[Transform]:
-    """Yield the transforms of a chain in order, including those of nested chains."""
-    if type(chain) is Compose:
-        for stage in chain:
-            yield from iterate_stages(stage)
-    elif isinstance(chain, Transform):
-        yield chain
+def iterate_stages(chain: Transform) -> tuple[Transform, ...]:
+    """Return the transforms of a chain in order, including those of nested chains."""
+    return flatten_stages((chain,))

@@ -37,12 +37,11 @@ from tdx.stacks.observe.events import (
     plain_copy,
     take_rows,
 )
-from tdx.stacks.observe.levels import NestedLevels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, RowEntries, Slot
 from tdx.stacks.observe.recorder import EventRecorder, Log, read_events
 
 MAX_EVENTS = 50_000
 """Events of a recording; a stack that makes more calls in a few steps is refused."""
-Entries = Mapping[NestedKey, Tensor]
 
 
 class Generators:
@@ -222,7 +221,7 @@ class Replay:
     """Runs a stack on the recorded calls of another one, and notes what each level did.
 
     Args:
-        levels: NestedLevels of the target.
+        levels: Levels of the target.
         recording: Recorded calls.
         pairs: Index of the recorded level by that of the target.
 
@@ -259,6 +258,7 @@ class Replay:
 
         What a level raises is noted in ``failures``.
         """
+        forms, top = self._recording.forms, self._levels.forms()[self._levels.top]
         with preserved_generators(), self._levels.silenced():
             self._levels.begin(self._recording.seed)
             with self._levels.attached(self._forced):
@@ -267,8 +267,14 @@ class Replay:
                     root = _Frame(None, None, self._queues([event]))
                     self._frames = [root]
                     self._generators.seed(event.start)
+                    if event.method == "reset":
+                        argument: object = dict(event.given or {})
+                    else:
+                        argument = convert_batch(
+                            event.given, forms[event.level], top, self._rows, self._recording.rows
+                        )
                     try:
-                        self._levels.call(event.method, self._argument(event))
+                        self._levels.call(event.method, argument)
                     except Exception as error:
                         if not self._is_known(error):
                             raise
@@ -281,13 +287,6 @@ class Replay:
             return self._on_call(slot, original, args, kwargs)
 
         return call
-
-    def _argument(self, event: Event) -> object:
-        if event.method == "reset":
-            return dict(event.given or {})
-        form = self._recording.forms[event.level]
-        top = self._levels.forms()[self._levels.top]
-        return convert_batch(event.given, form, top, self._rows, self._recording.rows)
 
     def _queues(self, events: Iterable[Event]) -> dict[tuple[int, int], list[_Item]]:
         queues: dict[tuple[int, int], list[_Item]] = {}
@@ -550,7 +549,7 @@ class Replay:
 
     def _entries(
         self, slot: Slot, method: Method, value: object, *, is_given: bool = False
-    ) -> Entries:
+    ) -> RowEntries:
         """Return the numbers in a value by key, ``[R, ...]`` for R rows, without infos."""
         if is_given:
             return _rowed(slot.form, self._levels.given_entries(slot.level, value))
@@ -572,14 +571,14 @@ class Replay:
             for index, part in enumerate(value)
         )
 
-    def _note(self, lane: str, level: int, number: int, one: Entries, other: Entries) -> None:
+    def _note(self, lane: str, level: int, number: int, one: RowEntries, other: RowEntries) -> None:
         empty = torch.empty(0)
         for key in dict.fromkeys((*one, *other)):
             values = one.get(key, empty), other.get(key, empty)
             self.values.setdefault((lane, level, key), []).append((number, *values))
 
 
-def _rowed(form: LevelForm, entries: Mapping[NestedKey, object]) -> Entries:
+def _rowed(form: LevelForm, entries: Mapping[NestedKey, object]) -> RowEntries:
     """Return the numbers among some entries with a dim for the sub-envs."""
     rowed: dict[NestedKey, Tensor] = {}
     for key, value in entries.items():

@@ -28,7 +28,7 @@ def measured(levels: NestedLevels, meter: Meter) -> Iterator[None]:
     """Measure the resets and steps of every level in a block.
 
     Args:
-        levels: NestedLevels of the stack.
+        levels: Levels of the stack.
         meter: Measures the calls.
 
     Raises:

@@ -49,7 +49,7 @@ def traced(
     """Trace the resets and steps that the caller makes in a block.
 
     Args:
-        levels: NestedLevels of the stack.
+        levels: Levels of the stack.
         actor: What chooses the actions.
         last: Last results of an earlier block.
         on_trace: Called with each trace, which is built when it is read.
@@ -363,7 +363,7 @@ def locate(levels: NestedLevels, failed: Event) -> TdxError:
     """Return an error that names the level whose call raised.
 
     Args:
-        levels: NestedLevels of the stack.
+        levels: Levels of the stack.
         failed: The call.
     """
     error = failed.error

@@ -19,7 +19,7 @@ from tdx.foundation.keys import format_key
 from tdx.stacks.conversion import (
     ConvertedStack,
     Counterpart,
-    Entries,
+    NamedTensors,
     action_entries,
 )
 from tdx.stacks.counterparts import convert_stages, root_key
@@ -97,7 +97,7 @@ class VecEnvReference:
         self._env.action_space.seed(seed)
         self._current: Any = None
 
-    def reset(self, seed: int | None) -> Entries:
+    def reset(self, seed: int | None) -> NamedTensors:
         """See :class:`~tdx.stacks.conversion.Reference`; a step resets the rows already."""
         if self._current is None:
             try:
@@ -106,12 +106,12 @@ class VecEnvReference:
                 raise stack_error("reset", error) from error
         return self._entries(self._observe(self._current))
 
-    def sample_action(self) -> tuple[Any, Entries]:
+    def sample_action(self) -> tuple[Any, NamedTensors]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
-    def step(self, action: object) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: object) -> tuple[NamedTensors, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             self._current, rewards, terminated, truncated, info = self._env.step(action)

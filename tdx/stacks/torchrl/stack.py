@@ -20,7 +20,7 @@ from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
-from tdx.stacks.conversion import ConvertedStack, Entries, Missing, RandomStream
+from tdx.stacks.conversion import ConvertedStack, Missing, NamedTensors, RandomStream
 from tdx.stacks.counterparts import Place, convert_stages
 from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
@@ -171,7 +171,7 @@ class TorchRLReference:
         self._current: Any = None
         self._of_env, self._of_actions = RandomStream(seed), RandomStream(seed)
 
-    def reset(self, seed: int | None) -> Entries:
+    def reset(self, seed: int | None) -> NamedTensors:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_env.active(), _reported("reset"):
             if self._current is not None:
@@ -184,14 +184,14 @@ class TorchRLReference:
                 self._current = self._env.reset(**(options or {}))
         return _entries(self._current, self._env.action_keys)
 
-    def sample_action(self) -> tuple[Any, Entries]:
+    def sample_action(self) -> tuple[Any, NamedTensors]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_actions.active(), _reported("rand_action"):
             drawn = self._env.rand_action(self._current.clone(False))
         action = drawn.select(*self._env.action_keys)
         return action, {format_key(key): action[key].clone() for key in self._env.action_keys}
 
-    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_env.active(), _reported("step"):
             result = self._env.step(self._current.update(action))
@@ -204,7 +204,7 @@ class TorchRLReference:
             self._env.close()
 
 
-def _entries(tensordict: Any, actions: Sequence[Any]) -> Entries:
+def _entries(tensordict: Any, actions: Sequence[Any]) -> NamedTensors:
     leaves = tensordict.exclude(*actions).items(True, True)
     return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
 
