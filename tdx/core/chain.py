@@ -309,14 +309,14 @@ not_pointwise: WeakSet[Transform] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStage:
-    """A stage of a chain, and how it can run.
+class StageForms:
+    """A stage of a chain, and the forms in which it can run.
 
     Args:
         index: Position in the chain, from 0; nested chains and nested envs continue the count.
         stage: The transform.
-        chunk_form: Runs it over a chunk. ``None``: it has to see the steps one by one.
-        step_form: Runs it on the dict of one step. ``None``: it needs a TensorDict.
+        chunk_kernel: Runs it over a chunk. ``None``: it has to see the steps one by one.
+        dict_step: Runs it on the dict of one step. ``None``: it needs a TensorDict.
         reads: Entries of a step's output that it reads. ``None``: any.
         writes: Entries that it writes. ``None``: any.
         sees_input: True if it may read any entry of a step's input.
@@ -324,8 +324,8 @@ class PlannedStage:
 
     index: int
     stage: Transform
-    chunk_form: ChunkKernel | None
-    step_form: DictStep | None
+    chunk_kernel: ChunkKernel | None
+    dict_step: DictStep | None
     reads: tuple[NestedKey, ...] | None
     writes: tuple[NestedKey, ...] | None
     sees_input: bool = False
@@ -343,43 +343,52 @@ class PlannedStage:
     @property
     def root(self) -> tuple[NestedKey, ...]:
         """Entries of a step's input that it reads."""
-        return () if self.chunk_form is None else self.chunk_form.root
+        return () if self.chunk_kernel is None else self.chunk_kernel.root
 
     @property
     def drops(self) -> tuple[NestedKey, ...]:
         """Entries that it removes."""
-        return () if self.chunk_form is None else self.chunk_form.drops
+        return () if self.chunk_kernel is None else self.chunk_kernel.drops
 
 
-def plan_stage(index: int, stage: Transform) -> PlannedStage:
-    """Find out how a stage can run."""
+def stage_forms(index: int, stage: Transform) -> StageForms:
+    """Return the forms in which a stage can run, and the entries that it accesses."""
     kind: type = type(stage)
-    step_form = stage._step_dict() if has_step_dict(kind) else None
-    chunk_form = (
+    dict_step = dict_step_of(stage)
+    chunk_kernel = (
         stage._chunk_kernel() if implements_together(kind, "_chunk_kernel", _HOOKS) else None
     )
     if (
-        chunk_form is not None
-        and not chunk_form.scan
+        chunk_kernel is not None
+        and not chunk_kernel.scan
         and not implements_together(kind, "time_behavior", ("_apply_transform",))
     ):
         # The inherited time behavior says nothing about an overridden map.
-        chunk_form = None
+        chunk_kernel = None
     if stage in not_pointwise:
-        chunk_form = None
-    if chunk_form is not None:
-        reads, writes = chunk_form.reads, chunk_form.writes
-        return PlannedStage(index, stage, chunk_form, step_form, reads, writes)
+        chunk_kernel = None
+    if chunk_kernel is not None:
+        reads, writes = chunk_kernel.reads, chunk_kernel.writes
+        return StageForms(index, stage, chunk_kernel, dict_step, reads, writes)
     if not any(_overrides(kind, hook) for hook in _HOOKS):
         reads, writes = tuple(stage.in_keys), tuple(stage.out_keys)
-        return PlannedStage(index, stage, None, step_form, reads, writes)
-    return PlannedStage(index, stage, None, None, None, None, _may_see_input(kind))
+        return StageForms(index, stage, None, dict_step, reads, writes)
+    return StageForms(index, stage, None, None, None, None, _may_see_input(kind))
+
+
+def dict_step_of(stage: Transform) -> DictStep | None:
+    """Return the step of a stage on plain dicts; ``None`` if it needs TensorDicts.
+
+    A subclass that overrides a hook below the class that implements the step on dicts needs them.
+    """
+    if not _implements_dict_step(type(stage)):
+        return None
+    return stage._make_dict_step()
 
 
 @cache
-def has_step_dict(kind: type) -> bool:
-    """Return True if no subclass overrides a hook that the function over dicts stands for."""
-    return implements_together(kind, "_step_dict", ("_step", "_call"))
+def _implements_dict_step(kind: type) -> bool:
+    return implements_together(kind, "_make_dict_step", ("_step", "_call"))
 
 
 @cache

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain import ChainSpecs, flatten_chain, plan_stage
+from tdx.core.chain import ChainSpecs, flatten_chain, stage_forms
 from tdx.core.eager_program import EagerProgram
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.transforms import Compose, TimeBehavior, Transform
@@ -209,13 +209,13 @@ class TransformedEnv(EnvBase):
         self.base_env._set_seed(seed)
 
     def _completed_step(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
         # The condition of `_current_program`, which computes the specs before it: too slow here.
         program = self._program
         if program is None or program.version != self._specs.inner._specs.version:
             program = self._current_program()
-        return program.step(tensordict, preset)
+        return program.step(tensordict, given_next)
 
     def _completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
@@ -274,11 +274,11 @@ class TransformedEnv(EnvBase):
             return None
         keys = dict.fromkeys(reads)
         for index, stage in enumerate(stages):
-            planned = plan_stage(index, stage)
+            forms = stage_forms(index, stage)
             outer = set(stage.in_keys_inv) - set(base.action_keys)
-            if planned.sees_input or (stage.invertible and outer):
+            if forms.sees_input or (stage.invertible and outer):
                 return None
-            keys.update(dict.fromkeys(planned.root))
+            keys.update(dict.fromkeys(forms.root))
         return tuple(keys)
 
     def close(self, *, raise_if_closed: bool = True) -> None:

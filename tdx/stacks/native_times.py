@@ -266,10 +266,10 @@ def _attach_to_stage(
         # The inverse path maps the actions of many steps as one block.
         return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
 
-    make_row = stage._step_dict
+    make_row = stage._make_dict_step
     patches.put(stage, "_chunk_kernel", timed_form)
     patches.put(stage, "_array_kernel", timed_kernel)
-    patches.put(stage, "_step_dict", timed_row)
+    patches.put(stage, "_make_dict_step", timed_row)
     patches.put(stage, "_step", meter.timed(forward, stage._step))
     patches.put(stage, "_reset", meter.timed(reset, stage._reset))
     if stage.invertible:

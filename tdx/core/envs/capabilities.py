@@ -71,7 +71,7 @@ class EnvCapabilities:
         """Object that saves and restores the states of rows in other processes, if any."""
         return None
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         """True if steps or resets draw from torch's global generator. ``None``: unknown."""
         return None
 

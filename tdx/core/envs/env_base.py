@@ -218,25 +218,25 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         ):
             self._check_batch(tensordict)
             return step_anywhere(tensordict, self.device, self._completed_step)
-        preset = entries.get("next")
-        if preset is not None and is_step_result(preset, tensordict):
-            preset = None  # The result of the step before is no wish of the caller.
-        following = self._completed_step(tensordict, preset)
-        if preset is not None:
-            update_entries(following, preset)
+        given_next = entries.get("next")
+        if given_next is not None and is_step_result(given_next, tensordict):
+            given_next = None  # The result of the step before is no wish of the caller.
+        following = self._completed_step(tensordict, given_next)
+        if given_next is not None:
+            update_entries(following, given_next)
         entries["next"] = following
         mark_step_result(following, tensordict)
         return tensordict
 
     def _completed_step(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
         """Call :meth:`_step` and add the declared flags and rewards that it left out.
 
         Args:
             tensordict: Input of the step, ``[*B]``.
-            preset: Entries that the caller put under ``next``. :meth:`step` writes them over the
-                result; only a chain of transforms reads them before that.
+            given_next: Entries that the caller has put under ``next``. :meth:`step` writes them
+                over the result; only a chain of transforms reads them before that.
         """
         following = self._step(tensordict)
         if not self._writes_all_outputs:

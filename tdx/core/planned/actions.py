@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import declares, flatten_chain, plan_stage
+from tdx.core.chain import declares, flatten_chain, stage_forms
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
 from tdx.core.envs.policies import (
@@ -295,10 +295,10 @@ def action_source(
 ) -> ActionSource:
     """Return the source of the actions of a rollout; ``None`` as a policy: random actions."""
     handed_out = env._chain._exposed_keys if isinstance(env, TransformedEnv) else ()
-    stages = [planned.stage for planned in program.stages if planned.stage.invertible]
+    stages = [forms.stage for forms in program.stages if forms.stage.invertible]
     inverse = InversePath(env, program.base, stages, handed_out)
     if policy is None:
-        return RandomActions(env, inverse, partial(remember_generator_use, program.base, True))
+        return RandomActions(env, inverse, partial(cache_rng_sharing, program.base, True))
     if isinstance(policy, ActionSequence):
         return GivenActions(policy, env, inverse)
     return PolicyActions(policy, env, inverse)
@@ -307,27 +307,26 @@ def action_source(
 # Actions for many steps are drawn at once. That gives the numbers of as many single draws only if
 # nothing else draws from torch's global generator in between.
 
-_FLAG = "_known_generator_use"
+_FLAG = "_shares_torch_rng"
 
 
-def uses_global_generator(base: EnvBase) -> bool | None:
+def shares_torch_rng(base: EnvBase) -> bool | None:
     """Return True if an env draws from torch's global generator; ``None`` if it is not known."""
     known: bool | None = base.__dict__.get(_FLAG)
     if known is not None:
         return known
     if not isinstance(base, TransformedEnv):
-        return base._uses_global_generator()
+        return base.shares_torch_rng()
     inner, stages = flatten_chain(base)
-    planned = [plan_stage(index, stage) for index, stage in enumerate(stages)]
-    # Stages with a chunk form draw nothing.
+    # Stages with a chunk kernel draw nothing.
     are_known = all(
-        stage.chunk_form is not None and declares(type(stage.stage), "_is_verified")
-        for stage in planned
+        forms.chunk_kernel is not None and declares(type(forms.stage), "_is_verified")
+        for forms in map(stage_forms, range(len(stages)), stages)
     )
-    return uses_global_generator(inner) if are_known else None
+    return shares_torch_rng(inner) if are_known else None
 
 
-def remember_generator_use(base: EnvBase, shared: bool) -> None:
+def cache_rng_sharing(base: EnvBase, shared: bool) -> None:
     """Store the result of a probe with the env."""
     base.__dict__[_FLAG] = shared
 
@@ -358,7 +357,7 @@ class DrawProbe:
         """Start the observation here."""
         self._count, self._before = 0, torch.get_rng_state()
 
-    def was_alone(self) -> bool:
+    def is_exclusive(self) -> bool:
         """Return True if as many draws alone lead to the present state of the generator."""
         now = torch.get_rng_state()
         torch.set_rng_state(self._before)
@@ -375,8 +374,8 @@ def random_policy(env: EnvBase, program: Program) -> tuple[DrawProbe | None, Key
     Returns:
         Probe of the draws, if it is not known whether the env draws too, and the policy.
     """
-    shares_generator = uses_global_generator(program.base)
-    has_chunk_forms = all(planned.chunk_form is not None for planned in program.stages)
+    shares_generator = shares_torch_rng(program.base)
+    has_chunk_forms = all(forms.chunk_kernel is not None for forms in program.stages)
     if shares_generator is False and has_chunk_forms:
         return None, None
     draw = DrawProbe(env.full_action_spec.rand)

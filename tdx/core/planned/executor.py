@@ -65,8 +65,8 @@ from tdx.core.planned.actions import (
     DrawProbe,
     RandomActions,
     action_source,
+    cache_rng_sharing,
     random_policy,
-    remember_generator_use,
 )
 from tdx.core.planned.collectors import (
     Collector,
@@ -278,7 +278,7 @@ def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:
     if not isinstance(policy, KeyedPolicy):
         return True
     known = {version.key for version in program.plan.versions}
-    fed_back = {key for planned in program.stages for key in planned.root}
+    fed_back = {key for forms in program.stages for key in forms.root}
     fed_back.update(program.base._step_reads or ())
     return (
         not known.intersection(policy.writes)
@@ -354,7 +354,7 @@ class PlannedRun:
         )
         # With TensorDicts, immediate stages have set their flags already, or had them overruled.
         limiting = stages if is_raw else deferred
-        limits = [limit for planned in limiting for limit in planned.stage._step_limits()]
+        limits = [limit for forms in limiting for limit in forms.stage._step_limits()]
         if self._raw is None:
             return TensorDictCollector(base, limits, in_step)
         fused, meter = program.fused, env._meter
@@ -376,8 +376,8 @@ class PlannedRun:
         # An entry that no step writes any longer would be read again in every step.
         return all(
             key not in leaves or key in final
-            for planned in self._program.stages
-            for key in planned.root
+            for forms in self._program.stages
+            for key in forms.root
         )
 
     def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
@@ -387,7 +387,7 @@ class PlannedRun:
             self._probe.begin()
         chunk = self._collect(first, self.inputs, length, self._stop)
         if self._probe is not None and chunk.length:
-            remember_generator_use(self._program.base, not self._probe.was_alone())
+            cache_rng_sharing(self._program.base, not self._probe.is_exclusive())
         for key in () if isinstance(self.inputs, RandomActions) else self._env.action_keys:
             actions = chunk.inputs.get(key)
             bad = None if actions is None else first_nan(actions)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.chain import (
-    PlannedStage,
+    StageForms,
     declares,
     not_pointwise,
 )
@@ -39,12 +39,12 @@ class CompiledStages:
         backend: The compiler, as ``torch.compile`` names it.
     """
 
-    def __init__(self, stages: Sequence[PlannedStage], backend: str) -> None:
+    def __init__(self, stages: Sequence[StageForms], backend: str) -> None:
         self.stages = tuple(stages)
         self._moves: list[_Move] = [
-            (in_key, out_key, planned.stage._apply_transform)
-            for planned in stages
-            for in_key, out_key in zip(planned.stage.in_keys, planned.stage.out_keys, strict=True)
+            (in_key, out_key, forms.stage._apply_transform)
+            for forms in stages
+            for in_key, out_key in zip(forms.stage.in_keys, forms.stage.out_keys, strict=True)
         ]
         outputs = dict.fromkeys(out_key for _, out_key, _ in self._moves)
         self._outputs = tuple(outputs)
@@ -63,7 +63,7 @@ class CompiledStages:
         """Return a copy whose runs are measured."""
         copied = copy(self)
         first, last = self.stages[0], self.stages[-1]
-        name = " + ".join(planned.name for planned in self.stages)
+        name = " + ".join(forms.name for forms in self.stages)
         part = Part("stage", first.index, name, "forward", last.index)
         copied.run = meter.timed(  # type: ignore[method-assign]
             part, self.run, steps=lambda chunk: chunk.length
@@ -78,9 +78,9 @@ class CompiledStages:
         """
         present = tuple(key for key in self._inputs if key in chunk.steps)
         if present != self._inputs:
-            for planned in self.stages:
-                assert planned.chunk_form is not None
-                planned.chunk_form.run(chunk)
+            for forms in self.stages:
+                assert forms.chunk_kernel is not None
+                forms.chunk_kernel.run(chunk)
             return
         values = [chunk.steps[key] for key in self._inputs]
         try:
@@ -124,27 +124,27 @@ def compiled_stages(env: EnvBase, program: Program, backend: str) -> Mapping[int
     if key not in cache:
         fused = () if program.fused is None else program.fused.indices
         excluded = program.immediate.union(fused)
-        deferred = [planned for planned in program.stages if planned.index not in excluded]
+        deferred = [forms for forms in program.stages if forms.index not in excluded]
         cache[key] = compile_stages(deferred, backend)
     groups: Mapping[int, CompiledStages] = cache[key]
     return groups
 
 
-def compile_stages(stages: Sequence[PlannedStage], backend: str) -> dict[int, CompiledStages]:
+def compile_stages(stages: Sequence[StageForms], backend: str) -> dict[int, CompiledStages]:
     """Return the groups of neighboring stages that can be compiled, by their first index.
 
     Args:
         stages: The deferred stages, in order; a gap in their indices separates two groups.
         backend: The compiler.
     """
-    groups: list[list[PlannedStage]] = []
-    for planned in stages:
-        if not _maps_tensors(planned.stage):
+    groups: list[list[StageForms]] = []
+    for forms in stages:
+        if not _maps_tensors(forms.stage):
             continue
-        if groups and groups[-1][-1].index == planned.index - 1:
-            groups[-1].append(planned)
+        if groups and groups[-1][-1].index == forms.index - 1:
+            groups[-1].append(forms)
         else:
-            groups.append([planned])
+            groups.append([forms])
     return {group[0].index: CompiledStages(group, backend) for group in groups}
 
 
@@ -181,45 +181,45 @@ def run_deferred(
     chunk.first = {key: value.to(program.base.device) for key, value in chunk.first.items()}
     fused = () if program.fused is None else program.fused.indices
     next_index = 0
-    for planned in program.stages:
-        if planned.index in fused or planned.index < next_index:
+    for forms in program.stages:
+        if forms.index in fused or forms.index < next_index:
             continue
-        group = compiled.get(planned.index)
+        group = compiled.get(forms.index)
         if group is not None:
             group.run(chunk)
             next_index = group.stages[-1].index + 1
             continue
-        if planned.index in program.immediate:
-            _insert_immediate(chunk, planned)
+        if forms.index in program.immediate:
+            _insert_immediate(chunk, forms)
             continue
-        assert planned.chunk_form is not None
+        assert forms.chunk_kernel is not None
         before = dict(chunk.steps), dict(chunk.resets)
         try:
-            run_stage(planned, chunk)
+            run_stage(forms, chunk)
         except Exception as error:
             chunk.steps, chunk.resets = before
-            failure, step = with_stage(error, planned.index, planned.name), None
-            if not planned.chunk_form.scan:
-                keys = [key for key in planned.stage.in_keys if key in chunk.steps]
-                step = first_failing(planned.stage, {key: chunk.steps[key] for key in keys})
+            failure, step = with_stage(error, forms.index, forms.name), None
+            if not forms.chunk_kernel.scan:
+                keys = [key for key in forms.stage.in_keys if key in chunk.steps]
+                step = first_failing(forms.stage, {key: chunk.steps[key] for key in keys})
             if step is None:
                 raise failure from failure.__cause__
             chunk.cut(step, failure)
             if not step:
                 return
-            planned.chunk_form.run(chunk)  # the steps before the failing one
+            forms.chunk_kernel.run(chunk)  # the steps before the failing one
 
 
-def _insert_immediate(chunk: CollectedSteps, planned: PlannedStage) -> None:
+def _insert_immediate(chunk: CollectedSteps, forms: StageForms) -> None:
     """Put what an immediate stage wrote into the chunk, at the stage's place in the chain."""
-    if planned.is_opaque:
+    if forms.is_opaque:
         chunk.steps.clear()
         chunk.resets.clear()
-    for key in planned.drops:
+    for key in forms.drops:
         chunk.steps.pop(key, None)
         chunk.resets.pop(key, None)
-    chunk.steps.update(chunk.immediate_steps.get(planned.index, {}))
-    chunk.resets.update(chunk.immediate_resets.get(planned.index, {}))
+    chunk.steps.update(chunk.immediate_steps.get(forms.index, {}))
+    chunk.resets.update(chunk.immediate_resets.get(forms.index, {}))
 
 
 # Stages that claim to be pointwise are verified at their first chunk.
@@ -227,17 +227,17 @@ def _insert_immediate(chunk: CollectedSteps, planned: PlannedStage) -> None:
 _verified: WeakSet[Transform] = WeakSet()
 
 
-def run_stage(planned: PlannedStage, chunk: Chunk) -> None:
+def run_stage(forms: StageForms, chunk: Chunk) -> None:
     """Run a stage over a chunk, and verify the first time that it maps step by step.
 
     Args:
-        planned: The stage. Only one whose class does not declare ``_is_verified`` is checked.
+        forms: The stage. Only one whose class does not declare ``_is_verified`` is checked.
         chunk: The chunk.
     """
-    assert planned.chunk_form is not None
-    stage = planned.stage
-    if declares(type(stage), "_is_verified") or planned.chunk_form.scan or stage in _verified:
-        planned.chunk_form.run(chunk)
+    assert forms.chunk_kernel is not None
+    stage = forms.stage
+    if declares(type(stage), "_is_verified") or forms.chunk_kernel.scan or stage in _verified:
+        forms.chunk_kernel.run(chunk)
         return
     # Copies, because the stage may write in place.
     before, resets = (
@@ -248,23 +248,23 @@ def run_stage(planned: PlannedStage, chunk: Chunk) -> None:
         _map_each_step(stage, chunk, before, resets)
         return
     try:
-        planned.chunk_form.run(chunk)
+        forms.chunk_kernel.run(chunk)
     except Exception:
         if first_failing(stage, before) is not None:
             raise
         is_pointwise = False
     else:
-        is_pointwise = _maps_each_step(planned, chunk, before)
+        is_pointwise = _maps_each_step(forms, chunk, before)
     if is_pointwise:
         _verified.add(stage)
         return
-    _mark_not_pointwise(planned)
+    _mark_not_pointwise(forms)
     _map_each_step(stage, chunk, before, resets)
 
 
-def _maps_each_step(planned: PlannedStage, chunk: Chunk, before: Columns) -> bool:
+def _maps_each_step(forms: StageForms, chunk: Chunk, before: Columns) -> bool:
     """Return True if the last step of the block equals the last step mapped on its own."""
-    state, stage = torch.get_rng_state(), planned.stage
+    state, stage = torch.get_rng_state(), forms.stage
     try:
         for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
             block = chunk.steps[out_key]
@@ -278,12 +278,12 @@ def _maps_each_step(planned: PlannedStage, chunk: Chunk, before: Columns) -> boo
         torch.set_rng_state(state)
 
 
-def _mark_not_pointwise(planned: PlannedStage) -> None:
+def _mark_not_pointwise(forms: StageForms) -> None:
     """Run a stage step by step from now on, and warn about it."""
-    not_pointwise.add(planned.stage)
-    planned.stage._notify_changed()
+    not_pointwise.add(forms.stage)
+    forms.stage._notify_changed()
     warnings.warn(
-        f"stage {planned.index} ({planned.name}) declares that it is pointwise, but maps a block "
+        f"stage {forms.index} ({forms.name}) declares that it is pointwise, but maps a block "
         "of steps to something else than the single steps; it runs step by step from now on",
         UserWarning,
         stacklevel=2,

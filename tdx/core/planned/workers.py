@@ -187,7 +187,7 @@ class WorkerRun:
         self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run | None = None
     ) -> None:
         self._env, self._inputs, self._stepwise = env, inputs, stepwise
-        self._stages = tuple(planned.stage for planned in program.stages)
+        self._stages = tuple(forms.stage for forms in program.stages)
         self._workers: ChunkWorkers = program.base._chunk_workers
         self._policy = inputs.policy if isinstance(inputs, PolicyActions) else None
         self._dim = len(env.batch_size)

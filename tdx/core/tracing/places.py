@@ -159,7 +159,7 @@ class TracedChain:
         self.other_threads: set[int] = set()
         """Threads that stepped the env during a reset or step of this one."""
         self.is_attached = False
-        self._has_preset = False
+        self._has_given_next = False
         self._version: float = -1
         self._patches = Patches()
         self._levels: list[TransformedEnv] = []
@@ -178,8 +178,8 @@ class TracedChain:
         for level in reversed(self._levels):
             for number, stage in enumerate(level.stages):
                 place = stage_place(index, stage, specs[index + 1] - specs[index])
-                gets_preset = level is self.env and number == 0
-                self._places.append((place, stage, gets_preset))
+                sees_given_next = level is self.env and number == 0
+                self._places.append((place, stage, sees_given_next))
                 index += 1
         self.env_place = env_place(self.inner)
         self.env_place.index = len(chain_stages(self.inner)) - 1
@@ -206,14 +206,18 @@ class TracedChain:
         for level in self._levels:
             self._patches.put(level, "_is_observed", True)
             level._program = None
-        for place, stage, gets_preset in self._places:
+        for place, stage, sees_given_next in self._places:
             if place.acts:
                 hook(stage, "_inv_call", partial(self._recorded, place, "inverse"))
             if place.acts_at_reset:
                 hook(stage, "_reset_env_preprocess", partial(self._recorded, place, "inverse"))
             hook(stage, "_reset", partial(self._recorded, place, "forward"))
             forward = partial(self._recorded, place, "forward")
-            hook(stage, "_step", partial(self._after_preset, forward) if gets_preset else forward)
+            hook(
+                stage,
+                "_step",
+                partial(self._after_given_next, forward) if sees_given_next else forward,
+            )
         if self._levels:
             hook(self.inner, "_completed_step", partial(self._recorded, self.env_place, "forward"))
             hook(self.inner, "_completed_reset", partial(self._recorded, self.env_place, "forward"))
@@ -236,11 +240,11 @@ class TracedChain:
 
         return hooked
 
-    def _after_preset(self, wrap: Callable[[Hooked], Hooked], function: Hooked) -> Hooked:
+    def _after_given_next(self, wrap: Callable[[Hooked], Hooked], function: Hooked) -> Hooked:
         recorded = wrap(function)
 
         def hooked(tensordict: TensorDictBase, following: TensorDictBase) -> Any:
-            self._settle_preset(following)
+            self._settle_given_next(following)
             return recorded(tensordict, following)
 
         return hooked
@@ -249,11 +253,11 @@ class TracedChain:
         if not self._levels:
             function = self._recorded(self.env_place, "forward", function)
 
-        def hooked(tensordict: TensorDictBase, preset: TensorDictBase | None = None) -> Any:
+        def hooked(tensordict: TensorDictBase, given_next: TensorDictBase | None = None) -> Any:
             if self._is_outermost():
-                self._has_preset = preset is not None and bool(self._levels)
-            result = function(tensordict, preset)
-            self._settle_preset(result)
+                self._has_given_next = given_next is not None and bool(self._levels)
+            result = function(tensordict, given_next)
+            self._settle_given_next(result)
             return result
 
         return hooked
@@ -270,10 +274,10 @@ class TracedChain:
 
         return hooked
 
-    def _settle_preset(self, following: TensorDictBase) -> None:
+    def _settle_given_next(self, following: TensorDictBase) -> None:
         """Record the existing entries of ``next`` that the env has not written, once."""
-        if self._has_preset and self._is_outermost() and self.record is not None:
-            self._has_preset = False
+        if self._has_given_next and self._is_outermost() and self.record is not None:
+            self._has_given_next = False
             self.record.settle(GIVEN, "forward", following)
 
     def _is_outermost(self) -> bool:

@@ -102,7 +102,7 @@ class ActionTransform(Transform):
         """Return the env's output unchanged, since it contains no action."""
         return next_tensordict
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         return lambda root, fields: None
 
     def _chunk_kernel(self) -> ChunkKernel | None:

@@ -104,7 +104,7 @@ class JoinTransform(Transform):
         """Join the entries of stored data ``[*B]``, in place."""
         return self._join_tensordict(tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         if self._missing_tolerance or not are_flat((*self.in_keys, *self.out_keys)):
             return None
         return lambda root, fields: self._join_entries(fields, self._batch_dims)

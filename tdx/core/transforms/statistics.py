@@ -318,7 +318,7 @@ class RunningStatistics(Transform):
     def _has_statistics(self) -> bool:
         return all(self._buffers[name] is not None for name in self._names.values())
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         if not self._has_statistics or self._missing_tolerance:
             return None
         if not are_flat((*self.in_keys, *self.out_keys)):

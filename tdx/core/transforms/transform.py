@@ -262,7 +262,7 @@ class Transform(ChainMember):
         """
         return self._call(next_tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         """Return :meth:`_step` as a function of plain dicts; ``None`` if it needs TensorDicts."""
         if not are_flat((*self._in_keys, *self._out_keys)):
             return None

@@ -131,7 +131,7 @@ class WindowTransform(ObservationTransform):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._call(next_tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         if self.as_inverse or self._missing_tolerance:
             return None
         if not are_flat((*self.in_keys, *self.out_keys)):

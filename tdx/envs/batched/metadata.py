@@ -11,7 +11,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tdx.foundation.errors import EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.foundation.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
@@ -60,7 +60,7 @@ class EnvMetaData:
             repr(env),
             members,
             env._step_reads,
-            uses_global_generator(env),
+            shares_torch_rng(env),
         )
 
 

@@ -309,7 +309,7 @@ class ParallelEnv(BatchedEnv):
             return "the env may draw from the global random numbers of its process"
         return ""
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         # The envs draw in their own processes.
         return False
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.failures import note_row
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.env_creator import CreateEnv
@@ -121,8 +121,8 @@ class SerialEnv(BatchedEnv):
             return None
         return rows_of_envs[0].stack(rows_of_envs, self.batch_size, self._set_last_rows)
 
-    def _uses_global_generator(self) -> bool | None:
-        answers = {uses_global_generator(env) for env in self._envs}
+    def shares_torch_rng(self) -> bool | None:
+        answers = {shares_torch_rng(env) for env in self._envs}
         if True in answers:
             return True
         return None if None in answers else False

@@ -12,7 +12,7 @@ import torch
 
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import ChunkRunner
 from tdx.envs.batched.env_creator import EnvFactory
@@ -95,7 +95,7 @@ class _Rows:
     def select(self, place: int) -> EnvBase:
         """Return an env whose generators are now the global ones."""
         if self._exchanges is None:
-            known = [uses_global_generator(env) for env in self.envs]
+            known = [shares_torch_rng(env) for env in self.envs]
             self._exchanges = len(known) > 1 and any(use is not False for use in known)
         if self._exchanges and place != self._current:
             self._states[self._current] = _get_generators()

@@ -189,12 +189,12 @@ class GymWrapper(EnvBase):
         raw = self._stepper.raw
         return None if raw is None else GymRows((raw,), torch.Size())
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         verified = declares(type(self), "_is_verified")
         return False if verified and has_own_generator(self._env) else None
 
     def _completed_step(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
         # Nothing to complete: it writes all outputs.
         return self._stepper.step(tensordict)

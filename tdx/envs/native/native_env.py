@@ -72,7 +72,7 @@ class NativeEnv(EnvBase):
         if {"_step", "_reset", "step", "reset"} & set(cls.__dict__):
             setattr(cls, "_step_reads", None)  # noqa: B010
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         return False if declares(type(self), "_is_verified") else None
 
     @property

@@ -64,7 +64,7 @@ class InitTracker(Transform):
             write(next_tensordict, key, group.new_entry(False, torch.bool, next_tensordict))
         return next_tensordict
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         if len(self._groups) != 1:
             return None
         ((name, group),) = self._groups.items()

@@ -14,7 +14,14 @@ from torch import Tensor
 from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import StoredGroup, steps_since_start, stored_groups
-from tdx.core.transforms.kernels import Chunk, ChunkKernel, StepLimit
+from tdx.core.transforms.kernels import (
+    Chunk,
+    ChunkKernel,
+    DictStep,
+    Entries,
+    StepLimit,
+    are_flat,
+)
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_integer, check_name
 from tdx.foundation.errors import ArgumentError
@@ -146,18 +153,25 @@ class StepCounter(RunningTransform):
 
     # The flags
 
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        # Overrides the eager form, so that tdx does not use the inherited dict form, which would
-        # count without truncating: see `tdx.core.chain.has_step_dict`.
-        next_tensordict = super()._step(tensordict, next_tensordict)
-        get = partial(read, next_tensordict)
+    def _make_dict_step(self) -> DictStep | None:
+        step = super()._make_dict_step()
+        return step if self.max_steps is None or are_flat(self._flags) else None
+
+    def _step_entries(
+        self,
+        pairs: tuple[tuple[NestedKey | None, NestedKey], ...],
+        root: Entries,
+        fields: Entries,
+        output: TensorDictBase | None = None,
+    ) -> None:
+        super()._step_entries(pairs, root, fields, output)
+        if self.max_steps is None:
+            return
         groups: Mapping[NestedKey, DoneGroup | StoredGroup] = self._groups
         # Without an env, there is a single group at the root.
-        groups = groups or {self.step_count_key: StoredGroup((), ())}
-        for key, group in groups.items() if self.max_steps is not None else ():
-            for flag_key, flag in self._truncate(group, get(key), get).items():
-                write(next_tensordict, flag_key, flag)
-        return next_tensordict
+        for key, group in (groups or {self.step_count_key: StoredGroup((), ())}).items():
+            for flag_key, flag in self._truncate(group, fields.get(key), fields.get).items():
+                fields[flag_key] = flag
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase

@@ -80,7 +80,7 @@ class ExcludeTransform(KeyFilter):
         """Drop entries of stored data, in place; missing ones are ignored."""
         return self._call(tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         names = self.excluded_keys
         if self.inverse or any(isinstance(name, tuple) for name in names):
             return None

@@ -83,7 +83,7 @@ class RenameTransform(Transform):
             elif strict and not self._missing_tolerance:
                 raise self._missing_key(old, entries)
 
-    def _step_dict(self) -> DictStep | None:
+    def _make_dict_step(self) -> DictStep | None:
         if self._missing_tolerance or not are_flat((*self.in_keys, *self.out_keys)):
             return None
         return lambda root, fields: self._rename(fields, self._pairs, strict=True)

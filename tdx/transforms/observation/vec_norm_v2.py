@@ -164,8 +164,8 @@ class VecNormV2(RunningNorm):
         # In a batch, rows that are not reset keep their statistics, or count together.
         return None if self._batch_dims or not self.stateful else super()._chunk_kernel()
 
-    def _step_dict(self) -> DictStep | None:
-        return super()._step_dict() if self.stateful else None
+    def _make_dict_step(self) -> DictStep | None:
+        return super()._make_dict_step() if self.stateful else None
 
     def _loc_and_scale(self, moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         total, squares, count = moments.unbind(0)
