@@ -1,7 +1,32 @@
 """Measuring of a running env: the parts that take time, and the protocol of a meter.
 
 An env without a meter runs unwrapped functions. With a meter they are wrapped when a run is
-prepared, so that the loops contain no checks.
+prepared, so that the loops contain no checks. Measured calls nest; the time of a part is that of
+its calls without the measured calls inside them. In a planned rollout::
+
+    unattributed                            env.rollout, env.iter_rollout
+    ├─ tensordicts of a reset               env.reset
+    │  ├─ env ... reset
+    │  └─ each stage, reset
+    ├─ set-up of a rollout                  prepare_run
+    ├─ step loop                            once per chunk
+    │  ├─ policy, env, immediate stages     in each step
+    │  └─ env and immediate stages, reset   of the rows that are done
+    ├─ chunk bookkeeping                    once per chunk
+    │  └─ deferred stages                   counted by the steps of the chunk
+    └─ assembly
+
+and in an eager one, or in ``env.step`` alone::
+
+    step loop                               EagerRun
+    ├─ policy
+    ├─ tensordicts of a step                env.step
+    │  ├─ stages, inverse
+    │  ├─ env ... step                      for an env of another library: conversion, and its own
+    │  └─ stages, forward
+    ├─ step_mdp
+    └─ maybe_reset
+       └─ tensordicts of a reset
 """
 
 from __future__ import annotations

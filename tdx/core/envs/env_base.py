@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import nn
 
-from tdx.core.envs import rollout_request, spec_inference
+from tdx.core.envs import rollout as rollouts
+from tdx.core.envs import spec_inference
 from tdx.core.envs.capabilities import EnvCapabilities, EnvServices
 from tdx.core.envs.done_flags import (
     any_done,
@@ -373,8 +374,8 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             return seed
         return seed + max(self.numel(), 1)
 
-    rollout = rollout_request.rollout
-    iter_rollout = rollout_request.iter_rollout
+    rollout = rollouts.rollout
+    iter_rollout = rollouts.iter_rollout
     auto_specs_ = spec_inference.auto_specs_
     set_spec_lock_ = spec_inference.set_spec_lock_
     add_truncated_keys = spec_inference.add_truncated_keys

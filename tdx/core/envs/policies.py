@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.rollout_request import Policy
+from tdx.core.envs.rollout import Policy
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read

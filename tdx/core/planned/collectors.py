@@ -15,9 +15,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows, mask_for_entry
+from tdx.core.envs.eager_run import StepLayout, reset_mismatch
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure
-from tdx.core.envs.rollout import StepLayout, reset_mismatch
 from tdx.core.meter import Meter, Part
 from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten, stack_leaves

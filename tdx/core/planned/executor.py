@@ -2,14 +2,14 @@
 
 A planned rollout in the order of its calls:
 
-0. ``env.rollout`` completes its arguments (:mod:`tdx.core.envs.rollout_request`) and calls
+0. ``env.rollout`` completes its arguments (:mod:`tdx.core.envs.rollout`) and calls
    :func:`rollout` here.
 1. :func:`rollout` resets the env (:func:`_first_input`), and :func:`_chunks` splits the steps into
    chunks, each as large as memory allows.
 2. :func:`prepare_run` gets the plan (:mod:`tdx.core.plan.build`): which stages are *immediate*
    because the policy or the env needs their output in the next step, and which are *deferred*. It
    returns a :class:`PlannedRun`, or ``None`` if a plan is not possible; then an ``EagerRun``
-   (:mod:`tdx.core.envs.rollout`) makes the same chunks with ``env.step``. For an env with worker
+   (:mod:`tdx.core.envs.eager_run`) makes the same chunks with ``env.step``. For an env with worker
    processes, a ``WorkerRun`` (:mod:`tdx.core.planned.workers`) has them make the chunks.
 3. :meth:`PlannedRun.chunk` makes one chunk:
 
@@ -37,10 +37,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.chain import flatten_chain, stage_modes
-from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.failures import with_step
-from tdx.core.envs.policies import ActionSequence, first_nan, nan_error
-from tdx.core.envs.rollout import (
+from tdx.core.envs.eager_run import (
     EagerRun,
     RolloutChunk,
     StepLayout,
@@ -48,7 +45,10 @@ from tdx.core.envs.rollout import (
     policy_device,
     reset_done_rows,
 )
-from tdx.core.envs.rollout_request import RolloutRequest
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.failures import with_step
+from tdx.core.envs.policies import ActionSequence, first_nan, nan_error
+from tdx.core.envs.rollout import RolloutRequest
 from tdx.core.meter import (
     ASSEMBLY,
     CHUNKS,

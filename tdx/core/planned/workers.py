@@ -23,9 +23,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.chain import stage_modes
+from tdx.core.envs.eager_run import RolloutChunk, reset_done_rows
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import with_step
-from tdx.core.envs.rollout import RolloutChunk, reset_done_rows
 from tdx.core.plan.build import Program
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions, action_source
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims

@@ -18,7 +18,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
-from tdx.core.envs.rollout_request import Policy
+from tdx.core.envs.rollout import Policy
 from tdx.core.tracing.places import GIVEN, KEPT, TracedChain, policy_place
 from tdx.core.tracing.recorder import (
     Clock,

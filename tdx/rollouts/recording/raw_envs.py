@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import reset_masks
-from tdx.core.envs.rollout import StepLayout
+from tdx.core.envs.eager_run import StepLayout
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.foundation.errors import EnvError, StorageError
