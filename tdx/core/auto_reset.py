@@ -44,7 +44,7 @@ class AutoResetTransform(Transform):
     """
 
     time_behavior = TimeBehavior.CONTROL
-    _episode_memory = ("_ended",)
+    episode_memory = ("_ended",)
     _ended: dict[NestedKey, Tensor]
     """Rows that have ended in the last step by reset key, in the shape of the reset masks."""
 
@@ -218,8 +218,8 @@ class AutoResetEnv(TransformedEnv):
                 None if tensordict is None else new_tensordict({}, self.batch_size, self.device)
             )
         # The specs bind the stages, which the first step needs.
-        self._specs.compute()
-        return self.base_env._completed_reset(tensordict, **kwargs)
+        self.env_specs.compute()
+        return self.base_env.completed_reset(tensordict, **kwargs)
 
 
 def create_auto_reset_env(env: EnvBase, replace: bool) -> AutoResetEnv:

@@ -53,7 +53,7 @@ class ChainSpecs(EnvSpecs):
     @property
     def version(self) -> float:  # type: ignore[override]
         """Number that grows whenever a spec changes, here or in the env inside."""
-        return self._changes + self.inner._specs.version
+        return self._changes + self.inner.env_specs.version
 
     @property
     def cache(self) -> dict[str, Any]:  # type: ignore[override]
@@ -78,20 +78,20 @@ class ChainSpecs(EnvSpecs):
     @property
     def is_locked(self) -> bool:  # type: ignore[override]
         """True if the specs of the env inside cannot be changed in place."""
-        return self.inner._specs.is_locked
+        return self.inner.env_specs.is_locked
 
     @property
     def lone_flag(self) -> NestedKey | None:  # type: ignore[override]
         """Key of the only done flag that the env inside was given."""
-        return self.inner._specs.lone_flag
+        return self.inner.env_specs.lone_flag
 
     def lock(self) -> None:
         """Lock the specs of the env inside."""
-        self.inner._specs.lock()
+        self.inner.env_specs.lock()
 
     def unlock(self) -> None:
         """Unlock the specs of the env inside; those after the chain follow from them."""
-        self.inner._specs.unlock()
+        self.inner.env_specs.unlock()
 
     def invalidate(self) -> None:
         """Drop everything derived from the env inside and the chain."""
@@ -103,12 +103,12 @@ class ChainSpecs(EnvSpecs):
 
     def placed(self) -> Self:
         """Update batch size and device if the env inside or the chain has changed."""
-        version = self.inner._specs.version
+        version = self.inner.env_specs.version
         if version != self._placed_version:
             self.batch_size = self.chain.transform_env_batch_size(self.inner.batch_size)
             device = self.chain.transform_env_device(self.inner.device)
             self.device = None if device is None else torch.device(device)
-            self.main_device = self.device or self.inner._main_device
+            self.main_device = self.device or self.inner.main_device
             self._placed_version = version
         return self
 
@@ -119,26 +119,26 @@ class ChainSpecs(EnvSpecs):
             TdxError: A stage does not accept the specs before it.
         """
         inner = self.inner
-        if self._output_spec is not None and inner._specs.version == self._known_version:
+        if self._output_spec is not None and inner.env_specs.version == self._known_version:
             return
         known = inner.input_spec, inner.output_spec
         self.placed()
-        self.chain._follow_device(inner.device)
-        input_spec, output_spec = self.chain._transform_specs(*known)
+        self.chain.follow_env_device(inner.device)
+        input_spec, output_spec = self.chain.transform_specs(*known)
         self._input_spec = self._locked(input_spec)
         self._output_spec = self._locked(output_spec)
         self._cache = {}
-        self._known_version = inner._specs.version
+        self._known_version = inner.env_specs.version
 
     def after_each_stage(self) -> list[StageSpecs]:
         """Return the specs before the chain and after each stage; see :func:`stage_specs`.
 
         They are computed again only if the env inside or the chain has changed.
         """
-        version = self.inner._specs.version
+        version = self.inner.env_specs.version
         if not self._stage_specs or version != self._stages_version:
             self._stage_specs = self._compute_stages()
-            self._stages_version = self.inner._specs.version
+            self._stages_version = self.inner.env_specs.version
         return list(self._stage_specs)
 
     def _compute_stages(self) -> list[StageSpecs]:
@@ -146,12 +146,12 @@ class ChainSpecs(EnvSpecs):
         for stage in self.stages:
             before = result[-1]
             try:
-                after = stage._transform_specs(before.input_spec, before.output_spec)
+                after = stage.transform_specs(before.input_spec, before.output_spec)
             except Exception as error:
                 if not isinstance(self.chain, Compose):
                     raise
                 where = "the computation of its specs"
-                raise self.chain._located(error, stage, where) from None
+                raise self.chain.locate_error(error, stage, where) from None
             locked = [spec if spec.is_locked else spec.lock_() for spec in after]
             result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *locked))
         return result
@@ -204,14 +204,14 @@ def chain_stages(env: EnvBase) -> tuple[Transform, ...]:
         >>> [type(stage).__name__ for stage in chain_stages(TransformedEnv(inner, RewardSum()))]
         ['StepCounter', 'RewardSum']
     """
-    specs = env._specs
+    specs = env.env_specs
     return (*chain_stages(specs.inner), *specs.stages) if isinstance(specs, ChainSpecs) else ()
 
 
 def flatten_chain(env: EnvBase) -> tuple[EnvBase, tuple[Transform, ...]]:
     """Return the env before all chains, and the stages of nested envs and nested ``Compose``."""
     stages: tuple[Transform, ...] = ()
-    while isinstance(specs := env._specs, ChainSpecs):
+    while isinstance(specs := env.env_specs, ChainSpecs):
         stages = (*flatten_stages(specs.stages), *stages)
         env = specs.inner
     return env, stages
@@ -228,7 +228,7 @@ def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
 def stage_modes(stages: tuple[Transform, ...]) -> tuple[Any, ...]:
     """Return the settings that may change how a stage runs without a change of the chain."""
     return tuple(
-        (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+        (stage.training, getattr(stage, "_frozen", None), stage.missing_tolerance)
         for stage in stages
     )
 
@@ -248,7 +248,7 @@ def stage_specs(env: EnvBase) -> list[StageSpecs]:
         >>> [stage.name for stage in stage_specs(env)]
         ['GymEnv', 'StepCounter']
     """
-    specs = env._specs
+    specs = env.env_specs
     if not isinstance(specs, ChainSpecs):
         return [StageSpecs(-1, type(env).__name__, None, env.input_spec, env.output_spec)]
     return specs.after_each_stage()
@@ -356,7 +356,9 @@ def stage_forms(index: int, stage: Transform) -> StageForms:
     kind: type = type(stage)
     dict_step = dict_step_of(stage)
     chunk_kernel = (
-        stage._chunk_kernel() if implements_together(kind, "_chunk_kernel", _HOOKS) else None
+        stage.make_chunk_kernel()
+        if implements_together(kind, "make_chunk_kernel", _HOOKS)
+        else None
     )
     if (
         chunk_kernel is not None
@@ -381,14 +383,13 @@ def dict_step_of(stage: Transform) -> DictStep | None:
 
     A subclass that overrides a hook below the class that implements the step on dicts needs them.
     """
-    if not _implements_dict_step(type(stage)):
-        return None
-    return stage._make_dict_step()
+    kind: type = type(stage)
+    return stage.make_dict_step() if _implements_dict_step(kind) else None
 
 
 @cache
 def _implements_dict_step(kind: type) -> bool:
-    return implements_together(kind, "_make_dict_step", ("_step", "_call"))
+    return implements_together(kind, "make_dict_step", ("_step", "_call"))
 
 
 @cache

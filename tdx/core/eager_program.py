@@ -5,10 +5,10 @@ transforms. If the env returns its step as a dict, the leading stages run on tha
 TensorDict is created after them. The calls of one step::
 
     EnvBase.step(td)                        check the batch, write the result to td["next"]
-    └─ TransformedEnv._completed_step       build the program if a spec has changed
+    └─ TransformedEnv.completed_step       build the program if a spec has changed
        └─ EagerProgram.step
           ├─ chain._inv_call                from the last stage to the first, if any has an inverse
-          ├─ inner._step_fields             the env's step as a dict of root entries
+          ├─ inner.step_fields             the env's step as a dict of root entries
           ├─ dict step                      of each leading stage that has one, on that dict
           ├─ one TensorDict of the dict
           └─ stage._step                    each later stage, on TensorDicts
@@ -17,13 +17,13 @@ Which stages run on dicts is decided once, by :func:`~tdx.core.chain.dict_step_o
 unless a key is nested, entries may be missing, or a subclass overrides ``_step`` or ``_call``. The
 first stage without a dict step ends the run of leading stages.
 
-The other path is on TensorDicts throughout. It is taken by an env without ``_step_fields``, such as
+The other path is on TensorDicts throughout. It is taken by an env without ``step_fields``, such as
 a batched one or an env that is transformed itself, by stages that change the batch size, and by
 nested entries under ``next`` in the input::
 
        └─ EagerProgram.step
           ├─ chain._inv_call
-          ├─ inner._completed_step          another EagerProgram if the env inside is transformed
+          ├─ inner.completed_step          another EagerProgram if the env inside is transformed
           └─ chain._step                    each stage in order
 
 Entries that the caller has put under ``next`` (``given_next``) go the same way: those that the env
@@ -42,6 +42,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.kernels import DictStep
 from tdx.foundation.errors import TdxError
 from tdx.foundation.tensordicts import (
@@ -71,12 +72,12 @@ class EagerProgram:
         *,
         by_hooks: bool = False,
     ) -> None:
-        self.version = inner._specs.version
+        self.version = inner.env_specs.version
         self.inverts = chain.invertible
-        self.exposed_keys = tuple(chain._exposed_keys)
+        self.exposed_keys = tuple(chain.exposed_keys)
         self._inner, self._chain = inner, chain
         self._make = make_tensordict_factory(inner.batch_size, inner.device)
-        self._fields_of = None if by_hooks or chain._changes_batch else inner._step_fields
+        self._fields_of = None if by_hooks or chain.changes_batch else inner.step_fields
         self._on_dicts: list[tuple[Transform, DictStep]] = []
         for stage in stages if self._fields_of is not None else ():
             dict_step = dict_step_of(stage)
@@ -84,9 +85,9 @@ class EagerProgram:
                 break
             self._on_dicts.append((stage, dict_step))
         self._on_tensordicts = stages[len(self._on_dicts) :]
-        meter = inner._meter
+        meter = inner.meter
         if meter is not None and self._fields_of is not None:
-            part = inner._step_part or base_parts(inner)[0]
+            part = inner.step_part or base_parts(inner)[0]
             self._fields_of = meter.timed(part, self._fields_of)
             timed = meter.in_turn([dict_step for _, dict_step in self._on_dicts])
             self._on_dicts = list(zip(stages, timed, strict=False))
@@ -120,7 +121,7 @@ class EagerProgram:
                 following = stage._step(tensordict, following)
         except Exception as error:
             if isinstance(self._chain, Compose):
-                raise self._chain._located(error, stage, "a step") from error.__cause__
+                raise self._chain.locate_error(error, stage, "a step") from error.__cause__
             _note_only_stage(error, stage)
             raise
         return following
@@ -128,10 +129,10 @@ class EagerProgram:
     def _step_on_tensordicts(
         self, tensordict: TensorDictBase, given_next: TensorDictBase | None
     ) -> TensorDictBase:
-        following = self._inner._completed_step(tensordict)
+        following = self._inner.completed_step(tensordict)
         if given_next is not None:
             written = set(following.keys(True, True))
-            following.update(self._chain._to_inner_batch(given_next.exclude(*written)))
+            following.update(self._chain.to_inner_batch(given_next.exclude(*written)))
         try:
             return self._chain._step(tensordict, following)
         except Exception as error:
@@ -150,7 +151,7 @@ class EagerProgram:
         inner = chain._reset_env_preprocess(tensordict.clone(recurse=False))
         is_trivial = inner.is_empty() and inner.batch_size == self._inner.batch_size
         passed = None if is_new and is_trivial else inner
-        result = self._inner._completed_reset(passed, **kwargs)
+        result = self._inner.completed_reset(passed, **kwargs)
         try:
             return chain._reset(tensordict, result)
         except Exception as error:
@@ -162,7 +163,8 @@ def _note_only_stage(error: Exception, chain: Transform) -> None:
     """Record that a lone stage raised an error; a ``Compose`` names its stages itself."""
     if isinstance(chain, Compose):
         return
-    name, index = type(chain).__name__, getattr(chain._owner, "_first_stage", 0)
+    owner, name = chain.owner, type(chain).__name__
+    index = owner.first_stage_index if isinstance(owner, ChainOwner) else 0
     if isinstance(error, TdxError):
         error.at(stage=index, transform=name)
     else:

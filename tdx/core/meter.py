@@ -35,8 +35,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from tdx.core.envs.env_base import EnvBase
-
 Work = Literal["env", "stage", "policy", "wrapper", "engine"]
 Lane = Literal["forward", "inverse", "reset", "step", "specs"]
 
@@ -98,7 +96,7 @@ def engine_part(name: str) -> Part:
     return Part("engine", -1, name, "step")
 
 
-def base_parts(base: EnvBase) -> tuple[Part, Part]:
+def base_parts(base: object) -> tuple[Part, Part]:
     """Return the parts of the step and the reset of the env before all chains."""
     name = getattr(base, "_name", None) or type(base).__name__
     return Part("env", -1, name, "step"), Part("env", -1, name, "reset")

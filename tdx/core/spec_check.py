@@ -103,13 +103,13 @@ def find_spec_violations(
             hint="'both' makes one rollout of each kind",
         )
     breaks = (True, False) if break_when_any_done == "both" else (bool(break_when_any_done),)
-    devices = [env._main_device] if env._main_device.type == "cuda" else []
+    devices = [env.main_device] if env.main_device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         if seed is not None:
             torch.manual_seed(seed)
             env.set_seed(seed)
         check = _Check(env, check_dtype, tensordict)
-        violations = env._find_stage_violations(check_dtype, tensordict, STEPS)
+        violations = env.find_stage_violations(check_dtype, tensordict, STEPS)
         violations += check.specs()
         violations += check.fake()
         violations += check.reset_and_step()
@@ -264,7 +264,7 @@ class _Check:
     def partial_reset(self) -> Iterator[SpecViolation]:
         """Check that a reset of the first row changes neither other rows nor the mask."""
         env = self.env
-        if env.numel() < 2 or env._main_device.type == "meta":
+        if env.numel() < 2 or env.main_device.type == "meta":
             return
         before = env.step_mdp(self.step(self.reset()))
         masks = self._first_row_masks()

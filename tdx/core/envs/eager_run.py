@@ -19,7 +19,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
 from tdx.core.envs.rollout import Callback, Policy, RolloutRequest
-from tdx.core.meter import LOOP, Meter, Part
+from tdx.core.meter import LOOP, Part
 from tdx.foundation.errors import ArgumentError, EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.tensordicts import read
@@ -51,7 +51,7 @@ class EagerRun:
         self._env, self._request = env, request
         self._step_count = 0
         self._policy = env.rand_action if request.policy is None else request.policy
-        meter: Meter | None = env._meter
+        meter = env.meter
         self._collect = collect if meter is None else meter.timed(LOOP, collect)
         # A policy whose device is needed has to stay the module that it is.
         replaceable = request.policy is not None and not request.auto_cast_to_device
@@ -179,7 +179,7 @@ def reset_done_rows(env: EnvBase, tensordict: TensorDictBase, step: int) -> Tens
 def _check_action(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> None:
     """Check the action that a policy wrote against the action spec."""
     check(lambda key: read(tensordict, key))
-    if env._specs.placed().main_device.type == "cpu":
+    if env.env_specs.placed().main_device.type == "cpu":
         for key in check.keys:
             if first_nan(read(tensordict, key).unsqueeze(0)) is not None:
                 raise nan_error(key)

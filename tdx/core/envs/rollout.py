@@ -2,7 +2,7 @@
 
 :func:`rollout` and :func:`iter_rollout` are methods of ``EnvBase``. They pass a
 :class:`RolloutRequest` to :mod:`tdx.core.planned.executor`, which runs it. This folder cannot
-import the executor, so they call it by ``EnvBase._services``, which ``tdx/core/__init__.py`` sets.
+import the executor, so they call it by ``EnvBase.services``, which ``tdx/core/__init__.py`` sets.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def rollout(
         policy = lambda tensordict: tensordict.set(key, next(following))  # noqa: E731
         max_steps = min(max_steps, len(actions)) if isinstance(actions, Sized) else max_steps
     if return_contiguous is None:
-        return_contiguous = not env._specs.has_dynamic_shapes()
+        return_contiguous = not env.env_specs.has_dynamic_shapes()
     stops_at_all = bool(break_when_all_done)
     stops_at_any = break_when_any_done is not False and not stops_at_all
-    result: TensorDictBase = type(env)._services.rollout(
+    result: TensorDictBase = type(env).services.rollout(
         env,
         max_steps,
         RolloutRequest(policy, callback, auto_cast_to_device, stops_at_any, stops_at_all),
@@ -150,7 +150,7 @@ def iter_rollout(
         >>> [chunk.shape[0] for chunk in chunks]
         [400, 400, 200]
     """
-    return type(env)._services.iter_rollout(
+    return type(env).services.iter_rollout(
         env,
         max_steps,
         RolloutRequest(policy, callback, auto_cast_to_device, break_when_any_done, False),

@@ -175,12 +175,12 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     reason = next(_eager_reasons(env, base, stages, reads), "")
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
-    rows, workers = base._raw_rows, base._chunk_workers
+    rows, workers = base.raw_rows, base.chunk_workers
     why = ""
     if workers is not None:
         why = reason or workers.reason or next(_stepwise_reasons(env, stages), "")
     kinds = [type(forms.stage) for forms in stages]
-    has_images = any(owner(kind, "_linear_image") is not Transform for kind in kinds)
+    has_images = any(owner(kind, "linear_image") is not Transform for kind in kinds)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
     fused = fuse_images(base, stages) if can_fuse else None
     indices = () if fused is None else fused.indices
@@ -338,7 +338,7 @@ def _eager_reasons(
     yield from _end_reasons(env, base, stages)
     yield from _value_reasons(env)
     for forms in stages if policy_reads is not None else ():
-        if forms.stage._changes_batch:
+        if forms.stage.changes_batch:
             where = f"stage {forms.index} ({forms.name})"
             yield f"{where} moves what the policy reads in each step"
 
@@ -350,18 +350,18 @@ def _env_reasons(env: EnvBase, base: EnvBase) -> Iterator[str]:
             yield "planned=False"
         if type(env) is not TransformedEnv:
             yield f"{type(env).__name__} may override how it steps"
-        if env is not outer and env._chain._exposed_keys:
+        if env is not outer and env.chain.exposed_keys:
             yield "an env inside writes entries for the policy when it maps an action"
         env = env.base_env
     if not base.planned:
         yield "planned=False"
-    if base._step_reads is None:
+    if base.step_reads is None:
         yield f"{type(base).__name__} may read any entry in its steps"
 
 
 def _stage_reasons(forms: StageForms) -> Iterator[str]:
     where = f"stage {forms.index} ({forms.name})"
-    if forms.stage._changes_batch and forms.chunk_kernel is None:
+    if forms.stage.changes_batch and forms.chunk_kernel is None:
         yield f"{where} changes the batch size or the device"
     if forms.chunk_kernel is None and forms.sees_input:
         yield f"{where} overrides _step or _reset, which may read any entry"
@@ -410,7 +410,7 @@ def _feedback_reasons(base: EnvBase, stages: Sequence[StageForms]) -> Iterator[s
                         f"stage {later.index} ({later.name}) rewrites {format_key(key)}, which "
                         f"stage {forms.index} ({forms.name}) reads back in the next step"
                     )
-    for key in base._step_reads or ():
+    for key in base.step_reads or ():
         for forms in stages:
             if key in (forms.writes or ()) or key in forms.drops:
                 yield (
@@ -429,7 +429,7 @@ def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> I
             if key not in base.done_keys:
                 yield f"the env does not write the flag {format_key(key)}"
             for forms in stages:
-                limits = forms.stage._step_limits() if forms.chunk_kernel is not None else ()
+                limits = forms.stage.step_limits() if forms.chunk_kernel is not None else ()
                 counted = any(limit.done_key == key for limit in limits)
                 if key in (forms.writes or ()) and not counted:
                     yield f"stage {forms.index} ({forms.name}) decides on {format_key(key)}"
@@ -458,9 +458,9 @@ def _stepwise_reasons(env: EnvBase, stages: Sequence[StageForms]) -> Iterator[st
         where = f"stage {forms.index} ({forms.name})"
         if forms.chunk_kernel is None:
             yield f"{where} has to see the steps of all rows one by one"
-        elif stage._mixes_rows:
+        elif stage.mixes_rows:
             yield f"{where} passes values from one row to the others"
         elif not declares(type(stage), "_is_verified"):
             yield f"{where} may pass values from one row to the others"
-        elif stage._changes_batch:
+        elif stage.changes_batch:
             yield f"{where} changes the batch size or the device"

@@ -40,7 +40,7 @@ MOST_ROWS = 48
 def has_linear_image(kind: type) -> bool:
     """Return True if no subclass overrides a hook that the linear form stands for."""
     hooks = ("_apply_transform", "_call", "_step", "_reset")
-    return implements_together(kind, "_linear_image", hooks)
+    return implements_together(kind, "linear_image", hooks)
 
 
 def linear_form(
@@ -56,7 +56,7 @@ def linear_form(
     whole: LinearImage | None = None
     for stage in stages:
         kind: type = type(stage)
-        form = stage._linear_image(shape, dtype) if has_linear_image(kind) else None
+        form = stage.linear_image(shape, dtype) if has_linear_image(kind) else None
         if form is None:
             return None
         whole = form if whole is None else whole.then(form)

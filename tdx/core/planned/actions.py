@@ -123,7 +123,7 @@ class OpenLoopActions(ActionSource):
 
     def draw(self, length: int) -> ActionBlock:
         """Return the actions of the next ``length`` steps; fewer and an error if one is wrong."""
-        outer, keep, error = self._outer(length)
+        outer, keep, error = self.draw_outer(length)
         count = outer.shape[0]
         if not count:
             return ActionBlock(outer, {}, keep, 0, error)
@@ -147,12 +147,12 @@ class OpenLoopActions(ActionSource):
     def measure(self, meter: Meter) -> None:
         """Measure the drawing of actions."""
         part = DRAWING if isinstance(self, RandomActions) else GIVING
-        self._outer = meter.timed(  # type: ignore[method-assign]
-            part, self._outer, steps=lambda length: length
+        self.draw_outer = meter.timed(  # type: ignore[method-assign]
+            part, self.draw_outer, steps=lambda length: length
         )
 
     @abstractmethod
-    def _outer(self, length: int) -> _OuterActions:
+    def draw_outer(self, length: int) -> _OuterActions:
         """Return actions before the inverse of the chain, and ``keep`` and ``error`` of the block.
 
         They are as in :class:`ActionBlock`.
@@ -171,13 +171,13 @@ class RandomActions(OpenLoopActions):
     def __init__(self, env: EnvBase, inverse: InversePath, on_conflict: Callable[[], None]) -> None:
         super().__init__(inverse)
         self._env, self._on_conflict = env, on_conflict
-        cache = env._specs.cache
+        cache = env.env_specs.cache
         leaf = cache.get("drawn_leaf", _UNKNOWN)
         if leaf is _UNKNOWN:
             leaf = cache["drawn_leaf"] = _leaf_to_draw(env)
         self._leaf: tuple[Any, TensorSpec] | None = leaf
 
-    def _outer(self, length: int) -> _OuterActions:
+    def draw_outer(self, length: int) -> _OuterActions:
         state = torch.get_rng_state()
         outer = self._draw(length)
         after = torch.get_rng_state()
@@ -238,7 +238,7 @@ class GivenActions(OpenLoopActions):
         self._sequence, self._env = sequence, env
         self._check = ActionCheck(env)
 
-    def _outer(self, length: int) -> _OuterActions:
+    def draw_outer(self, length: int) -> _OuterActions:
         sequence, before = self._sequence, self._sequence.position
 
         def keep(used: int) -> None:
@@ -294,7 +294,7 @@ def action_source(
     env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence | None
 ) -> ActionSource:
     """Return the source of the actions of a rollout; ``None`` as a policy: random actions."""
-    handed_out = env._chain._exposed_keys if isinstance(env, TransformedEnv) else ()
+    handed_out = env.chain.exposed_keys if isinstance(env, TransformedEnv) else ()
     stages = [forms.stage for forms in program.stages if forms.stage.invertible]
     inverse = InversePath(env, program.base, stages, handed_out)
     if policy is None:

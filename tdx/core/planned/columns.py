@@ -353,7 +353,7 @@ def step_bytes(env: EnvBase) -> int:
     """
     if not isinstance(env, EnvBase):
         return _count_step_bytes(env)
-    cache = env._specs.cache
+    cache = env.env_specs.cache
     if "step_bytes" not in cache:
         cache["step_bytes"] = _count_step_bytes(env)
     known: int = cache["step_bytes"]

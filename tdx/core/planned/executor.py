@@ -19,7 +19,7 @@ A planned rollout in the order of its calls:
       (:mod:`tdx.core.planned.immediate`) and resets the rows that are done. The result is one
       *column* ``[T, *B, ...]`` per key.
    b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
-      whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
+      whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``make_chunk_kernel``, which for a
       :class:`~tdx.RewardClipping` is its ``_apply_transform`` applied to the reward column.
    c. :func:`assemble` (:mod:`tdx.core.planned.columns`) makes a TensorDict ``[*B, T]`` of the
       columns. The root is not computed: it is ``next``, shifted by one step.
@@ -164,7 +164,7 @@ def _iter_chunks(
 
 
 def _measured(env: EnvBase, part: Part, function: AnyFunction) -> AnyFunction:
-    meter: Meter | None = env._meter
+    meter = env.meter
     return function if meter is None else meter.timed(part, function)
 
 
@@ -215,7 +215,7 @@ def _chunks(
     env: EnvBase, request: RolloutRequest, start: TensorDictBase, max_steps: int | None, size: int
 ) -> Iterator[RolloutChunk]:
     """Iterate over the chunks of a rollout, each of at most ``size`` steps."""
-    meter: Meter | None = env._meter
+    meter = env.meter
     prepare = prepare_run if meter is None else meter.timed(SETUP, prepare_run)
     run = prepare(env, request, start) or EagerRun(env, request)
     step_count = 0
@@ -258,7 +258,7 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
     """Return the plan for the keys that a policy reads, cached until the env's specs change."""
-    cache: PlanCache = env._specs.cache.setdefault("programs", PlanCache())
+    cache: PlanCache = env.env_specs.cache.setdefault("programs", PlanCache())
     key = (reads, _allows_plan(env), stage_modes(flatten_chain(env)[1]))
     program: Program | None = cache.get(key)
     if program is None:
@@ -279,7 +279,7 @@ def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:
         return True
     known = {version.key for version in program.plan.versions}
     fed_back = {key for forms in program.stages for key in forms.root}
-    fed_back.update(program.base._step_reads or ())
+    fed_back.update(program.base.step_reads or ())
     return (
         not known.intersection(policy.writes)
         and not fed_back.intersection(policy.writes)
@@ -314,7 +314,7 @@ class PlannedRun:
             self._probe, policy = random_policy(env, program)
         self.inputs = action_source(env, program, policy)
         self._reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
-        self._raw: RawRows | None = program.base._raw_rows if program.plan.rows == "raw" else None
+        self._raw: RawRows | None = program.base.raw_rows if program.plan.rows == "raw" else None
         backend = env.compiler if isinstance(env, TransformedEnv) else None
         self._compiled: Mapping[int, CompiledStages] = {}
         if backend is not None:
@@ -322,7 +322,7 @@ class PlannedRun:
         self._step_count = first_step
         self._collect, self._run_deferred = self._collector().collect, run_deferred
         self._assemble, self._last_root = assemble, last_root
-        meter: Meter | None = env._meter
+        meter = env.meter
         if meter is not None:
             self._measure(meter)
 
@@ -346,21 +346,21 @@ class PlannedRun:
         in_step = ImmediateStages(
             immediate,
             base.batch_size,
-            base._specs.main_device,
+            base.env_specs.main_device,
             is_raw,
             self._reads,
             deferred,
-            env._specs.output_keys(),
+            env.env_specs.output_keys(),
         )
         # With TensorDicts, immediate stages have set their flags already, or had them overruled.
         limiting = stages if is_raw else deferred
-        limits = [limit for forms in limiting for limit in forms.stage._step_limits()]
+        limits = [limit for forms in limiting for limit in forms.stage.step_limits()]
         if self._raw is None:
             return TensorDictCollector(base, limits, in_step)
-        fused, meter = program.fused, env._meter
+        fused, meter = program.fused, env.meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
         # A base with a part of its own for the conversion measures the env inside.
-        parts = None if meter is None or base._step_part is not None else base_parts(base)
+        parts = None if meter is None or base.step_part is not None else base_parts(base)
         return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:

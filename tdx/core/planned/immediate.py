@@ -122,8 +122,11 @@ class ImmediateStages:
             for key in (*forms.drops, *overwritten):
                 known.pop(key, None)
             if kernels is not None:
-                pairs = zip(forms.stage._pairs, kernels, strict=True)
-                calls = [_ArrayCall(kernel, keys, length, self.arrays) for keys, kernel in pairs]
+                keys = zip(forms.stage.in_keys, forms.stage.out_keys, strict=True)
+                calls = [
+                    _ArrayCall(kernel, pair, length, self.arrays)
+                    for pair, kernel in zip(keys, kernels, strict=True)
+                ]
                 self._kernels[forms.index] = calls
                 known.update({call.out_key: call.kernel.form for call in calls})
         self._build_calls()
@@ -276,14 +279,14 @@ def _array_kernels(
         forms: The stage.
         array_forms: Form of each entry that is an array.
     """
-    stage, hooks = forms.stage, ("_step", "_call", "_make_dict_step", "_apply_transform")
-    if not implements_together(type(stage), "_array_kernel", hooks):
+    stage, hooks = forms.stage, ("_step", "_call", "make_dict_step", "_apply_transform")
+    if not implements_together(type(stage), "make_array_kernel", hooks):
         return None
     if tuple(stage.in_keys) != forms.reads or tuple(stage.out_keys) != forms.writes:
         return None
     known, kernels = dict(array_forms), []
-    for in_key, out_key in stage._pairs:
-        kernel = stage._array_kernel(in_key, known[in_key]) if in_key in known else None
+    for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
+        kernel = stage.make_array_kernel(in_key, known[in_key]) if in_key in known else None
         if kernel is None:
             return None
         known[out_key] = kernel.form

@@ -119,7 +119,7 @@ def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:
 
 def compiled_stages(env: EnvBase, program: Program, backend: str) -> Mapping[int, CompiledStages]:
     """Return the compiled groups of deferred stages by their first index, cached with the env."""
-    cache: PlanCache = env._specs.cache.setdefault("compiled", PlanCache())
+    cache: PlanCache = env.env_specs.cache.setdefault("compiled", PlanCache())
     key = (backend, program.immediate)
     if key not in cache:
         fused = () if program.fused is None else program.fused.indices
@@ -152,7 +152,7 @@ def _maps_tensors(stage: Transform) -> bool:
     kind: type = type(stage)
     return (
         stage.time_behavior is TimeBehavior.POINTWISE
-        and owner(kind, "_chunk_kernel") is Transform
+        and owner(kind, "make_chunk_kernel") is Transform
         and bool(stage.in_keys)
     )
 
@@ -281,7 +281,7 @@ def _maps_each_step(forms: StageForms, chunk: Chunk, before: Columns) -> bool:
 def _mark_not_pointwise(forms: StageForms) -> None:
     """Run a stage step by step from now on, and warn about it."""
     not_pointwise.add(forms.stage)
-    forms.stage._notify_changed()
+    forms.stage.notify_changed()
     warnings.warn(
         f"stage {forms.index} ({forms.name}) declares that it is pointwise, but maps a block "
         "of steps to something else than the single steps; it runs step by step from now on",

@@ -149,7 +149,7 @@ def run_in_workers(
         stepwise: Run in this process.
         start: Root before the first step, ``[*B]``.
     """
-    if program.plan.why_stepwise or env._meter is not None:
+    if program.plan.why_stepwise or env.meter is not None:
         return stepwise
     run = WorkerRun(env, program, inputs, stepwise)
     return stepwise if run.why_stepwise(start) else run
@@ -188,7 +188,7 @@ class WorkerRun:
     ) -> None:
         self._env, self._inputs, self._stepwise = env, inputs, stepwise
         self._stages = tuple(forms.stage for forms in program.stages)
-        self._workers: ChunkWorkers = program.base._chunk_workers
+        self._workers: ChunkWorkers = program.base.chunk_workers
         self._policy = inputs.policy if isinstance(inputs, PolicyActions) else None
         self._dim = len(env.batch_size)
         self._step_count = 0
@@ -228,7 +228,7 @@ class WorkerRun:
         """Return the pickled stages, until one of them changes, and their tensors."""
         modes = stage_modes(self._stages)
         # The specs forget what they cache when an argument of a stage changes.
-        cache = self._env._specs.cache
+        cache = self._env.env_specs.cache
         known: tuple[Any, tuple[bytes, list[Tensor]]] | None = cache.get("copy of the chain")
         if known is None or known[0] != modes:
             packed = pack([stage.clone() for stage in self._stages], "the chain")
@@ -245,7 +245,7 @@ class WorkerRun:
                 f"the policy has {here} torch threads in this process and {there} in a worker",
                 hint=f"call torch.set_num_threads({there})",
             )
-        cache = self._env._specs.cache
+        cache = self._env.env_specs.cache
         if cache.get("checked policy") != copies.policy:
             tensors = copies.tensors[copies.chain_tensors :]
             check_policy_copy(copies.policy, tensors, self._env, root, self._workers.groups)
@@ -279,7 +279,7 @@ class WorkerRun:
         actions, error = None, None
         keep: Callable[[int], None] = _ignore
         if isinstance(self._inputs, OpenLoopActions):
-            outer, keep, error = self._inputs._outer(length)
+            outer, keep, error = self._inputs.draw_outer(length)
             actions, length = outer.permute(*range(1, self._dim + 1), 0), outer.shape[0]
         parts: Sequence[ChunkPart] = ()
         if length:
@@ -375,9 +375,7 @@ def _set_generator(states: Sequence[Tensor | None]) -> None:
 
 def read_memory(stages: Sequence[Transform]) -> Memory:
     """Return the episode memory of each stage."""
-    return [
-        {name: dict(getattr(stage, name)) for name in stage._episode_memory} for stage in stages
-    ]
+    return [{name: dict(getattr(stage, name)) for name in stage.episode_memory} for stage in stages]
 
 
 def write_memory(stages: Sequence[Transform], memory: Memory) -> None:

@@ -58,7 +58,7 @@ class ScalarTransform(Transform):
         self._scalars = {**self._scalars, name: number}
         held = self._buffers[name]
         super().__setattr__(name, _as_buffer(number, None if held is None else held.device))
-        self._notify_changed()
+        self.notify_changed()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -163,7 +163,7 @@ class AffineTransform(Transform):
             self._require_initialized()
         return (tensor - loc) / scale if standardize else tensor * scale + loc
 
-    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+    def make_array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         if type(self)._affine is not AffineTransform._affine:
             return None
         constants = []

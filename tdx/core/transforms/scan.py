@@ -40,7 +40,7 @@ class RunningTransform(Transform):
     """
 
     time_behavior = TimeBehavior.SCAN
-    _episode_memory = ("_last",)
+    episode_memory = ("_last",)
     _last: dict[NestedKey, Tensor]
     _reset_key_of: Mapping[NestedKey, NestedKey] = MappingProxyType({})
     """Reset mask of each state, if it is not the nearest one."""
@@ -101,7 +101,7 @@ class RunningTransform(Transform):
         self._step_entries(self._state_pairs(), root, fields, next_tensordict)
         return next_tensordict
 
-    def _make_dict_step(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         pairs = self._state_pairs()
         if not are_flat(key for pair in pairs for key in pair):
             return None
@@ -141,7 +141,7 @@ class RunningTransform(Transform):
             # A copy, since the caller may write to the state that it gets.
             last[key] = state.clone()
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         pairs = self._state_pairs()
         keys = tuple(key for _, key in pairs)
         reads = tuple(in_key for in_key, _ in pairs if in_key is not None)

@@ -228,7 +228,7 @@ class RunningStatistics(Transform):
     """
 
     time_behavior = TimeBehavior.SCAN
-    _mixes_rows = True
+    mixes_rows = True
     lock: Lock | None = None
     decay: float
     eps: float
@@ -318,14 +318,14 @@ class RunningStatistics(Transform):
     def _has_statistics(self) -> bool:
         return all(self._buffers[name] is not None for name in self._names.values())
 
-    def _make_dict_step(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if not self._has_statistics or self._missing_tolerance:
             return None
         if not are_flat((*self.in_keys, *self.out_keys)):
             return None
         return lambda root, fields: self._map_entries(fields)
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if not self._has_statistics or self._missing_tolerance or self.lock is not None:
             return None  # With a lock, another env may update the statistics between steps.
         reads, writes = tuple(self.in_keys), tuple(self.out_keys)

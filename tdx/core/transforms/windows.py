@@ -51,7 +51,7 @@ class WindowTransform(ObservationTransform):
     """
 
     time_behavior = TimeBehavior.SCAN
-    _episode_memory = ("_earlier",)
+    episode_memory = ("_earlier",)
     _earlier: dict[NestedKey, list[Tensor]]
     _looks_ahead = False
     """True if windows contain the following entries, which only stored data has."""
@@ -131,7 +131,7 @@ class WindowTransform(ObservationTransform):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._call(next_tensordict)
 
-    def _make_dict_step(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if self.as_inverse or self._missing_tolerance:
             return None
         if not are_flat((*self.in_keys, *self.out_keys)):
@@ -142,7 +142,7 @@ class WindowTransform(ObservationTransform):
         """Write :meth:`_combine` of arrays to another one; overridden only together with it."""
         raise NotImplementedError
 
-    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+    def make_array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         memory, combine = self._earlier.get(in_key), self._combine_arrays
         if not _has_array_form(type(self)):
             return None
@@ -194,7 +194,7 @@ class WindowTransform(ObservationTransform):
 
     # Over a chunk
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if self.as_inverse:
             return ChunkKernel(lambda chunk: None)
         if self._missing_tolerance:

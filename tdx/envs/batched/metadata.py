@@ -59,7 +59,7 @@ class EnvMetaData:
             env.device,
             repr(env),
             members,
-            env._step_reads,
+            env.step_reads,
             shares_torch_rng(env),
         )
 
@@ -73,7 +73,7 @@ class SpecsOnlyEnv(EnvBase):
 
     def __init__(self, metadata: EnvMetaData) -> None:
         super().__init__(device=metadata.device, batch_size=metadata.batch_size)
-        self._specs.set_specs(metadata.input_spec, metadata.output_spec)
+        self.env_specs.set_specs(metadata.input_spec, metadata.output_spec)
         self._rows = [SpecsOnlyEnv(row) for row in metadata.members]
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -208,20 +208,20 @@ class _Server:
 
     def _step(self, env: EnvBase, report: Any) -> Any:
         buffers = self._buffers[self._place]
-        return buffers.put_step(env._completed_step(buffers.step_input(report)))
+        return buffers.put_step(env.completed_step(buffers.step_input(report)))
 
     def _reset(self, env: EnvBase, content: Any) -> Any:
         buffers, (present, others, kwargs) = self._buffers[self._place], content
         tensordict = buffers.reset_input(present, others)
-        return buffers.put_reset(env._completed_reset(tensordict, **kwargs))
+        return buffers.put_reset(env.completed_reset(tensordict, **kwargs))
 
     def _step_row(self, env: EnvBase, tensordict: Any) -> Any:
-        return env._completed_step(tensordict.to(env._main_device)).detach().cpu()
+        return env.completed_step(tensordict.to(env.main_device)).detach().cpu()
 
     def _reset_row(self, env: EnvBase, content: Any) -> Any:
         tensordict, kwargs = content
         if tensordict is not None:
-            tensordict = tensordict.to(env._main_device)
+            tensordict = tensordict.to(env.main_device)
         return env.reset(tensordict, **kwargs).detach().cpu()
 
     def _set_seed(self, env: EnvBase, content: Any) -> Any:

@@ -134,8 +134,8 @@ class StepCounter(RunningTransform):
         return [group.sibling(name) for group in self._groups.values() for name in self._flag_names]
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
-        return (*super()._written_keys, *self._flags)
+    def written_keys(self) -> tuple[NestedKey, ...]:
+        return (*super().written_keys, *self._flags)
 
     # The counter
 
@@ -153,8 +153,8 @@ class StepCounter(RunningTransform):
 
     # The flags
 
-    def _make_dict_step(self) -> DictStep | None:
-        step = super()._make_dict_step()
+    def make_dict_step(self) -> DictStep | None:
+        step = super().make_dict_step()
         return step if self.max_steps is None or are_flat(self._flags) else None
 
     def _step_entries(
@@ -184,8 +184,8 @@ class StepCounter(RunningTransform):
                 write(tensordict_reset, key, flag)
         return tensordict_reset
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
-        kernel = super()._chunk_kernel()
+    def make_chunk_kernel(self) -> ChunkKernel | None:
+        kernel = super().make_chunk_kernel()
         if kernel is None or self.max_steps is None:
             return kernel
         known = {key for group in self._groups.values() for key in group.keys}
@@ -204,7 +204,7 @@ class StepCounter(RunningTransform):
                 shape = (len(chunk.times), *count.shape[1:])
                 chunk.resets[flag_key] = count.new_zeros(shape, dtype=torch.bool)
 
-    def _step_limits(self) -> tuple[StepLimit, ...]:
+    def step_limits(self) -> tuple[StepLimit, ...]:
         if self.max_steps is None or not self.update_done:
             return ()
         return tuple(
