@@ -135,13 +135,8 @@ class ChainSpecs(EnvSpecs):
 
         They are computed again only if the env inside or the chain has changed.
         """
-        version = self.inner.env_specs.version
-        if not self._stage_specs or version != self._stages_version:
-            self._stage_specs = self._compute_stages()
-            self._stages_version = self.inner.env_specs.version
-        return list(self._stage_specs)
-
-    def _compute_stages(self) -> list[StageSpecs]:
+        if self._stage_specs and self.inner.env_specs.version == self._stages_version:
+            return list(self._stage_specs)
         result = stage_specs(self.inner)
         for stage in self.stages:
             before = result[-1]
@@ -154,7 +149,8 @@ class ChainSpecs(EnvSpecs):
                 raise self.chain.locate_error(error, stage, where) from None
             locked = [spec if spec.is_locked else spec.lock_() for spec in after]
             result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *locked))
-        return result
+        self._stage_specs, self._stages_version = result, self.inner.env_specs.version
+        return list(result)
 
     def _locked(self, spec: Composite) -> Composite:
         if self.device is not None and spec.device != self.device:
@@ -290,13 +286,10 @@ def _declares(kind: Any, capability: str) -> bool:
         members = vars(base)
         if capability in members:
             return members[capability] is True
-        if any(_is_code(name, value) for name, value in members.items()):
-            return False
+        for name, value in members.items():
+            if name not in _NO_CODE and (callable(value) or hasattr(type(value), "__get__")):
+                return False
     return False
-
-
-def _is_code(name: str, value: object) -> bool:
-    return name not in _NO_CODE and (callable(value) or hasattr(type(value), "__get__"))
 
 
 # Forms of a stage

@@ -72,7 +72,10 @@ class TransformedEnv(EnvBase, ChainOwner):
                 hint="wrap a Gymnasium env first: GymWrapper(env)",
             )
         if auto_unwrap and isinstance(env, TransformedEnv):
-            env, transform = _unwrapped(env, transform)
+            chain = Compose(*(stage.clone() for stage in env.stages))
+            if transform is not None:
+                chain.append(transform)
+            env, transform = env.base_env, chain
         super().__init__(
             device=env.device,
             batch_size=env.batch_size,
@@ -81,6 +84,7 @@ class TransformedEnv(EnvBase, ChainOwner):
         if device is not None:
             env.to(device)
         self._program: EagerProgram | None = None
+        self._by_hooks = False
         self.planned = planned
         self.compiler = "inductor" if compile is True else compile or None
         self.base_env = env
@@ -236,8 +240,6 @@ class TransformedEnv(EnvBase, ChainOwner):
             )
         return program
 
-    _by_hooks = False
-
     def observe_hooks(self, on: bool) -> None:
         """Call the hooks of each stage in a step, while a tracer replaces them, or stop that."""
         self._by_hooks, self._program = on, None
@@ -324,13 +326,3 @@ class TransformedEnv(EnvBase, ChainOwner):
         inner = str(self.base_env).replace("\n", "\n    ")
         chain = str(self.chain).replace("\n", "\n    ")
         return f"{type(self).__name__}(\n    env={inner},\n    transform={chain})"
-
-
-def _unwrapped(
-    env: TransformedEnv, transform: Transform | TensorDictFunction | None
-) -> tuple[EnvBase, Compose]:
-    """Return the base env, and a chain of clones of its stages and the transform."""
-    chain = Compose(*(stage.clone() for stage in env.stages))
-    if transform is not None:
-        chain.append(transform)
-    return env.base_env, chain

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
-from tdx.core.envs.rollout import Callback, Policy, RolloutRequest
+from tdx.core.envs.rollout import Policy, RolloutRequest
 from tdx.core.meter import LOOP, Part
 from tdx.foundation.errors import ArgumentError, EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
@@ -111,7 +112,11 @@ def collect(
         try:
             current = _act(policy, current, env, device)
             if check is not None:
-                _check_action(check, env, current)
+                check(partial(read, current))
+                if env.env_specs.placed().main_device.type == "cpu":
+                    for key in check.keys:
+                        if first_nan(read(current, key).unsqueeze(0)) is not None:
+                            raise nan_error(key)
         except Exception as error:
             with_step(error, step)
             raise
@@ -122,26 +127,24 @@ def collect(
             raise failure from failure.__cause__
         steps.append(current)
         if callback is not None:
-            _call(callback, env, current, step)
+            try:
+                callback(env, current)
+            except Exception as error:
+                with_step(error, step)
+                raise
         following = current.get("next")
         if request.break_when_any_done and any_done(following, done_keys):
             return True
-        if request.break_when_all_done and _all_done(following, done_keys):
-            return True
+        if request.break_when_all_done:
+            flags = [read(following, key) for key in done_keys if split_key(key)[-1] == "done"]
+            if flags and all(bool(flag.all()) for flag in flags):
+                return True
         if index == max_steps - 1:
             return False
         current = env.step_mdp(current)
         if not request.breaks:
             current = reset_done_rows(env, current, step + 1)
     return False
-
-
-def _call(callback: Callback, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
-    try:
-        callback(env, tensordict)
-    except Exception as error:
-        with_step(error, step)
-        raise
 
 
 def _act(
@@ -176,25 +179,11 @@ def reset_done_rows(env: EnvBase, tensordict: TensorDictBase, step: int) -> Tens
         raise failure from failure.__cause__
 
 
-def _check_action(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> None:
-    """Check the action that a policy wrote against the action spec."""
-    check(lambda key: read(tensordict, key))
-    if env.env_specs.placed().main_device.type == "cpu":
-        for key in check.keys:
-            if first_nan(read(tensordict, key).unsqueeze(0)) is not None:
-                raise nan_error(key)
-
-
 def policy_device(policy: Any) -> torch.device | None:
     """Return the device of a policy's first parameter; ``None`` without parameters."""
     parameters = getattr(policy, "parameters", None)
     first = next(iter(parameters()), None) if callable(parameters) else None
     return None if first is None else first.device
-
-
-def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
-    flags = [read(tensordict, key) for key in done_keys if split_key(key)[-1] == "done"]
-    return bool(flags) and all(bool(flag.all()) for flag in flags)
 
 
 def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:

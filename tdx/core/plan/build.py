@@ -329,45 +329,43 @@ def _eager_reasons(
     policy_reads: Sequence[NestedKey] | None,
 ) -> Iterator[str]:
     """Yield every reason why the chain has to run step by step."""
-    yield from _env_reasons(env, base)
-    for forms in stages:
-        yield from _stage_reasons(forms)
-    yield from _read_reasons(base, stages)
-    yield from _inverse_reasons(env, base, stages)
-    yield from _feedback_reasons(base, stages)
-    yield from _end_reasons(env, base, stages)
-    yield from _value_reasons(env)
-    for forms in stages if policy_reads is not None else ():
-        if forms.stage.changes_batch:
-            where = f"stage {forms.index} ({forms.name})"
-            yield f"{where} moves what the policy reads in each step"
-
-
-def _env_reasons(env: EnvBase, base: EnvBase) -> Iterator[str]:
-    outer = env
-    while isinstance(env, TransformedEnv):
-        if not env.planned:
+    inner = env
+    while isinstance(inner, TransformedEnv):
+        if not inner.planned:
             yield "planned=False"
-        if type(env) is not TransformedEnv:
-            yield f"{type(env).__name__} may override how it steps"
-        if env is not outer and env.chain.exposed_keys:
+        if type(inner) is not TransformedEnv:
+            yield f"{type(inner).__name__} may override how it steps"
+        if inner is not env and inner.chain.exposed_keys:
             yield "an env inside writes entries for the policy when it maps an action"
-        env = env.base_env
+        inner = inner.base_env
     if not base.planned:
         yield "planned=False"
     if base.step_reads is None:
         yield f"{type(base).__name__} may read any entry in its steps"
-
-
-def _stage_reasons(forms: StageForms) -> Iterator[str]:
-    where = f"stage {forms.index} ({forms.name})"
-    if forms.stage.changes_batch and forms.chunk_kernel is None:
-        yield f"{where} changes the batch size or the device"
-    if forms.chunk_kernel is None and forms.sees_input:
-        yield f"{where} overrides _step or _reset, which may read any entry"
-    stage = forms.stage
-    if stage.invertible and stage.time_behavior is not TimeBehavior.POINTWISE:
-        yield f"the inverse of {where} depends on time"
+    for forms in stages:
+        where, stage = f"stage {forms.index} ({forms.name})", forms.stage
+        if stage.changes_batch and forms.chunk_kernel is None:
+            yield f"{where} changes the batch size or the device"
+        if forms.chunk_kernel is None and forms.sees_input:
+            yield f"{where} overrides _step or _reset, which may read any entry"
+        if stage.invertible and stage.time_behavior is not TimeBehavior.POINTWISE:
+            yield f"the inverse of {where} depends on time"
+    yield from _read_reasons(base, stages)
+    yield from _inverse_reasons(env, base, stages)
+    yield from _feedback_reasons(base, stages)
+    yield from _end_reasons(env, base, stages)
+    for spec in (env.input_spec, env.output_spec):
+        for key, leaf in spec.items(True, True):
+            is_plain = not isinstance(leaf, NonTensor) and leaf.dtype is not None
+            if not is_plain or any(size < 0 for size in leaf.shape):
+                yield f"{format_key(key)} holds objects, or tensors of several shapes"
+        for part in spec.values(True):
+            if isinstance(part, Composite) and type(part) is not Composite:
+                yield "the envs of the batch have different specs"
+    for forms in stages if policy_reads is not None else ():
+        if forms.stage.changes_batch:
+            where = f"stage {forms.index} ({forms.name})"
+            yield f"{where} moves what the policy reads in each step"
 
 
 def _read_reasons(base: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
@@ -433,17 +431,6 @@ def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> I
                 counted = any(limit.done_key == key for limit in limits)
                 if key in (forms.writes or ()) and not counted:
                     yield f"stage {forms.index} ({forms.name}) decides on {format_key(key)}"
-
-
-def _value_reasons(env: EnvBase) -> Iterator[str]:
-    for spec in (env.input_spec, env.output_spec):
-        for key, leaf in spec.items(True, True):
-            is_plain = not isinstance(leaf, NonTensor) and leaf.dtype is not None
-            if not is_plain or any(size < 0 for size in leaf.shape):
-                yield f"{format_key(key)} holds objects, or tensors of several shapes"
-        for part in spec.values(True):
-            if isinstance(part, Composite) and type(part) is not Composite:
-                yield "the envs of the batch have different specs"
 
 
 # Why workers cannot run whole chunks

@@ -172,10 +172,12 @@ class RandomActions(OpenLoopActions):
         super().__init__(inverse)
         self._env, self._on_conflict = env, on_conflict
         cache = env.env_specs.cache
-        leaf = cache.get("drawn_leaf", _UNKNOWN)
-        if leaf is _UNKNOWN:
-            leaf = cache["drawn_leaf"] = _leaf_to_draw(env)
-        self._leaf: tuple[Any, TensorSpec] | None = leaf
+        if "drawn_leaf" not in cache:
+            leaves = list(env.full_action_spec.items(True, True))
+            # Several leaves are drawn in turns, and rare distributions consume numbers in blocks.
+            at_once = len(leaves) == 1 and _draws_in_order(leaves[0][1])
+            cache["drawn_leaf"] = leaves[0] if at_once else None
+        self._leaf: tuple[Any, TensorSpec] | None = cache["drawn_leaf"]
 
     def draw_outer(self, length: int) -> _OuterActions:
         state = torch.get_rng_state()
@@ -203,16 +205,6 @@ class RandomActions(OpenLoopActions):
         steps = [env.full_action_spec.rand() for _ in range(length)]
         stacked: TensorDictBase = torch.stack(steps, 0)
         return stacked
-
-
-_UNKNOWN = object()
-
-
-def _leaf_to_draw(env: EnvBase) -> tuple[Any, TensorSpec] | None:
-    """Return the only leaf of the actions, if its values for many steps are drawn at once."""
-    leaves = list(env.full_action_spec.items(True, True))
-    # Several leaves are drawn in turns, and rare distributions consume numbers in blocks.
-    return leaves[0] if len(leaves) == 1 and _draws_in_order(leaves[0][1]) else None
 
 
 def _draws_in_order(spec: TensorSpec) -> bool:

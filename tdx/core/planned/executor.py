@@ -259,18 +259,14 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
     """Return the plan for the keys that a policy reads, cached until the env's specs change."""
     cache: PlanCache = env.env_specs.cache.setdefault("programs", PlanCache())
-    key = (reads, _allows_plan(env), stage_modes(flatten_chain(env)[1]))
+    level = env
+    while isinstance(level, TransformedEnv) and level.planned:
+        level = level.base_env
+    key = (reads, level.planned, stage_modes(flatten_chain(env)[1]))
     program: Program | None = cache.get(key)
     if program is None:
         program = cache[key] = program_of(env, reads)
     return program
-
-
-def _allows_plan(env: EnvBase) -> bool:
-    """Return False if this env or an env inside has ``planned=False``."""
-    while isinstance(env, TransformedEnv) and env.planned:
-        env = env.base_env
-    return env.planned
 
 
 def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:

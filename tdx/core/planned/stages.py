@@ -46,9 +46,13 @@ class CompiledStages:
             for forms in stages
             for in_key, out_key in zip(forms.stage.in_keys, forms.stage.out_keys, strict=True)
         ]
-        outputs = dict.fromkeys(out_key for _, out_key, _ in self._moves)
-        self._outputs = tuple(outputs)
-        self._inputs = tuple(dict.fromkeys(_external_inputs(self._moves)))
+        inputs: dict[NestedKey, None] = {}
+        outputs: dict[NestedKey, None] = {}
+        for in_key, out_key, _ in self._moves:
+            if in_key not in outputs:
+                inputs[in_key] = None
+            outputs[out_key] = None
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         # Chunks differ in length, which must not cause a recompilation.
         self._function: Any = torch.compile(self._map_values, backend=backend, dynamic=True)
 
@@ -106,17 +110,6 @@ class CompiledStages:
             chunk.resets.update(resets)
 
 
-def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:
-    """Return the keys that are read before any of the moves writes them."""
-    written: set[NestedKey] = set()
-    keys = []
-    for in_key, out_key, _ in moves:
-        if in_key not in written:
-            keys.append(in_key)
-        written.add(out_key)
-    return keys
-
-
 def compiled_stages(env: EnvBase, program: Program, backend: str) -> Mapping[int, CompiledStages]:
     """Return the compiled groups of deferred stages by their first index, cached with the env."""
     cache: PlanCache = env.env_specs.cache.setdefault("compiled", PlanCache())
@@ -139,22 +132,17 @@ def compile_stages(stages: Sequence[StageForms], backend: str) -> dict[int, Comp
     """
     groups: list[list[StageForms]] = []
     for forms in stages:
-        if not _maps_tensors(forms.stage):
+        stage, kind = forms.stage, type(forms.stage)
+        is_pointwise = stage.time_behavior is TimeBehavior.POINTWISE
+        if not is_pointwise or owner(kind, "make_chunk_kernel") is not Transform:
+            continue
+        if not stage.in_keys:
             continue
         if groups and groups[-1][-1].index == forms.index - 1:
             groups[-1].append(forms)
         else:
             groups.append([forms])
     return {group[0].index: CompiledStages(group, backend) for group in groups}
-
-
-def _maps_tensors(stage: Transform) -> bool:
-    kind: type = type(stage)
-    return (
-        stage.time_behavior is TimeBehavior.POINTWISE
-        and owner(kind, "make_chunk_kernel") is Transform
-        and bool(stage.in_keys)
-    )
 
 
 def run_deferred(
@@ -190,7 +178,15 @@ def run_deferred(
             next_index = group.stages[-1].index + 1
             continue
         if forms.index in program.immediate:
-            _insert_immediate(chunk, forms)
+            # What an immediate stage wrote goes to its place in the chain.
+            if forms.is_opaque:
+                chunk.steps.clear()
+                chunk.resets.clear()
+            for key in forms.drops:
+                chunk.steps.pop(key, None)
+                chunk.resets.pop(key, None)
+            chunk.steps.update(chunk.immediate_steps.get(forms.index, {}))
+            chunk.resets.update(chunk.immediate_resets.get(forms.index, {}))
             continue
         assert forms.chunk_kernel is not None
         before = dict(chunk.steps), dict(chunk.resets)
@@ -208,18 +204,6 @@ def run_deferred(
             if not step:
                 return
             forms.chunk_kernel.run(chunk)  # the steps before the failing one
-
-
-def _insert_immediate(chunk: CollectedSteps, forms: StageForms) -> None:
-    """Put what an immediate stage wrote into the chunk, at the stage's place in the chain."""
-    if forms.is_opaque:
-        chunk.steps.clear()
-        chunk.resets.clear()
-    for key in forms.drops:
-        chunk.steps.pop(key, None)
-        chunk.resets.pop(key, None)
-    chunk.steps.update(chunk.immediate_steps.get(forms.index, {}))
-    chunk.resets.update(chunk.immediate_resets.get(forms.index, {}))
 
 
 # Stages that claim to be pointwise are verified at their first chunk.
@@ -258,7 +242,14 @@ def run_stage(forms: StageForms, chunk: Chunk) -> None:
     if is_pointwise:
         _verified.add(stage)
         return
-    _mark_not_pointwise(forms)
+    not_pointwise.add(stage)
+    stage.notify_changed()
+    warnings.warn(
+        f"stage {forms.index} ({forms.name}) declares that it is pointwise, but maps a block "
+        "of steps to something else than the single steps; it runs step by step from now on",
+        UserWarning,
+        stacklevel=2,
+    )
     _map_each_step(stage, chunk, before, resets)
 
 
@@ -276,18 +267,6 @@ def _maps_each_step(forms: StageForms, chunk: Chunk, before: Columns) -> bool:
         return bool(torch.equal(torch.get_rng_state(), state))
     finally:
         torch.set_rng_state(state)
-
-
-def _mark_not_pointwise(forms: StageForms) -> None:
-    """Run a stage step by step from now on, and warn about it."""
-    not_pointwise.add(forms.stage)
-    forms.stage.notify_changed()
-    warnings.warn(
-        f"stage {forms.index} ({forms.name}) declares that it is pointwise, but maps a block "
-        "of steps to something else than the single steps; it runs step by step from now on",
-        UserWarning,
-        stacklevel=2,
-    )
 
 
 def _map_each_step(stage: Transform, chunk: Chunk, steps: Columns, resets: Columns) -> None:

@@ -277,14 +277,13 @@ def find_stage_violations(
                 current.set("next", following)
             with env_errors(env, "reset", step + 1):
                 current = env.maybe_reset(env.step_mdp(current))
-    return unique_violations([*map(_with_inner_location, nested), *checker.violations])
-
-
-def _with_inner_location(violation: SpecViolation) -> SpecViolation:
-    """Move the stage of a chain inside a batch of envs from the location to the message."""
-    location = f": stage {violation.stage} ({violation.transform}): "
-    message = violation.message.replace(": ", location, 1)
-    return replace(violation, message=message, stage=None, transform=None)
+    violations = []
+    for violation in nested:
+        # The stage of a chain inside a batch of envs moves from the location to the message.
+        location = f": stage {violation.stage} ({violation.transform}): "
+        message = violation.message.replace(": ", location, 1)
+        violations.append(replace(violation, message=message, stage=None, transform=None))
+    return unique_violations([*violations, *checker.violations])
 
 
 class _HookChecker:

@@ -396,17 +396,14 @@ class Tracer(BaseTracer):
         if error is None:
             self._result, self._current = (result, None) if phase == "step" else (None, result)
             self.steps += phase == "step"
-        self._remember(trace)
-        if self.history is not None:
-            self.history.append(trace)
-        return trace
-
-    def _remember(self, trace: StepTrace) -> None:
-        """Keep a weak reference to a trace, for later overwrites of its values."""
+        # For later overwrites of its values.
         self._living.append(weakref.ref(trace))
         if len(self._living) > self._next_clearing:
             self._living = [reference for reference in self._living if reference() is not None]
             self._next_clearing = max(2 * len(self._living), _MIN_LIVING)
+        if self.history is not None:
+            self.history.append(trace)
+        return trace
 
     def _on_overwrite(self, tensor: Tensor, copy: Tensor | None) -> None:
         """Keep the old value of an overwritten tensor in earlier traces."""

@@ -304,22 +304,17 @@ class Compose(Transform, ChainOwner):
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        stage: Transform
-        views = self._stage_inputs(tensordict)
-        try:
-            for stage, view in zip(self._stages, views, strict=True):
-                tensordict_reset = stage._reset(view, tensordict_reset)
-        except Exception as error:
-            raise self.locate_error(error, stage, "a reset") from error.__cause__
-        return tensordict_reset
-
-    def _stage_inputs(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
-        """Return the input of a reset in the batch size of each stage."""
+        # The input of the reset in the batch size of each stage.
         views = [tensordict]
         for stage in reversed(self._stages[1:]):
             inner = views[-1]
             views.append(None if inner is None else stage.to_inner_batch(inner))
-        return views[::-1] if self._stages else []
+        try:
+            for stage, view in zip(self._stages, reversed(views), strict=False):
+                tensordict_reset = stage._reset(view, tensordict_reset)
+        except Exception as error:
+            raise self.locate_error(error, stage, "a reset") from error.__cause__
+        return tensordict_reset
 
     @property
     def changes_batch(self) -> bool:  # type: ignore[override]
