@@ -191,7 +191,7 @@ def _forward_flow(transform: Transform, before: Leaves, after: Leaves, inputs: L
     pairs = _pair_keys(transform.in_keys, transform.out_keys, before)
     available = {**inputs, **before}
     reads = _expand_groups(transform.in_keys, available)
-    declared = _expand_groups(transform._written_keys, after)
+    declared = _expand_groups(transform.written_keys, after)
     return _key_flow(pairs, reads, declared, before, after, available)
 
 

@@ -103,7 +103,7 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     """
     from tdx.core import stage_specs
 
-    inner = env._first_stage
+    inner = env.first_stage_index
     try:
         stages = stage_specs(env)
     except TdxError as error:
@@ -140,7 +140,7 @@ def add_source_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxErr
         pipeline: The pipeline.
         env: Env of the pipeline, with its chain.
     """
-    inner: int = getattr(env, "_first_stage", 0)
+    inner: int = env.first_stage_index if isinstance(env, TransformedEnv) else 0
     return _with_stage_location(error, pipeline, error.where.stage, inner)
 
 
@@ -195,7 +195,7 @@ def _locate_failure(
             _ = TransformedEnv(env.base_env, part).output_spec
         except Exception:
             failed.at(transform=type(env.stages[index]).__name__)
-            return failed, pipeline, env._first_stage + index
+            return failed, pipeline, env.first_stage_index + index
     return failed, pipeline, None
 
 

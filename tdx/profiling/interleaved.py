@@ -184,7 +184,7 @@ def _measure_step(contender: Contender, mode: Mode, plan: ProfilePlan, steps: in
         steps_run, start = 0, plan.clock()
         for chunk in env.iter_rollout(steps, contender.policy):
             steps_run += chunk.shape[-1]
-        wait_for_device(env._main_device)
+        wait_for_device(env.main_device)
         return (plan.clock() - start) / steps_run / 1000
 
 

@@ -252,7 +252,7 @@ FLAGS = ("done", "terminated", "truncated")
 
 
 @contextmanager
-def replaced_env(env: Any, calls: BaseCalls, *, hooks: str = "_completed_") -> Iterator[None]:
+def replaced_env(env: Any, calls: BaseCalls, *, hooks: str = "completed_") -> Iterator[None]:
     """Answer the calls of an env in a block.
 
     Args:

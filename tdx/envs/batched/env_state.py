@@ -57,7 +57,7 @@ def save_env_state(env: EnvBase) -> dict[str, Any] | None:
     Args:
         env: The env, with or without a chain.
     """
-    workers = _base_of(env)._row_states
+    workers = _base_of(env).row_states
     if workers is not None:
         rows: list[dict[str, Any] | None] = workers.save()
         states = [row for row in rows if row is not None]
@@ -89,7 +89,7 @@ def restore_env_state(env: EnvBase, state: dict[str, Any]) -> None:
     Raises:
         ValueError, TypeError: The state is of another env.
     """
-    workers = _base_of(env)._row_states
+    workers = _base_of(env).row_states
     if workers is not None:
         rows: list[dict[str, Any]] = [{} for _ in range(env.batch_size[0])]
         for name, part in state.items():

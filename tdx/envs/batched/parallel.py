@@ -240,7 +240,7 @@ class ParallelEnv(BatchedEnv):
         arguments = None
         if not memory.is_expected(present, others):
             arguments = {index: (present, row) for index, row in enumerate(others)}
-        return memory.take("step", self._request(protocol.STEP, arguments), self._main_device)
+        return memory.take("step", self._request(protocol.STEP, arguments), self.main_device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
@@ -250,7 +250,7 @@ class ParallelEnv(BatchedEnv):
         arguments = {index: (present, others[index]) for index in self._rows_to_step(mask)}
         reports = self._request(protocol.STEP, arguments)
         return memory.take(
-            "step", reports, self._main_device, memory.inputs_by_worker(present, others)
+            "step", reports, self.main_device, memory.inputs_by_worker(present, others)
         )
 
     def _reset_homogeneous(
@@ -269,7 +269,7 @@ class ParallelEnv(BatchedEnv):
                 arguments[index] = (present_here, others_here, kwargs[index])
         reports = self._request(protocol.RESET, arguments) if arguments else {}
         by_worker = memory.inputs_by_worker(present, others)
-        return memory.take("reset", reports, self._main_device, by_worker)
+        return memory.take("reset", reports, self.main_device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         arguments = {index: _copy_for_sending(row) for index, row in enumerate(rows)}
@@ -286,13 +286,13 @@ class ParallelEnv(BatchedEnv):
         return self._request(protocol.RESET_ROW, arguments)
 
     @property
-    def _chunk_workers(self) -> ChunkPool:
+    def chunk_workers(self) -> ChunkPool:
         if self._chunks is None:
             self._chunks = ChunkPool(self._pool, self.close, self._why_stepwise())
         return self._chunks
 
     @property
-    def _row_states(self) -> RowStates:
+    def row_states(self) -> RowStates:
         return RowStates(self._request_all, self._request)
 
     def _why_stepwise(self) -> str:
@@ -309,7 +309,7 @@ class ParallelEnv(BatchedEnv):
             return "the env may draw from the global random numbers of its process"
         return ""
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         # The envs draw in their own processes.
         return False
 

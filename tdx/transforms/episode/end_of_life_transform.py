@@ -46,7 +46,7 @@ class EndOfLifeTransform(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
-    _episode_memory = ("_last",)
+    episode_memory = ("_last",)
     _last: dict[NestedKey, Tensor]
 
     def __init__(
