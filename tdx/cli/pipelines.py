@@ -315,20 +315,21 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 
 
 @contextmanager
-def open_stack(
-    pipeline: Pipeline, options: PipelineOptions, *, is_measured: bool = False
-) -> Iterator[Stack]:
-    """Build the env of a pipeline as a stack, and close it at the end.
+def stack_of(
+    options: PipelineOptions, pipeline: Pipeline | None = None, *, is_measured: bool = False
+) -> Iterator[tuple[Stack, Pipeline]]:
+    """Build the env that the options name as a stack, yield both, and close it at the end.
 
     Its stages are those that :func:`~tdx.stacks.building.build_stack` finds: of a chain of tdx, or
     the wrappers that a factory returns.
 
     Args:
-        pipeline: The pipeline.
         options: Options of the command.
+        pipeline: Pipeline that was read from them. ``None``: it is read here.
         is_measured: Leave worker processes as they are, so that the times are those of the env.
             Otherwise their sub-envs are created in this process, where all stages are seen.
     """
+    pipeline = read_pipeline(options) if pipeline is None else pipeline
     from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
@@ -339,57 +340,9 @@ def open_stack(
                 for note in shown.notes:
                     print(f"note: {note}", file=sys.stderr)
                 with log_mujoco_warnings():
-                    yield shown
+                    yield shown, pipeline
         finally:
             stack.close()
-
-
-def load_policy(
-    name: str | None, pipeline: Pipeline, env: EnvBase, steps: int, *, allow_code: bool
-) -> Any:
-    """Load the policy that chooses the actions.
-
-    Args:
-        name: Value of ``--policy``. ``None``: the policy of the pipeline, or random actions.
-        pipeline: Pipeline that may name a policy.
-        env: Env with its chain.
-        steps: Number of actions that are needed.
-        allow_code: If True, the policy may be Python code.
-
-    Returns:
-        Policy for ``env.rollout``; ``None`` for random actions.
-
-    Raises:
-        TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
-    """
-    from tdx.rollouts.policies.policy import (
-        PolicyRequest,
-        check_action_count,
-        check_policy,
-        load_policy,
-    )
-
-    policy = load_policy(PolicyRequest.of(pipeline, name, allow_code), env)
-    check_policy(policy, env)
-    check_action_count(policy, steps)
-    return policy.start_at(0)
-
-
-def load_stack_policy(
-    name: str | None, pipeline: Pipeline, stack: Stack, steps: int, *, allow_code: bool
-) -> Any:
-    """Load a policy like :func:`load_policy`, for a stack of any library.
-
-    For another library than tdx it is a function that takes an observation.
-
-    Raises:
-        ArgumentError: The policy is a file, which acts on TensorDicts.
-    """
-    from tdx.stacks import building
-
-    if stack.chain_env is not None:
-        return load_policy(name, pipeline, stack.chain_env, steps, allow_code=allow_code)
-    return building.load_policy(name, pipeline, allow_code)
 
 
 def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +54,7 @@ def freeze(
 
     tdx freeze pendulum.yaml --compare observation,reward --out pendulum
     """
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import stack_of
     from tdx.cli.views import count_text
     from tdx.compare.model import DEFAULT_PARTS
     from tdx.contracts import freeze as freeze_stack
@@ -68,8 +67,7 @@ def freeze(
         if part not in _PARTS:
             hint = did_you_mean(part, _PARTS, otherwise=f"the parts are {', '.join(_PARTS)}")
             raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with stack_of(pipeline) as (stack, config):
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
     for stage in contract.stages:
@@ -104,13 +102,12 @@ def check_against(
         The exit code.
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import stack_of
     from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
 
     contract = load_contract(folder)
-    config = read_pipeline(options)
-    with open_stack(config, options) as stack:
+    with stack_of(options) as (stack, config):
         report = check_contract(
             stack, contract, config.env.id, evaluation=evaluation, reference=folder
         )
@@ -157,31 +154,24 @@ def diff_stacks(
 
 
 def _compare_sides(a: str, b: str, seed: int | None, *, allow_code: bool) -> ContractReport:
+    from tdx.cli.pipelines import stack_of, with_target
     from tdx.contracts import check_contract, freeze, load_contract
     from tdx.contracts.storage import is_contract
 
     with ExitStack() as opened:
-        if is_contract(a):
-            contract = load_contract(a)
-        else:
-            contract = freeze(opened.enter_context(_open(a, allow_code)), seed=seed or 0)
+
+        def open_side(target: str) -> Stack:
+            options = with_target(PipelineOptions(allow_code=allow_code), target)
+            return opened.enter_context(stack_of(options))[0]
+
+        contract = load_contract(a) if is_contract(a) else freeze(open_side(a), seed=seed or 0)
         if is_contract(b):
             if not is_contract(a):
                 raise ArgumentError(
                     f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}"
                 )
             raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
-        stack = opened.enter_context(_open(b, allow_code))
-        return check_contract(stack, contract, b, reference=a)
-
-
-@contextmanager
-def _open(target: str, allow_code: bool) -> Iterator[Stack]:
-    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
-
-    options = with_target(PipelineOptions(allow_code=allow_code), target)
-    with open_stack(read_pipeline(options), options) as stack:
-        yield stack
+        return check_contract(open_side(b), contract, b, reference=a)
 
 
 COMMANDS: Functions = {"freeze": freeze}

@@ -119,7 +119,7 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, stack_of
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
@@ -131,8 +131,7 @@ def inspect_spec(
         report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)
         write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
         return
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with stack_of(pipeline) as (stack, config):
         report = compare_specs(stack, config.env.id)
         calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
@@ -146,12 +145,11 @@ def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = 
     tdx inspect chain pendulum.yaml --format svg > chain.svg
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import stack_of
     from tdx.cli.views.chain import chain_view
     from tdx.inspection.chain_report import inspect_chain
 
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with stack_of(pipeline) as (stack, config):
         report = inspect_chain(stack, config.env.id)
         calls = stack.calls
     if output.format in (ImageFormat.MERMAID, ImageFormat.SVG):
@@ -175,15 +173,14 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words
     tdx inspect keys pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
+    from tdx.cli.pipelines import stack_of, with_target
     from tdx.cli.views.chain import lineage_diagram, lineage_view
     from tdx.inspection.lineage import inspect_keys
 
     keys = list(words or ())
     if keys and pipeline.env is None and pipeline.pipeline is None:
         pipeline = with_target(pipeline, keys.pop(0))
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with stack_of(pipeline) as (stack, config):
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
     if output.format is DiagramFormat.MERMAID:
@@ -210,12 +207,7 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import (
-        find_checkpoint,
-        load_stack_policy,
-        open_stack,
-        read_pipeline,
-    )
+    from tdx.cli.pipelines import find_checkpoint, stack_of
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
@@ -234,9 +226,12 @@ def inspect_values(
         return
     if samples is not None:
         raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
-        actor = load_stack_policy(policy, config, stack, steps, allow_code=pipeline.allow_code)
+    from tdx.rollouts.policies.policy import load_actor
+
+    with stack_of(pipeline) as (stack, config):
+        actor = load_actor(
+            config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
+        )
         report = inspect_values(
             stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
@@ -266,7 +261,7 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, stack_of
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
@@ -282,8 +277,7 @@ def inspect_state(
         return
     if export is not None:
         check_replaceable(export, force=force)
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with stack_of(pipeline) as (stack, config):
         if load is not None:
             from tdx.contracts import load_state
 
@@ -312,7 +306,7 @@ def inspect_plan(
     tdx inspect plan pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import load_policy, open_env, read_pipeline
+    from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
     from tdx.foundation.keys import normalize_key
     from tdx.inspection.plan_report import inspect_plan
@@ -327,7 +321,9 @@ def inspect_plan(
     with open_env(config, pipeline) as env:
         actor = None
         if policy is not None:
-            actor = load_policy(policy, config, env, 1, allow_code=pipeline.allow_code)
+            from tdx.rollouts.policies.policy import load_actor
+
+            actor = load_actor(config, env, name=policy, allow_code=pipeline.allow_code)
         report = inspect_plan(env, config.env.id, policy_reads=reads, policy=actor)
         calls = format_stages(env, config, expanded=True)
     if output.format is DiagramFormat.MERMAID:
