@@ -26,7 +26,7 @@ from tdx.foundation.errors import (
 )
 from tdx.pipeline.catalog import load_catalog, load_plugin_transform
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
-from tdx.pipeline.grammar import format_value, parse_value, shorten
+from tdx.pipeline.grammar import format_value, shorten
 from tdx.pipeline.transform_info import Parameter, TransformInfo, Type
 from tdx.pipeline.values import (
     SPECS,
@@ -103,8 +103,8 @@ def bind_stage(stage: StageConfig) -> BoundStage:
             names = [parameter.name for parameter in info.named]
             has = f"it has {', '.join(names)}" if names else "it has no arguments"
             hint = did_you_mean(name, names, has)
-            error = UnknownNameError(f"{info.name} has no argument {name}", hint=hint)
-            bound.errors.append(error)
+            message = f"{info.name} has no argument {name}"
+            bound.errors.append(UnknownNameError(message, hint=hint))
         elif name in by_position:
             message = f"{name} is given twice, by position and by name"
             bound.errors.append(ArgumentError(message, hint="pass it once"))
@@ -230,9 +230,7 @@ def _type_hint(declared: Type, mismatch: MismatchError) -> str:
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"
-    is_literal = isinstance(value, str) and isinstance(
-        parse_or_none(parse_value, value), int | float
-    )
+    is_literal = isinstance(value, str) and isinstance(parse_or_none(value), int | float)
     if is_literal and options & {"int", "float", "bool"}:
         return "write it without quotes"
     if isinstance(value, Dtype | Call) and "str" in options:
