@@ -315,21 +315,20 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 
 
 @contextmanager
-def stack_of(
-    options: PipelineOptions, pipeline: Pipeline | None = None, *, is_measured: bool = False
-) -> Iterator[tuple[Stack, Pipeline]]:
-    """Build the env that the options name as a stack, yield both, and close it at the end.
+def open_stack(
+    pipeline: Pipeline, options: PipelineOptions, *, is_measured: bool = False
+) -> Iterator[Stack]:
+    """Build the env of a pipeline as a stack, and close it at the end.
 
     Its stages are those that :func:`~tdx.stacks.building.build_stack` finds: of a chain of tdx, or
     the wrappers that a factory returns.
 
     Args:
+        pipeline: The pipeline.
         options: Options of the command.
-        pipeline: Pipeline that was read from them. ``None``: it is read here.
         is_measured: Leave worker processes as they are, so that the times are those of the env.
             Otherwise their sub-envs are created in this process, where all stages are seen.
     """
-    pipeline = read_pipeline(options) if pipeline is None else pipeline
     from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
@@ -340,7 +339,7 @@ def stack_of(
                 for note in shown.notes:
                     print(f"note: {note}", file=sys.stderr)
                 with log_mujoco_warnings():
-                    yield shown, pipeline
+                    yield shown
         finally:
             stack.close()
 

@@ -81,7 +81,7 @@ def measure(
         TdxError: The env cannot be built.
         KeyboardInterrupt: The user pressed Ctrl-C before the first measurement.
     """
-    from tdx.cli.pipelines import open_env, stack_of
+    from tdx.cli.pipelines import open_env, open_stack
     from tdx.cli.progress import activity_on
     from tdx.profiling.context import profile_stack
     from tdx.profiling.run import profile_env
@@ -89,7 +89,7 @@ def measure(
     if request.as_stack:
         with (
             activity_on(sys.stderr) as on_progress,
-            stack_of(request.options, request.config, is_measured=True) as (stack, _),
+            open_stack(request.config, request.options, is_measured=True) as stack,
         ):
             policy = request.load_policy(stack.chain_env)
             plan = replace(request.plan, policy=policy, on_progress=on_progress)

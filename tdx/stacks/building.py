@@ -7,7 +7,7 @@ Three functions return a :class:`~tdx.stacks.Stack`, each calling the next:
 - :func:`open_target` takes an env that is Python code, and calls the factory.
 - :func:`tdx.stacks.open_stack` takes the object that the factory returned, and finds its library.
 
-``tdx.cli.pipelines.stack_of`` is :func:`build_stack` for a command, which closes it at the end.
+``tdx.cli.pipelines.open_stack`` is :func:`build_stack` for a command, which closes it at the end.
 """
 
 from __future__ import annotations

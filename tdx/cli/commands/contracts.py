@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ def freeze(
 
     tdx freeze pendulum.yaml --compare observation,reward --out pendulum
     """
-    from tdx.cli.pipelines import stack_of
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views import count_text
     from tdx.compare.model import DEFAULT_PARTS
     from tdx.contracts import freeze as freeze_stack
@@ -67,7 +68,8 @@ def freeze(
         if part not in _PARTS:
             hint = did_you_mean(part, _PARTS, otherwise=f"the parts are {', '.join(_PARTS)}")
             raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
-    with stack_of(pipeline) as (stack, config):
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
     for stage in contract.stages:
@@ -102,12 +104,13 @@ def check_against(
         The exit code.
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import stack_of
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
 
     contract = load_contract(folder)
-    with stack_of(options) as (stack, config):
+    config = read_pipeline(options)
+    with open_stack(config, options) as stack:
         report = check_contract(
             stack, contract, config.env.id, evaluation=evaluation, reference=folder
         )
@@ -154,24 +157,31 @@ def diff_stacks(
 
 
 def _compare_sides(a: str, b: str, seed: int | None, *, allow_code: bool) -> ContractReport:
-    from tdx.cli.pipelines import stack_of, with_target
     from tdx.contracts import check_contract, freeze, load_contract
     from tdx.contracts.storage import is_contract
 
     with ExitStack() as opened:
-
-        def open_side(target: str) -> Stack:
-            options = with_target(PipelineOptions(allow_code=allow_code), target)
-            return opened.enter_context(stack_of(options))[0]
-
-        contract = load_contract(a) if is_contract(a) else freeze(open_side(a), seed=seed or 0)
+        if is_contract(a):
+            contract = load_contract(a)
+        else:
+            contract = freeze(opened.enter_context(_open(a, allow_code)), seed=seed or 0)
         if is_contract(b):
             if not is_contract(a):
                 raise ArgumentError(
                     f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}"
                 )
             raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
-        return check_contract(open_side(b), contract, b, reference=a)
+        stack = opened.enter_context(_open(b, allow_code))
+        return check_contract(stack, contract, b, reference=a)
+
+
+@contextmanager
+def _open(target: str, allow_code: bool) -> Iterator[Stack]:
+    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
+
+    options = with_target(PipelineOptions(allow_code=allow_code), target)
+    with open_stack(read_pipeline(options), options) as stack:
+        yield stack
 
 
 COMMANDS: Functions = {"freeze": freeze}

@@ -119,7 +119,7 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, stack_of
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
@@ -131,7 +131,8 @@ def inspect_spec(
         report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)
         write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
         return
-    with stack_of(pipeline) as (stack, config):
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
         calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
@@ -145,11 +146,12 @@ def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = 
     tdx inspect chain pendulum.yaml --format svg > chain.svg
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import stack_of
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import chain_view
     from tdx.inspection.chain_report import inspect_chain
 
-    with stack_of(pipeline) as (stack, config):
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = stack.calls
     if output.format in (ImageFormat.MERMAID, ImageFormat.SVG):
@@ -173,14 +175,15 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words
     tdx inspect keys pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import stack_of, with_target
+    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
     from tdx.cli.views.chain import lineage_diagram, lineage_view
     from tdx.inspection.lineage import inspect_keys
 
     keys = list(words or ())
     if keys and pipeline.env is None and pipeline.pipeline is None:
         pipeline = with_target(pipeline, keys.pop(0))
-    with stack_of(pipeline) as (stack, config):
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
     if output.format is DiagramFormat.MERMAID:
@@ -207,10 +210,11 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, stack_of
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
+    from tdx.rollouts.policies.policy import load_actor
 
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection import checkpoint_values
@@ -226,9 +230,8 @@ def inspect_values(
         return
     if samples is not None:
         raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
-    from tdx.rollouts.policies.policy import load_actor
-
-    with stack_of(pipeline) as (stack, config):
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
         actor = load_actor(
             config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
         )
@@ -261,7 +264,7 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, stack_of
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
@@ -277,7 +280,8 @@ def inspect_state(
         return
     if export is not None:
         check_replaceable(export, force=force)
-    with stack_of(pipeline) as (stack, config):
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
         if load is not None:
             from tdx.contracts import load_state
 

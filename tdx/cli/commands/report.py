@@ -81,7 +81,7 @@ def report(
     tdx report Pendulum-v1 -t StepCounter -o chain.svg
     """
     from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import command_words, read_pipeline, stack_of
+    from tdx.cli.pipelines import command_words, open_stack, read_pipeline
     from tdx.cli.progress import activity_on
     from tdx.cli.views.graph import chain_svg
     from tdx.inspection.chain_report import inspect_chain
@@ -96,7 +96,7 @@ def report(
     words = [*command_words("tdx report", pipeline, config), "--steps", str(steps), "-o", out]
     words += ["--format", kind] if kind is not _report_format(out) else []
     name = config.file or config.env.id
-    with activity_on(sys.stderr) as on_progress, stack_of(pipeline, config) as (stack, _):
+    with activity_on(sys.stderr) as on_progress, open_stack(config, pipeline) as stack:
         if kind is ReportFormat.SVG:
             chain = inspect_chain(stack, config.env.id)
             text = chain_svg(chain, stack.calls)
