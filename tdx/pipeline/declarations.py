@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tdx.foundation.keys import normalize_key
+from tdx.pipeline.grammar import dotted_name
 from tdx.pipeline.transform_info import (
     Parameter,
     ParameterKind,
@@ -138,21 +139,14 @@ class Module:
 
     def bases(self, node: ast.ClassDef) -> list[Definition]:
         """Return the base classes that are defined in the package, in order."""
-        named = (dotted_name(base) for base in node.bases)
+        named = (_base_name(base) for base in node.bases)
         found = [self.find(name) for name in named if name]
         return [base for base in found if isinstance(base.node, ast.ClassDef)]
 
 
-def dotted_name(node: ast.expr) -> str | None:
-    """Return ``a.b.c`` as text; ``None`` for an expression that is not a name."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        owner = dotted_name(node.value)
-        return f"{owner}.{node.attr}" if owner else None
-    if isinstance(node, ast.Subscript):
-        return dotted_name(node.value)
-    return None
+def _base_name(node: ast.expr) -> str | None:
+    """Return the name of a base class, without the types that it is given."""
+    return dotted_name(node.value if isinstance(node, ast.Subscript) else node)
 
 
 _NAMED_TYPES: Mapping[str, TypeName] = {
@@ -205,7 +199,7 @@ def _resolve_named(name: str, module: Module) -> Type:
     if dotted.startswith(f"{package}.specs"):
         return Type("spec")
     if dotted.startswith(f"{package}.transforms") and isinstance(found.node, ast.ClassDef):
-        is_protocol = any(dotted_name(base) == "Protocol" for base in found.node.bases)
+        is_protocol = any(_base_name(base) == "Protocol" for base in found.node.bases)
         return Type("callable" if is_protocol else "transform")
     if found.module is not None and isinstance(found.node, ast.expr):
         return parse_annotation(found.node, found.module)
