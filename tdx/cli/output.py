@@ -63,7 +63,7 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
         Complete lines.
     """
     match options.format:
-        case Format.JSON:
+        case Format.JSON | Format.SARIF:
             return _json(view.kind, view.data(), indent=2)
         case Format.JSONL:
             return "".join(_json(view.kind, record) for record in view.rows())
@@ -71,7 +71,7 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
             return _csv(view)
         case Format.MD:
             return markdown(view.blocks())
-        case Format.TABLE:
+        case Format.TABLE | Format.MERMAID | Format.SVG:
             columns = terminal_width() if width is None else width
             return terminal_text(view.blocks(), columns, color=options.color.is_enabled(sys.stdout))
 
