@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tdx.cli.completion import complete_key, complete_policy_key
 from tdx.cli.options import (
     TARGET_HELP,
     AllowCode,
@@ -21,7 +22,7 @@ from tdx.cli.options import (
     TargetOptions,
     integer_option,
 )
-from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
+from tdx.cli.pipelines import PolicyName
 from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
