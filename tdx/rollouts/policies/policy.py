@@ -179,16 +179,6 @@ class NamedPolicy:
     is_code: bool = False
     file_copy: tuple[str, bytes] | None = None
 
-    def copy_to(self, folder: Path) -> None:
-        """Copy the file into a dump, so that the dump can be resumed from its folder alone.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        if self.file_copy is not None:
-            with Container.open(folder) as opened:
-                opened.replace(*self.file_copy)
-
 
 def load_policy(
     policy: str | PolicySource | PolicyRequest, env: EnvBase, allow_code: bool = False

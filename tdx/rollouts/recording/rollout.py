@@ -19,8 +19,13 @@ from tdx.pipeline import Pipeline, read_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import FiniteCheck
 from tdx.rollouts.dump.episodes import EpisodeKeys
-from tdx.rollouts.dump.folder import MANIFEST, is_left_unfinished, remove_leftovers
-from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.folder import (
+    MANIFEST,
+    is_left_unfinished,
+    lock_for_writing,
+    remove_leftovers,
+)
+from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
 from tdx.rollouts.dump.writing import (
     DumpWriter,
     OnChunk,
@@ -28,7 +33,6 @@ from tdx.rollouts.dump.writing import (
     check_target,
     create_dump,
     ignore_progress,
-    lock_interrupted_dump,
 )
 from tdx.rollouts.policies.policy import NamedPolicy, check_policy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import (
@@ -62,8 +66,7 @@ def roll_out(
         seed,
     ):
         policy, manifest = prepare_dump(request, env, seed)
-        with create_dump(folder, manifest, force=force) as writer:
-            policy.copy_to(folder)
+        with create_dump(folder, manifest, policy_copy=policy.file_copy, force=force) as writer:
             if manifest.keeps_raw:
                 env.base_env = RecordingEnv(env.base_env)
             checkpointer = Checkpointer(env, policy.is_code)
@@ -135,7 +138,8 @@ def resume(
         TdxError: It cannot be resumed exactly; the message gives the reason.
     """
     Manifest.load(folder)
-    with lock_interrupted_dump(folder) as (root, manifest, end):
+    with lock_for_writing(folder) as root:
+        manifest, end = load_manifest(root, without_partial=True)
         if manifest.complete:
             with suppress(OSError):
                 if is_left_unfinished(root):

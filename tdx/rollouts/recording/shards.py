@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from tdx.core import TransformedEnv
-from tdx.foundation.container import TEMPORARY_FILE, Container, make_folders, sync_path
+from tdx.foundation.container import Container, make_folders, sync_path
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.foundation.files import (
     atomic_folder,
@@ -29,10 +29,10 @@ from tdx.foundation.files import (
 from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,
-    POLICY_COPIES,
     SHARD_INDEX,
     SHARDS,
     LockedError,
+    list_temporary,
     lock_for_writing,
     remove_leftovers,
     report_unreadable,
@@ -56,6 +56,7 @@ from tdx.rollouts.dump.writing import (
     check_free,
     has_dump,
     ignore_progress,
+    write_policy,
 )
 from tdx.rollouts.policies.policy import NamedPolicy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import Checkpointer
@@ -114,7 +115,7 @@ def open_shards(
         raise ArgumentError(f"{count:,} shards are out of range", hint=f"use 1 to {MAX_SHARDS:,}")
     exists = has_dump(folder) and is_sharded(folder)
     if force or not exists:
-        _check_new(folder, force)
+        check_free(folder, force, first=SHARDS)
         existing = None
     else:
         existing = ShardPlan.load(folder)
@@ -123,8 +124,8 @@ def open_shards(
         if force and has_dump(folder):
             with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
                 (part / SHARDS).mkdir()
-                policy.copy_to(part)
                 with Container.open(part) as root:
+                    write_policy(root, policy.file_copy)
                     plan.save(root)
         else:
             make_folders(folder / SHARDS)
@@ -137,30 +138,10 @@ def open_shards(
                         plan, _ = _prepare_plan(request, count, created)
                     _check_plan(plan, created, folder)
                 else:
-                    # What a killed process has written, whose policy may be another one.
-                    for name in filter(_is_started, root.names()):
-                        root.remove(name)
-                    policy.copy_to(folder)
+                    root.discard(list_temporary(root))
+                    write_policy(root, policy.file_copy)
                     plan.save(root)
             yield plan
-
-
-def _check_new(folder: Path, force: bool) -> None:
-    """Check that a sharded dump may be created in a folder; other processes may create it too.
-
-    What a process leaves that is killed before it has written the plan does not prevent it.
-    """
-    if os.path.lexists(folder / SHARDS) and not has_dump(folder):
-        others = [name for name in os.listdir(folder) if name != SHARDS and not _is_started(name)]
-        if others or any((folder / SHARDS).iterdir()):
-            raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
-        return
-    check_free(folder, force)
-
-
-def _is_started(name: str) -> bool:
-    """Return True for a file that is written before the plan."""
-    return name in POLICY_COPIES or bool(TEMPORARY_FILE.fullmatch(name))
 
 
 def _prepare_plan(
