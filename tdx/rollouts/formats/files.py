@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,12 +108,12 @@ def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
     return array
 
 
-def array_format(
-    dtype: torch.dtype, *, splits_complex: bool = False
-) -> tuple[Any, tuple[int, ...]]:
-    """Return the dtype of the result of :func:`to_array`, and the dimensions that it adds."""
+def array_column(
+    dtype: torch.dtype, shape: Iterable[int], *, splits_complex: bool = False
+) -> FileColumn:
+    """Return dtype and shape of the result of :func:`to_array` for a tensor."""
     array = to_array(torch.empty((0,), dtype=dtype), splits_complex=splits_complex)
-    return array.dtype, array.shape[1:]
+    return FileColumn(array.dtype, (*shape, *array.shape[1:]))
 
 
 def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
@@ -146,17 +145,6 @@ def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor
 
 def _is_float8(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize == 1
-
-
-def check_regular_file(path: Path) -> None:
-    """Refuse anything but a file or folder as the source of an import.
-
-    Raises:
-        StorageError: It is a pipe, a device or a socket.
-    """
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise StorageError(f"{path} is not a regular file", hint="save the data to a file first")
 
 
 def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:

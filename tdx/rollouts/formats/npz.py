@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from tdx.rollouts.formats.files import (
     Array,
     FileColumn,
     array_bytes,
-    array_format,
     check_expansion,
     is_numeric,
     parse_note,
@@ -43,11 +42,11 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     columns = name_columns(source.manifest, [NOTE])
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as file:
         for column in columns:
-            track, steps = source.track(column.track)
-            dtype, shape = track.leaves[column.path]
-            kind, more = array_format(dtype)
+            entry = source.array(column)
+            described = np.lib.format.dtype_to_descr(entry.dtype)
+            header = {"descr": described, "fortran_order": False, "shape": entry.shape}
             with _member(file, column.name) as member:
-                _write_header(member, kind, (steps, *shape, *more))
+                np.lib.format.write_array_header_1_0(member, header)
                 for block in source.column_blocks(column):
                     member.write(np.ascontiguousarray(to_array(block)).data)
         with _member(file, NOTE) as member:
@@ -58,12 +57,6 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
 def _member(file: zipfile.ZipFile, name: str) -> IO[bytes]:
     # A constant date, so that the same dump gives the same file.
     return file.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
-
-
-def _write_header(member: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None:
-    described = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    header = {"descr": described, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(member, header)
 
 
 @contextmanager
@@ -92,7 +85,12 @@ class _Reader(ColumnReader):
             member = members.enter_context(file.open(info))
             found = self._header(member, name)
             if name == NOTE and not found.shape and found.dtype.kind == "S":
-                self.note = parse_note(self._read(member, info).rstrip(b"\0"), path)
+                if info.file_size > MAX_NOTE_BYTES:
+                    raise StorageError(
+                        f"the metadata in {path} has {info.file_size:,} bytes",
+                        hint=f"{MAX_NOTE_BYTES:,} can be read",
+                    )
+                self.note = parse_note(member.read(info.file_size).rstrip(b"\0"), path)
                 continue
             if is_numeric(found.dtype):
                 size = array_bytes(found.shape, found.dtype, f"{name!r} in {path}")
@@ -102,14 +100,6 @@ class _Reader(ColumnReader):
                         hint="the file is damaged; export it again",
                     )
             self._members[name], self._found[name] = member, found
-
-    def _read(self, member: IO[bytes], info: zipfile.ZipInfo) -> bytes:
-        if info.file_size > MAX_NOTE_BYTES:
-            raise StorageError(
-                f"the metadata in {self._path} has {info.file_size:,} bytes",
-                hint=f"{MAX_NOTE_BYTES:,} can be read",
-            )
-        return member.read(info.file_size)
 
     def _header(self, member: IO[bytes], name: str) -> FileColumn:
         try:
