@@ -32,7 +32,6 @@ from tdx.rollouts.dump.folder import (
     SHARDS,
     STATE,
     StateFile,
-    check_not_locked,
     lock_for_writing,
     read_state,
     remove_leftovers,
@@ -222,7 +221,9 @@ def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
         ArgumentError: A dump exists and may not be replaced, another process is writing it,
             or the folder has something else.
     """
-    check_not_locked(folder)
+    if folder.is_dir() and os.access(folder, os.R_OK):
+        with lock_for_writing(folder):
+            pass
     check_free(folder, force, hint)
 
 

@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.foundation.untrusted import MAX_COUNT
 from tdx.pipeline import Pipeline, read_pipeline
@@ -21,7 +20,8 @@ from tdx.rollouts.dump.entries import FiniteCheck
 from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.folder import (
     MANIFEST,
-    is_left_unfinished,
+    STATE,
+    list_temporary,
     lock_for_writing,
     remove_leftovers,
 )
@@ -142,8 +142,9 @@ def resume(
         manifest, end = load_manifest(root, without_partial=True)
         if manifest.complete:
             with suppress(OSError):
-                if is_left_unfinished(root):
-                    # The flush of the manifest may be what failed.
+                if STATE in root.names() or list_temporary(root):
+                    # A process did not reach the end of remove_leftovers(): the flush of the
+                    # manifest may be what failed.
                     manifest.save_header(root, end)
                     remove_leftovers(root, None)
             return manifest
@@ -152,7 +153,18 @@ def resume(
                 f"{folder} is a replay, which cannot be resumed",
                 hint=f"replay {manifest.source} again with --force",
             )
-        _check_stored(root, manifest)
+        for track, steps in manifest.tracks:
+            track.check_files(root, steps)
+        goal, chunks = manifest.goal, manifest.chunks
+        is_reached = manifest.steps >= (goal.steps or MAX_COUNT) or (
+            goal.episodes is not None and len(manifest.episodes) >= goal.episodes
+        )
+        if chunks and not is_reached and chunks[0].steps != manifest.chunk_steps:
+            raise StorageError(
+                f"{folder} has chunks of {chunks[0].steps} steps, "
+                f"and its manifest states {manifest.chunk_steps}",
+                hint=DAMAGED,
+            )
         pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
         with build_seeded_env(pipeline, manifest.seed, allow_code, workers) as (env, _):
             recorded = load_recorded_policy(
@@ -173,21 +185,6 @@ def resume(
                 remove_leftovers(root, manifest.state)
                 start = _restore(env, recorded, writer, checkpointer)
                 return stream_rollout(env, recorded, writer, checkpointer, start, on_chunk)
-
-
-def _check_stored(root: Container, manifest: Manifest) -> None:
-    for track, steps in manifest.tracks:
-        track.check_files(root, steps)
-    goal, chunks = manifest.goal, manifest.chunks
-    is_reached = manifest.steps >= (goal.steps or MAX_COUNT) or (
-        goal.episodes is not None and len(manifest.episodes) >= goal.episodes
-    )
-    if chunks and not is_reached and chunks[0].steps != manifest.chunk_steps:
-        raise StorageError(
-            f"{root.path} has chunks of {chunks[0].steps} steps, "
-            f"and its manifest states {manifest.chunk_steps}",
-            hint=DAMAGED,
-        )
 
 
 def _restore(
@@ -318,8 +315,9 @@ class _ChunkStream:
         steps = self._count_steps(chunk)
         if steps < length:
             has_equal_length = raw is not None and raw.shape == chunk.shape
-            chunk = self._cut(chunk, steps)
-            raw = self._cut(raw, steps) if has_equal_length else raw
+            index = (*[slice(None)] * self._dim, slice(0, steps))
+            chunk = chunk[index]
+            raw = raw[index] if raw is not None and has_equal_length else raw
         start = self.steps
         self.steps += steps
         has_state = self._can_resume and not partial and not self.is_over
@@ -345,9 +343,6 @@ class _ChunkStream:
             steps = int((ended >= left).nonzero()[0]) + 1
         self.episodes += int(ended[steps - 1])
         return steps
-
-    def _cut(self, data: TensorDictBase, steps: int) -> TensorDictBase:
-        return data[(*[slice(None)] * self._dim, slice(0, steps))]
 
 
 def stream_rollout(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,13 +43,13 @@ from tdx.rollouts.dump.shard_plan import (
     ShardListing,
     ShardPlan,
     ShardSummary,
-    check_shard,
     is_sharded,
     list_shards,
     read_shard_index,
     shard_name,
     write_shard_index,
 )
+from tdx.rollouts.dump.track import Track
 from tdx.rollouts.dump.writing import (
     DumpWriter,
     OnChunk,
@@ -82,7 +82,6 @@ _NAMES = {
     "keeps_raw": "raw steps (--raw)",
 }
 """Fields of a plan, and their names in error messages, in the order of comparison."""
-_NUMBERS = ("shards", "seed", "chunk_steps")
 _LOCK_SECONDS = 10.0
 """How long to wait for the process of a killed driver that records the same shard."""
 _LOCK_INTERVAL_SECONDS = 0.1
@@ -136,7 +135,20 @@ def open_shards(
                     if existing is None and not force:
                         # Another process has just chosen the seed.
                         plan, _ = _prepare_plan(request, count, created)
-                    _check_plan(plan, created, folder)
+                    # Shards may differ from the existing ones in nothing but their seed.
+                    one, other = created.header(), plan.header()
+                    _check_versions(one["versions"], other["versions"], folder)
+                    for field, name in _NAMES.items():
+                        if one[field] != other[field]:
+                            is_number = field in ("shards", "seed", "chunk_steps")
+                            numbers = f": {one[field]}, not {other[field]}" if is_number else ""
+                            raise ArgumentError(
+                                f"the shards in {folder} have another {name}{numbers}", hint=_OTHER
+                            )
+                    if one != other:
+                        raise ArgumentError(
+                            f"the shards in {folder} have other specs than this env", hint=_OTHER
+                        )
                 else:
                     root.discard(list_temporary(root))
                     write_policy(root, policy.file_copy)
@@ -175,18 +187,6 @@ def _exclusive(root: Container) -> Iterator[None]:
     with root.subfolder(SHARDS) as inner:
         inner.lock(wait=True)
         yield
-
-
-def _check_plan(wanted: ShardPlan, existing: ShardPlan, folder: Path) -> None:
-    """Refuse to add shards that differ from the existing ones in more than their seed."""
-    one, other = existing.header(), wanted.header()
-    _check_versions(one["versions"], other["versions"], folder)
-    for field, name in _NAMES.items():
-        if one[field] != other[field]:
-            numbers = f": {one[field]}, not {other[field]}" if field in _NUMBERS else ""
-            raise ArgumentError(f"the shards in {folder} have another {name}{numbers}", hint=_OTHER)
-    if one != other:
-        raise ArgumentError(f"the shards in {folder} have other specs than this env", hint=_OTHER)
 
 
 def _check_versions(recorded: dict[str, str], found: dict[str, str], folder: Path) -> None:
@@ -249,7 +249,11 @@ def record_shard(
     """
     with report_unreadable(folder), Container.open(folder) as root:
         plan = ShardPlan.read(root)
-        check_shard(plan, shard)
+        if not 0 <= shard < plan.count:
+            raise ArgumentError(
+                f"shard {shard} does not exist: there are {plan.count}",
+                hint=f"number them from 0 to {plan.count - 1}",
+            )
         if shard in list_shards(root, plan.count).committed:
             return
     manifest = plan.shard_manifest(shard)
@@ -411,22 +415,18 @@ def complete_shards(folder: Path) -> ShardListing:
         with _exclusive(root):
             listing = list_shards(root, plan.count)
             if len(listing.committed) == plan.count and read_shard_index(root, plan) is None:
-                _write_index(root, plan)
+                summaries: list[ShardSummary] = []
+                tracks: list[Track] = []
+                for shard in range(plan.count):
+                    manifest, end = plan.read_shard(root, shard)
+                    found = [track for track, _ in manifest.tracks]
+                    tracks = tracks or found
+                    if found != tracks:
+                        raise StorageError(
+                            f"{folder / shard_name(shard)} has other entries than {shard_name(0)}",
+                            hint="name the entries that every shard has: --keys",
+                        )
+                    summaries.append(ShardSummary.of(shard, manifest, end))
+                write_shard_index(root, plan, tracks, summaries)
                 remove_leftovers(root, None)
     return listing
-
-
-def _write_index(root: Container, plan: ShardPlan) -> None:
-    summaries: list[ShardSummary] = []
-    tracks: list[Any] = []
-    for shard in range(plan.count):
-        manifest, end = plan.read_shard(root, shard)
-        found = [track for track, _ in manifest.tracks]
-        tracks = tracks or found
-        if found != tracks:
-            raise StorageError(
-                f"{root.path / shard_name(shard)} has other entries than {shard_name(0)}",
-                hint="name the entries that every shard has: --keys",
-            )
-        summaries.append(ShardSummary.of(shard, manifest, end))
-    write_shard_index(root, plan, tracks, summaries)
