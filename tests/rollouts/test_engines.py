@@ -17,9 +17,8 @@ from tdx.engines import ENGINES, SlurmEngine
 from tdx.foundation.errors import MissingPackageError, OutputError, TdxError, WorkerError
 from tdx.rollouts import Goal, roll_out_shard, roll_out_shards
 from tdx.rollouts.dump.folder import LockedError
-from tdx.rollouts.dump.progress import read_progress
+from tdx.rollouts.dump.progress import ignore_progress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan
-from tdx.rollouts.dump.writing import ignore_progress
 from tdx.rollouts.recording.shards import ShardJob
 from tests.programs import is_exhaustive, require_program
 from tests.rollouts.recordings import hash_tree, request

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,7 +36,7 @@ from tdx.rollouts.dump.folder import (
     remove_leftovers,
 )
 from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, append_entry
-from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.track import Track, checksum
 
 _MAX_THREADS = 8
@@ -347,27 +346,3 @@ def create_dump(
                     start(root)
         hint = _RERUN if atomic else RESUME_HINT
         yield stack.enter_context(DumpWriter(root, manifest, manifest.start(), hint))
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a rollout.
-
-    Args:
-        steps: Number of steps of each env so far.
-        episodes: Number of episodes that ended so far.
-        goal: Length of the whole rollout.
-        new_steps: Number of steps since the rollout was started or resumed.
-    """
-
-    steps: int
-    episodes: int
-    goal: Goal
-    new_steps: int
-
-
-OnChunk = Callable[[Progress], None]
-
-
-def ignore_progress(progress: Progress) -> None:
-    """Do nothing: the default of every progress callback."""

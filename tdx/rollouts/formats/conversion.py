@@ -24,9 +24,10 @@ from tdx.foundation.errors import (
 from tdx.foundation.files import FULL, atomic_folder, atomic_path, check_replaceable
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.index import Chunk
+from tdx.rollouts.dump.progress import Progress, ignore_progress
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
 from tdx.rollouts.dump.remote import is_url
-from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
+from tdx.rollouts.dump.writing import check_target
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import check_columns
 from tdx.rollouts.formats.import_writers import ForeignImport, OwnImport

@@ -20,9 +20,9 @@ from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.index import ChunkList
 from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.progress import Progress, ignore_progress
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.dump.writing import Progress, ignore_progress
 from tdx.rollouts.formats.files import VERSION, Array, FileColumn, array_column
 from tdx.rollouts.formats.interface import ExportColumn, ExportedEntry, ExportPlan
 

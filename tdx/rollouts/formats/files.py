@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ MAX_CHUNK_BYTES = 2**28
 MAX_NOTE_BYTES = 2**28
 """Size of the note in an export: the manifest of the dump."""
 MAX_COLUMNS = 10_000
+_MAX_ARRAY_HEADER_BYTES = 10_000
 MAX_FILES = 1_000_000
 MAX_NAME_BYTES = 200
 """Size of a part of a key, which becomes a file name."""
@@ -73,6 +74,32 @@ def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
         StorageError: The shape is impossible.
     """
     return math.prod(validate_shape(shape, what)) * int(np.dtype(dtype).itemsize)
+
+
+def read_array_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, Any]:
+    """Read the header of an ``.npy`` file; no object is unpickled.
+
+    Args:
+        stream: The file, at its start.
+        what: Name of the array in error messages.
+
+    Returns:
+        The shape, whether the array is in Fortran order, and the dtype.
+
+    Raises:
+        ValueError: It is not the header of an array, or of an unknown version.
+        StorageError: The shape is impossible.
+    """
+    version = np.lib.format.read_magic(stream)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"its format version {version} is unknown")
+    # The header is a Python literal of limited size.
+    sizes, in_columns, dtype = readers[version](stream, max_header_size=_MAX_ARRAY_HEADER_BYTES)
+    return validate_shape(sizes, what), in_columns, dtype
 
 
 def is_numeric(dtype: Any) -> bool:

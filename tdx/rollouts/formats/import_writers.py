@@ -25,8 +25,8 @@ from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
+from tdx.rollouts.dump.progress import Progress
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.dump.writing import Progress
 from tdx.rollouts.formats.files import (
     FileColumn,
     check_key,

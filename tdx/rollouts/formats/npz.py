@@ -13,7 +13,6 @@ from typing import IO
 import numpy as np
 
 from tdx.foundation.errors import StorageError
-from tdx.foundation.untrusted import validate_shape
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
@@ -25,6 +24,7 @@ from tdx.rollouts.formats.files import (
     check_expansion,
     is_numeric,
     parse_note,
+    read_array_header,
     to_array,
 )
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
@@ -103,15 +103,7 @@ class _Reader(ColumnReader):
 
     def _header(self, member: IO[bytes], name: str) -> FileColumn:
         try:
-            version = np.lib.format.read_magic(member)
-            read_header = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            # The header is a Python literal of limited size; objects are never unpickled.
-            shape, in_columns, dtype = read_header(member, max_header_size=10_000)
-            validate_shape(shape, f"{name!r} in {self._path}")
+            shape, in_columns, dtype = read_array_header(member, f"{name!r} in {self._path}")
         except StorageError:
             raise
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
@@ -123,7 +115,7 @@ class _Reader(ColumnReader):
                 f"{name!r} in {self._path} is in Fortran order",
                 hint="save it with np.ascontiguousarray",
             )
-        return FileColumn(dtype, tuple(shape))
+        return FileColumn(dtype, shape)
 
     def columns(self) -> Mapping[str, FileColumn]:
         return self._found

@@ -26,14 +26,8 @@ from tdx.rollouts.dump.folder import (
     remove_leftovers,
 )
 from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
-from tdx.rollouts.dump.writing import (
-    DumpWriter,
-    OnChunk,
-    Progress,
-    check_target,
-    create_dump,
-    ignore_progress,
-)
+from tdx.rollouts.dump.progress import OnChunk, Progress, ignore_progress
+from tdx.rollouts.dump.writing import DumpWriter, check_target, create_dump
 from tdx.rollouts.policies.policy import NamedPolicy, check_policy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import (
     STATE_FIELDS,

@@ -16,10 +16,9 @@ from tdx.foundation.serialization import Result
 from tdx.pipeline import Pipeline
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing
 from tdx.rollouts.dump.manifest import Goal
-from tdx.rollouts.dump.progress import ShardProgress, read_progress
+from tdx.rollouts.dump.progress import OnChunk, OnShards, ignore_progress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder
-from tdx.rollouts.dump.writing import OnChunk, ignore_progress
 from tdx.rollouts.recording.request import DumpRequest
 from tdx.rollouts.recording.shards import (
     ShardJob,
@@ -30,17 +29,8 @@ from tdx.rollouts.recording.shards import (
     remove_stale_index,
 )
 
-OnShards = Callable[[ShardProgress], None]
 _RETRIES = 2
 _POLL_SECONDS = 0.5
-
-
-def ignore_shards(progress: ShardProgress) -> None:
-    """Do nothing: the default of every progress callback."""
-
-
-def ignore_shard(shard: int) -> None:
-    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +81,7 @@ def roll_out_shards(
     workers: int | None = None,
     force: bool = False,
     retries: int = _RETRIES,
-    on_progress: OnShards = ignore_shards,
+    on_progress: OnShards = ignore_progress,
 ) -> ShardedRollout:
     """Roll out a pipeline into a sharded dump; committed shards are kept.
 
@@ -124,7 +114,7 @@ def resume_shards(
     workers: int | None = None,
     retries: int = _RETRIES,
     allow_code: bool = False,
-    on_progress: OnShards = ignore_shards,
+    on_progress: OnShards = ignore_progress,
 ) -> ShardedRollout:
     """Record the missing shards of a dump, with the pipeline and policy in its plan.
 
@@ -272,7 +262,7 @@ class ShardRun:
         create_engine: Callable[[], Engine[TdxError | None]],
         retries: int,
         on_progress: OnShards,
-        on_shard: Callable[[int], None] = ignore_shard,
+        on_shard: Callable[[int], None] = ignore_progress,
     ) -> None:
         self._plan, self._folder, self._retries = plan, folder, retries
         self._create_engine = create_engine
@@ -309,21 +299,18 @@ class ShardRun:
     def _run(self, engine: Engine[TdxError | None]) -> None:
         reported = float("-inf")
         while self._running or (self._pending and self._fatal is None):
-            self._submit(engine)
+            free = len(self._pending) if engine.slots is None else engine.slots - self._running
+            if self._fatal is None and self._pending and free > 0:
+                shards = [self._pending.popleft() for _ in range(min(free, len(self._pending)))]
+                self._attempts.update(shards)
+                engine.submit(shards)
+                self._running += len(shards)
             for shard, error in engine.collect(_POLL_SECONDS):
                 self._running -= 1
                 self._add(shard, error)
             if time.monotonic() - reported >= _POLL_SECONDS:
                 reported = time.monotonic()
                 self._on_progress(read_progress(self._folder, self._plan))
-
-    def _submit(self, engine: Engine[TdxError | None]) -> None:
-        free = len(self._pending) if engine.slots is None else engine.slots - self._running
-        if self._fatal is None and self._pending and free > 0:
-            shards = [self._pending.popleft() for _ in range(min(free, len(self._pending)))]
-            self._attempts.update(shards)
-            engine.submit(shards)
-            self._running += len(shards)
 
     def _add(self, shard: int, error: TdxError | None) -> None:
         if error is None:

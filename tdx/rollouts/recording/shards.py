@@ -38,6 +38,7 @@ from tdx.rollouts.dump.folder import (
     report_unreadable,
 )
 from tdx.rollouts.dump.manifest import Manifest, package_versions
+from tdx.rollouts.dump.progress import OnChunk, ignore_progress
 from tdx.rollouts.dump.shard_plan import (
     MAX_SHARDS,
     ShardListing,
@@ -50,14 +51,7 @@ from tdx.rollouts.dump.shard_plan import (
     write_shard_index,
 )
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.dump.writing import (
-    DumpWriter,
-    OnChunk,
-    check_free,
-    has_dump,
-    ignore_progress,
-    write_policy,
-)
+from tdx.rollouts.dump.writing import DumpWriter, check_free, has_dump, write_policy
 from tdx.rollouts.policies.policy import NamedPolicy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import Checkpointer
 from tdx.rollouts.recording.raw_envs import RecordingEnv
