@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -126,7 +126,7 @@ def run_sweep(
     measured: Generator[tuple[int, SweepCell | WorkerError]]
     if own_processes:
         job = replace(job, plan=replace(job.plan, on_progress=None))
-        measured = run_tasks(LocalEngine(job, workers=1, reuse=False), len(points))
+        measured = run_tasks(LocalEngine(job, workers=1, reuse=False), deque(range(len(points))))
     else:
         measured = ((task, job.measure(point)) for task, point in enumerate(points))
     cells: list[SweepCell] = []

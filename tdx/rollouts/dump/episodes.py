@@ -78,15 +78,18 @@ class EpisodeIndex:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodeIndex):
             return NotImplemented
+        pairs = [
+            (self.starts, other.starts),
+            (self.sums, other.sums),
+            *((self.column(name), other.column(name)) for name in _TYPES),
+        ]
         return (self.rows, self.steps) == (other.rows, other.steps) and all(
+            # Also equal if both are NaN.
             one.tobytes() == two.tobytes()
-            for one, two in zip(self._parts(), other._parts(), strict=True)
+            for one, two in pairs
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-    def _parts(self) -> list[Any]:
-        return [*self._columns.values(), self.starts, self.sums]
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a copy of one column of the episodes that ended, in the order of their ends."""
