@@ -18,8 +18,7 @@ from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.rollouts.dump.progress import ShardProgress
-    from tdx.rollouts.dump.writing import Progress
+    from tdx.rollouts.dump.progress import Progress, ShardProgress
 
 
 @dataclass(frozen=True, slots=True)
