@@ -82,7 +82,7 @@ def _check_stack(
         finding = Finding.from_error(raised, "specs")
         hidden = tuple(stack.hidden)
         return CheckReport(label, len(stack.stages), ("specs",), (finding,), hidden=hidden)
-    context, error = _observe(stack, steps, seed, evaluation)
+    context, error = _observe(stack, _chosen(rules), steps, seed, evaluation)
     lints = lint(context, _chosen(rules))
     findings = [_from_lint(each, stack) for each in lints]
     if error is not None:
@@ -109,13 +109,13 @@ def _unseen_levels(context: StackContext) -> Iterator[str]:
 
 
 def _observe(
-    stack: Stack, steps: int, seed: int | None, evaluation: bool
+    stack: Stack, rules: Sequence[Rule], steps: int, seed: int | None, evaluation: bool
 ) -> tuple[StackContext, TdxError | None]:
     context = StackContext(stack, evaluation)
     collector = ViolationCollector(stack)
     error: TdxError | None = None
     try:
-        observe_stack(context, steps, seed, collector.add)
+        observe_stack(context, rules, steps, seed, collector.add)
     except EnvError as raised:
         raised.at(env=stack.name)
         raise
