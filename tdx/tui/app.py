@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from textual import events
 from textual.app import SystemCommand
@@ -32,6 +33,7 @@ from tdx.tui.screens.main import TABS, MainScreen
 from tdx.tui.textual_internals import CrashReportingApp
 from tdx.tui.workspace import Workspace
 
+_FOLDER = Path(__file__).parent
 _SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
 
 
@@ -48,14 +50,7 @@ class TdxApp(CrashReportingApp):
     """
 
     TITLE = "tdx"
-    CSS_PATH = [
-        "app.tcss",
-        "files/files.tcss",
-        "live/live.tcss",
-        "profile/profile.tcss",
-        "log/log.tcss",
-        "contract/contract.tcss",
-    ]
+    CSS_PATH = [_FOLDER / "app.tcss", *sorted(_FOLDER.glob("*/*.tcss"))]
     BINDINGS = [
         Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),

@@ -17,12 +17,20 @@ T = TypeVar("T")
 class Request(Generic[T]):
     """A request to a worker, answered with a ``T``; a subclass is a frozen dataclass of plain data.
 
-    :mod:`tdx.tui.backend.worker` maps it to the function that answers it. Only the worker imports
-    that function, so the app needs to import nothing that the function needs.
+    :meth:`answer` runs in the worker. It imports what it needs when it is called, so that the app,
+    which only sends the request, imports neither torch nor an env.
     """
 
     endless: ClassVar[bool] = False
     """True if the answer comes only when the request is cancelled."""
+
+    def answer(self, job: Job) -> T:
+        """Return the answer.
+
+        Args:
+            job: Pushes intermediate values, receives what the app sends, and has a cache.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +124,12 @@ class WorkerEvent:
 
 
 class Job:
-    """One request while it is being answered, as seen by the function that answers it.
+    """One request while it is being answered.
 
     Args:
         push: Sends an intermediate value by topic.
         cache: What the worker keeps between requests, such as an env.
-        activity: Where the function records what it is doing. ``None``: nobody reads it.
+        activity: Where :meth:`Request.answer` records what it is doing. ``None``: nobody reads it.
     """
 
     def __init__(

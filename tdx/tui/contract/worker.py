@@ -21,7 +21,6 @@ from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
-from tdx.tui.backend.messages import Job
 from tdx.tui.contract.messages import (
     MAX_ELEMENTS,
     CompareContract,
@@ -36,7 +35,7 @@ from tdx.tui.contract.messages import (
 _MAX_TEXT = 200
 
 
-def compare_contract(request: CompareContract, job: Job) -> Comparison:
+def compare_contract(request: CompareContract) -> Comparison:
     """Run the recorded inputs of a contract through the chain, and compare stage by stage."""
     try:
         contract = _read_reference(request.reference, request.allow_code)
@@ -59,7 +58,7 @@ def compare_contract(request: CompareContract, job: Job) -> Comparison:
     return described
 
 
-def freeze_contract(request: FreezeContract, job: Job) -> str:
+def freeze_contract(request: FreezeContract) -> str:
     """Write a contract of the chain."""
     path = Path(request.path)
     check_target(path, force=request.force)

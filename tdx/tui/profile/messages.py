@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Request
+from tdx.tui.backend.messages import Job, Request
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -232,6 +232,11 @@ class MeasurePipeline(Request[Costs]):
     extras: frozenset[Extra] = frozenset()
     allow_code: bool = False
 
+    def answer(self, job: Job) -> Costs:
+        from tdx.tui.profile.worker import measure_pipeline
+
+        return measure_pipeline(self, job)
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChange:
@@ -294,3 +299,8 @@ class FindAdvice(Request[AdviceResult]):
     repeats: int
     warmup: int
     allow_code: bool = False
+
+    def answer(self, job: Job) -> AdviceResult:
+        from tdx.tui.profile.worker import find_advice
+
+        return find_advice(self, job)
