@@ -247,7 +247,7 @@ async def test_plots_of_keys() -> None:
         assert app.tab.panes.plot_names == ("reward", "return", "observation[1]")
         assert "observation[1]" in app.text("#live-plots")
         app.tab.panes.values.focus()
-        app.tab.panes.values.move_to(
+        app.tab.panes.values.go_to_line(
             next(
                 n for n, each in enumerate(app.tab.panes.values._found) if each.key == "step_count"
             )

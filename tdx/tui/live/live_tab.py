@@ -14,10 +14,10 @@ from textual.widget import Widget
 
 from tdx.tui.chain_status import ChainStatus
 from tdx.tui.files.path_screen import suggest_name
+from tdx.tui.line_widgets import LineList
 from tdx.tui.live.connection import LiveConnection, Target
 from tdx.tui.live.history import EnvStrip, Timeline
 from tdx.tui.live.images import ImagePane
-from tdx.tui.live.line_widgets import LineList
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
 from tdx.tui.live.panes import PANES, TITLES, ActionLabel, LivePanes, Pane

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.message import Message
 
 from tdx.inspection.live.actions import ActionField
-from tdx.tui.live.line_widgets import LineList, TextLine, truncate
+from tdx.tui.line_widgets import LineList, TextLine, truncate
 
 _BINDINGS = (
     Binding("up", "walk(-1)", "previous field", id="manual.up", show=False),
@@ -62,7 +62,7 @@ faster), `Home` and `End` set the limits, and `Backspace` resets it. Sliders can
         if target != self._target:
             self._target, self.first = target, int(bool(target))
             self._fill()
-            self.move_to(self.cursor)
+            self.go_to_line(self.cursor)
 
     @property
     def action(self) -> tuple[tuple[str, int, float], ...]:
@@ -98,7 +98,7 @@ faster), `Home` and `End` set the limits, and `Backspace` resets it. Sliders can
             return
         at = inside.y + int(self.scroll_offset.y)
         if self.first <= at < self.first + len(self.fields):
-            self.move_to(at)
+            self.go_to_line(at)
             self._dragging = True
             self.capture_mouse()
             self._drag(inside.x)

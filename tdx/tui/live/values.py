@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
-from tdx.tui.live.line_widgets import LineList, TextLine, truncate
+from tdx.tui.line_widgets import LineList, TextLine, truncate
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· ", "muted")}
@@ -318,15 +318,6 @@ previous step, or to the step marked with `m`."""
     def search_lines(self) -> list[str]:
         """Return the search text of each line: stage, version of a key, or nothing."""
         return [each.label for each in self._found]
-
-    @property
-    def cursor_line(self) -> int:
-        """Line of the cursor."""
-        return self.cursor
-
-    def go_to_line(self, line: int) -> None:
-        """Move the cursor to a line."""
-        self.move_to(line)
 
     def go_to_stage(self, stage: int) -> None:
         """Scroll to the heading of a stage; -1 is the env."""
