@@ -399,7 +399,7 @@ async def check_search(app: Live) -> None:
         await app.press("n")
         seen.append(found())
     assert seen == ["reward@0", "1 RewardSum", "episode_reward@1", "reward@0"]
-    assert "1 of 3 matches" in app.text("SearchBar")
+    assert "1 of 3 matches" in app.text("LiveTab SearchBar")
     await app.press("N")
     assert found() == "episode_reward@1"
     assert app.player.session.tracer.steps == 1
