@@ -12,6 +12,9 @@ layout finds nothing new, and the widgets never get ``Show`` and ``Resize``: a t
 **Ends after an error.** Textual prints a traceback of many screens. The app keeps the edits and
 prints one line.
 
+**All bindings.** The command palette lists the bindings of all widgets; the public list of Textual
+has those of the focused one.
+
 Tested with Textual 8.2.8; ``tests/tui/test_private_api.py`` fails if a part changes. Without the
 parts of the compositor, Textual draws as usual.
 """
@@ -23,8 +26,9 @@ from typing import Any
 
 from textual._compositor import ChopsUpdate, Compositor, CompositorMap, ReflowResult
 from textual.app import App, ScreenStackError
+from textual.binding import Binding
 from textual.css.query import QueryError
-from textual.dom import NoScreen
+from textual.dom import DOMNode, NoScreen
 from textual.geometry import Region, Size
 from textual.screen import Screen
 from textual.strip import Strip
@@ -129,6 +133,11 @@ def _line_ranges(visible: Region, left: dict[int, set[int]]) -> Iterator[tuple[i
             begin = None
     if begin is not None:
         yield begin, visible.bottom
+
+
+def bindings_of(node: DOMNode) -> list[Binding]:
+    """Return the bindings of a node with the keys of the keymap, whether they apply or not."""
+    return [binding for _, binding in node._bindings]
 
 
 def use_partial_compositor(screen: Screen[Any]) -> None:

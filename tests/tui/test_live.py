@@ -14,7 +14,7 @@ from tdx.tui.live.history import Timeline
 from tdx.tui.live.live_tab import LIVE_BINDINGS
 from tdx.tui.live.panes import ActionLabel
 from tdx.tui.live.plots import PlotPane
-from tdx.tui.screens.commands import TITLES, CommandProvider
+from tdx.tui.screens.commands import CommandProvider
 from tests.inspection.live.stages import (
     At,
     Ragged,
@@ -364,7 +364,7 @@ async def test_actions_in_the_palette_drawing_and_search_in_the_whole_app() -> N
     async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
         commands = {title for title, _, _ in CommandProvider(app.app.screen)._actions()}
         for binding in LIVE_BINDINGS:
-            title = TITLES.get(binding.id or "")
+            title = app.tab.TITLES.get(binding.id or "")
             assert title is None or title in commands or "match" in str(binding.id)
             assert hasattr(app.tab, f"action_{binding.action.partition('(')[0]}")
         await app.press("f1")
