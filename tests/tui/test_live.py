@@ -249,7 +249,9 @@ async def test_plots_of_keys() -> None:
         app.tab.panes.values.focus()
         app.tab.panes.values.go_to_line(
             next(
-                n for n, each in enumerate(app.tab.panes.values.value_lines) if each.key == "step_count"
+                n
+                for n, each in enumerate(app.tab.panes.values.value_lines)
+                if each.key == "step_count"
             )
         )
         await app.press("enter")

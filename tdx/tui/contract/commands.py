@@ -12,7 +12,7 @@ from tdx.tui.backend.client import RequestError
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.contract.messages import WORKER, FreezeContract
 from tdx.tui.files.path_screen import PathScreen
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, ask
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -49,13 +49,13 @@ class ContractCommands:
         choices = [*known, *(choice for choice in _find_references() if choice.id != self._last)]
         title = "Compare with: a contract, a pipeline file or module:function"
         dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_verbatim)
-        self._screen.app.push_screen(dialog, self._compare_with)
+        ask(self._screen.app, dialog, self._compare_with)
 
     def freeze(self) -> None:
         """Ask for a folder, and write a contract of the chain."""
         if self._has_pipeline():
             dialog = PathScreen("Freeze a contract", "save", "contract")
-            self._screen.app.push_screen(dialog, self._freeze_into)
+            ask(self._screen.app, dialog, self._freeze_into)
 
     @property
     def is_freezing(self) -> bool:
@@ -72,18 +72,13 @@ class ContractCommands:
             self._screen.notify(NO_PIPELINE, timeout=3)
         return self._workspace.draft.env is not None
 
-    def _compare_with(self, reference: str | None) -> None:
-        if reference is None:
-            return
+    def _compare_with(self, reference: str) -> None:
         from tdx.tui.contract.contract_screen import ContractScreen
 
         self._last = reference
         self._screen.app.push_screen(ContractScreen(self._workspace, reference))
 
-    def _freeze_into(self, path: str | None) -> None:
-        if path is None:
-            return
-
+    def _freeze_into(self, path: str) -> None:
         def answer(reply: str | None) -> None:
             if reply == "replace":
                 self._start_freezing(path, force=True)

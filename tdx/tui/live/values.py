@@ -305,7 +305,7 @@ previous step, or to the step marked with `m`."""
     @property
     def key(self) -> str | None:
         """The key under the cursor."""
-        return self.value_lines[self.cursor].key if self.cursor < len(self._value_lines) else None
+        return self.value_lines[self.cursor].key if self.cursor < len(self.value_lines) else None
 
     def search_lines(self) -> list[str]:
         """Return the search text of each line: stage, version of a key, or nothing."""
@@ -347,5 +347,5 @@ previous step, or to the step marked with `m`."""
             title = "values · d shows the earlier rollout"
         if title != self.border_title:
             self.border_title = title
-        self.first = int(bool(self.value_lines) and self._value_lines[0].stage == COLUMN_HEADER)
+        self.first = int(bool(self.value_lines) and self.value_lines[0].stage == COLUMN_HEADER)
         self.show([line.line for line in self.value_lines])

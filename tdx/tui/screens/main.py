@@ -30,7 +30,7 @@ from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
 from tdx.tui.input_queue import InputQueue
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
-from tdx.tui.screens.dialogs import JumpScreen
+from tdx.tui.screens.dialogs import JumpScreen, ask
 from tdx.tui.screens.pane_layout import (
     TABS_PANE,
     FocusGuard,
@@ -282,12 +282,8 @@ class MainScreen(FocusGuard):
         self.query_one(HintBar).toggle()
 
     async def action_jump(self) -> None:
-        def focus(target: Widget | None) -> None:
-            if target is not None:
-                self.set_focus(target)
-
         targets = [widget for widget in self.focus_chain if widget.region.area]
-        self.app.push_screen(JumpScreen(targets), focus)
+        ask(self.app, JumpScreen(targets), self.set_focus)
 
     def action_expand(self) -> None:
         self.panes.expand()
