@@ -22,7 +22,6 @@ parts of the compositor, Textual draws as usual.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from textual._compositor import ChopsUpdate, Compositor, CompositorMap, ReflowResult
 from textual.app import App, ScreenStackError
@@ -140,7 +139,7 @@ def bindings_of(node: DOMNode) -> list[Binding]:
     return [binding for _, binding in node._bindings]
 
 
-def use_partial_compositor(screen: Screen[Any]) -> None:
+def use_partial_compositor(screen: Screen[None]) -> None:
     """Replace the compositor of a screen, unless this version of Textual differs."""
     known = type(getattr(screen, "_compositor", None)) is Compositor
     if known and all(hasattr(Compositor, name) for name in _REQUIRED):

@@ -31,7 +31,7 @@ from tdx.tui.backend.messages import (
 )
 
 
-def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
+def answer(number: int, request: Request[object], job: Job) -> Answer | Failure:
     """Answer a request, or say why it cannot be answered."""
     try:
         return Answer(number, request.answer(job))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,9 +45,29 @@ class ContractCommands:
             # The worker compares after it has written the contract.
             note = "being frozen" if self.is_freezing else "last time"
             known.append(Choice(self._last, self._last, note))
-        choices = [*known, *(choice for choice in _find_references() if choice.id != self._last)]
+        # Contracts and pipeline files here, and contracts in folders one level below.
+        entries = _scan(".")
+        folders = [entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."]
+        below = [f"{name}/{entry.name}" for name in folders for entry in _scan(name)]
+        references = [
+            Choice(folder, folder, "contract")
+            for folder in (*folders, *below[:_MAX_ENTRIES])
+            if os.path.lexists(os.path.join(folder, _DOCUMENT))
+        ]
+        references += [
+            Choice(entry.name, entry.name, "pipeline")
+            for entry in entries
+            if entry.name.endswith((".yaml", ".yml")) and entry.name != _DOCUMENT
+            if entry.is_file()
+        ]
+        choices = [*known, *(choice for choice in references if choice.id != self._last)]
         title = "Compare with: a contract, a pipeline file or module:function"
-        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_verbatim)
+
+        def is_verbatim(text: str) -> bool:
+            # A path or a function, even if it resembles an entry of the list.
+            return "/" in text or ":" in text or (bool(text) and os.path.exists(text))
+
+        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=is_verbatim)
         ask(self._screen.app, dialog, self._compare_with)
 
     def freeze(self) -> None:
@@ -115,24 +134,6 @@ class ContractCommands:
                 )
             return
         self._screen.app.notify(text, title="Frozen", timeout=6)
-
-
-def _is_verbatim(text: str) -> bool:
-    """Return True for a path or a function, even if it resembles an entry of the list."""
-    return "/" in text or ":" in text or (bool(text) and os.path.exists(text))
-
-
-def _find_references() -> Iterator[Choice]:
-    """Yield the contracts and pipeline files here, and the contracts in folders one level below."""
-    entries = _scan(".")
-    folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    below = [f"{name}/{entry.name}" for name in folders for entry in _scan(name) if entry.is_dir()]
-    for folder in (*folders, *below[:_MAX_ENTRIES]):
-        if os.path.lexists(os.path.join(folder, _DOCUMENT)):
-            yield Choice(folder, folder, "contract")
-    for entry in entries:
-        if entry.name.endswith((".yaml", ".yml")) and entry.name != _DOCUMENT and entry.is_file():
-            yield Choice(entry.name, entry.name, "pipeline")
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
@@ -43,7 +43,7 @@ class DumpJob:
         self._task: asyncio.Task[None] | None = None
         self.progress: DumpProgress | None = None
         self.path = ""
-        self.on_change: Callable[[], Any] | None = None
+        self.on_change: Callable[[], None] | None = None
 
     @property
     def is_running(self) -> bool:
@@ -70,7 +70,7 @@ class DumpJob:
         if self._ticket is ticket:
             self._workspace.backend.restart(_WORKER)
 
-    def _update_progress(self, topic: str, value: Any) -> None:
+    def _update_progress(self, topic: str, value: DumpProgress) -> None:
         self.progress = value
         # Pushed values arrive outside of the context of the app.
         self._app.call_later(self._notify_change)
@@ -249,7 +249,7 @@ class WatchScreen(ModalScreen[None]):
         if self._task is not None:
             self._task.cancel()
 
-    def _receive(self, topic: str, value: Any) -> None:
+    def _receive(self, topic: str, value: DumpProgress) -> None:
         # Pushed values arrive outside of the context of the app.
         if self.is_mounted:
             self.app.call_later(self._show, value)

@@ -136,11 +136,13 @@ class PathScreen(ModalScreen[str | None]):
         typed = self.query_one("#path-input", Input).value
         self._entries = list_entries(typed, self._recent if self._purpose == "open" else ())
         options = self.query_one("#path-list", OptionList)
-        options.clear_options()
+        listed = []
         for entry in self._entries:
             style = "bold $text-primary" if entry.is_folder else ""
             note = f"  {entry.note}" if entry.note else ""
-            options.add_option(Option(Content.assemble((entry.name, style), (note, "dim"))))
+            listed.append(Option(Content.assemble((entry.name, style), (note, "dim"))))
+        options.clear_options()
+        options.add_options(listed)
         chosen = self._purpose == "open" or typed.endswith("/")
         options.highlighted = 0 if self._entries and chosen else None
         self.query_one("#path-note", Static).update(Content(self._note(typed)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from tdx.foundation.keys import format_key
-from tdx.inspection.live.views import EnvCell
+from tdx.inspection.live.views import EnvCell, ImageView
 from tdx.inspection.overview import Problem
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
 from tdx.tui.live.images import ImagePane
@@ -285,7 +285,7 @@ class LivePanes:
         self._env_cell = cells[row] if row < len(cells) else None
         self.envs.show(cells)
 
-    def show_images(self, images: Sequence[Any]) -> bool:
+    def show_images(self, images: Sequence[ImageView]) -> bool:
         """Show the images of a trace; return True if their pane has appeared or disappeared."""
         self.images.show(images)
         is_changed = bool(images) != self._has_images

@@ -70,7 +70,7 @@ MAX_LATE_TRACES = 100
 """Maximum number of traces that are pushed while a call takes long."""
 _MAX_MARKS = 400
 _WATCH_INTERVAL = 0.1
-Push = Callable[[str, Any], None]
+Push = Callable[[str, object], None]
 
 
 class LivePlayer:
@@ -315,7 +315,7 @@ class LivePlayer:
         self.is_running = self._is_replaying = False
         self._message, self._problem = message, None
 
-    def _try(self, call: Callable[[], Any]) -> None:
+    def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -18,7 +17,7 @@ from tdx.tui.screens.bars import is_listed
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.textual_internals import bindings_of
 
-Command = tuple[str, str, Callable[[], Any]]
+Command = tuple[str, str, Callable[[], object]]
 """Title, help and function of a command."""
 TARGETS = {
     "screen.undo": "undo",

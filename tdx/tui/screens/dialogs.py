@@ -210,10 +210,9 @@ class ChoiceScreen(ModalScreen[str | None]):
         matches = fuzzy_sort(words, choices, lambda choice: choice.text)
         typed = words.strip().casefold()
         matches.sort(key=lambda match: match[0].order(typed))
-        options = self.query_one("#choose-list", OptionList)
-        options.clear_options()
         shown = matches[:MAX_CHOICES]
         width = max((len(choice.text) for choice, _ in shown), default=0)
+        labelled = []
         for choice, positions in shown:
             label = Content.styled(choice.text, "dim" if choice.is_last else "")
             for place in positions:
@@ -221,7 +220,10 @@ class ChoiceScreen(ModalScreen[str | None]):
             if choice.note:
                 pad = " " * (min(width, 40) - len(choice.text) + 2)
                 label = Content.assemble(label, pad, (choice.note, "dim"))
-            options.add_option(Option(label, id=choice.id))
+            labelled.append(Option(label, id=choice.id))
+        options = self.query_one("#choose-list", OptionList)
+        options.clear_options()
+        options.add_options(labelled)
         options.highlighted = 0 if matches else None
         self.set_class(0 < len(self._choices) <= _MAX_COMPACT_CHOICES, "-few")
         note = f"{len(matches)} of {len(self._choices)}"
