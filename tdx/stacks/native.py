@@ -368,7 +368,7 @@ def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
     """
     import torch
 
-    devices = [env._main_device] if env._main_device.type == "cuda" else []
+    devices = [env.main_device] if env.main_device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)

@@ -41,7 +41,7 @@ class ChainLevels(Levels):
 
     def slots(self, rows: int | None = None) -> Iterator[Slot]:
         """See :class:`~tdx.stacks.observe.Levels`; the hooks that the env calls in each step."""
-        inside, prefix = (self.base, "_completed_") if self._inside is None else (self._inside, "_")
+        inside, prefix = (self.base, "completed_") if self._inside is None else (self._inside, "_")
         yield Slot(-1, 0, _FORM, "step", inside, None, f"{prefix}step")
         yield Slot(-1, 0, _FORM, "reset", inside, None, f"{prefix}reset")
         for index, stage in enumerate(self.stages):
@@ -57,7 +57,7 @@ class ChainLevels(Levels):
         """Return the part that the time of a method belongs to."""
         if slot.level < 0:
             step, reset = base_parts(self.base)
-            own: Part | None = self.base._step_part
+            own: Part | None = self.base.step_part
             return own or (reset if slot.method == "reset" else step)
         lanes: dict[str, Lane] = {"step": "forward", "inverse": "inverse", "reset": "reset"}
         return Part("stage", slot.level, type(slot.owner).__name__, lanes[slot.method])

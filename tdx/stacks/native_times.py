@@ -63,7 +63,7 @@ def _attach_to_wrappers(
             # The name distinguishes its row from that of the env of tdx around it.
             name = f"{levels[0].env_name} unwrapped"
             opened.enter_context(measured(WrapperLevels(inner, levels, name), meter))
-        patches.put(base, "_step_part", CONVERSION)
+        patches.put(base, "step_part", CONVERSION)
         # The program caches the unmeasured step: rebuild it.
         patches.keep(wrapper._stepper)
         wrapper._stepper.use(wrapper._conversion)
@@ -87,7 +87,7 @@ def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
         meter: Meter that measures the calls.
         patches: Undo the changes afterwards.
     """
-    if not isinstance(base, GymWrapper) or base._main_device.type == "cpu":
+    if not isinstance(base, GymWrapper) or base.main_device.type == "cpu":
         return
     program: Any = base._stepper
     if program._finish is not None:
@@ -116,7 +116,7 @@ def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> I
         ArgumentError: The env is being measured already.
         EnvError: Several threads stepped the env, so the times are not those of its stages.
     """
-    if env._meter is not None:
+    if env.meter is not None:
         raise ArgumentError("this env is being profiled already", hint="profile it once at a time")
     threads: set[int] = set()
     levels = _list_levels(env)
@@ -124,14 +124,14 @@ def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> I
     try:
         with Patches() as patches, ExitStack() as opened:
             _ = env.output_spec, env.input_spec
-            patches.put(base, "_meter", meter)
+            patches.put(base, "meter", meter)
             _attach_to_wrappers(env, meter, patches, opened, thin=all_wrappers)
             _attach_to_env(env, meter, patches, threads)
-            opened.enter_context(base._noting_threads(threads))
+            opened.enter_context(base.record_threads(threads))
             yield
     finally:
         for level in levels:
-            level._measure_with(None)
+            level.measure_with(None)
     check_threads(threads, base_parts(base)[0].name)
 
 
@@ -188,7 +188,7 @@ def _attach_to_env(
         if slot.level >= 0 and slot.method == "step":
             _attach_to_kernels(slot.owner, levels.part(slot), meter, patches)
     for level in reversed(_list_levels(env)):
-        level._measure_with(meter)
+        level.measure_with(meter)
     for name, part in (
         ("rollout", ROLLOUT_PART),
         ("step", STEP_PART),
@@ -251,7 +251,7 @@ def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: P
     A recorded call would force the plan to run hooks, whose times are other ones: these forms are
     measured, and have no events.
     """
-    make_form = stage._chunk_kernel
+    make_form = stage.make_chunk_kernel
 
     def timed_form() -> object:
         form = make_form()
@@ -263,16 +263,16 @@ def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: P
         function = make_row()
         return None if function is None else meter.timed(forward, function)
 
-    make_kernel = stage._array_kernel
+    make_kernel = stage.make_array_kernel
 
     def timed_kernel(in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         kernel = make_kernel(in_key, form)
         return None if kernel is None else replace(kernel, run=meter.timed(forward, kernel.run))
 
-    make_row = stage._step_dict
-    patches.put(stage, "_chunk_kernel", timed_form)
-    patches.put(stage, "_array_kernel", timed_kernel)
-    patches.put(stage, "_step_dict", timed_row)
+    make_row = stage.make_dict_step
+    patches.put(stage, "make_chunk_kernel", timed_form)
+    patches.put(stage, "make_array_kernel", timed_kernel)
+    patches.put(stage, "make_dict_step", timed_row)
 
 
 def iterate_stages(chain: Transform) -> tuple[Transform, ...]:

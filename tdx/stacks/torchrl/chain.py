@@ -62,8 +62,8 @@ class TorchRLStage(Transform):
         position: Index in that chain.
     """
 
-    _steps_env = True
-    _needs_declared_input = True
+    steps_env = True
+    needs_declared_input = True
     original: Any
 
     def __init__(self, original: Any, chain: ChainState, position: int) -> None:
@@ -166,7 +166,7 @@ class TorchRLStage(Transform):
         """Leave the mode of the original unchanged."""
         return self
 
-    def _follow_device(self, device: torch.device | None) -> None:
+    def follow_env_device(self, device: torch.device | None) -> None:
         """Leave the original on its device."""
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class TorchRLBase(EnvBase):
             ``set_seed`` of TorchRL seeds it, which resets a Gymnasium env.
     """
 
-    _writes_all_outputs = True
+    writes_all_outputs = True
     original: Any
 
     def __init__(
@@ -295,7 +295,7 @@ class TorchRLBase(EnvBase):
         return self.original.set_seed(seed, static_seed=static_seed)
 
     @contextmanager
-    def _noting_threads(self, threads: set[int]) -> Iterator[None]:
+    def record_threads(self, threads: set[int]) -> Iterator[None]:
         """Note the threads that reset or step the env of TorchRL in a block.
 
         Args:

@@ -57,7 +57,7 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         env = self.env
         # Values of an earlier step would take precedence over the result.
-        given = tensordict.exclude(*(("next",) if env._steps_some_rows else ("next", "_step")))
+        given = tensordict.exclude(*(("next",) if env.steps_some_rows else ("next", "_step")))
         for key, shape in self._squeezed_actions:
             value = given.get(key)
             if value.ndim < len(shape):
