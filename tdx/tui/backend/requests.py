@@ -227,7 +227,7 @@ class DumpRollout(Request[DumpResult]):
 
     def answer(self, job: Job) -> DumpResult:
         from tdx.rollouts.dump.manifest import Goal, Manifest
-        from tdx.rollouts.dump.writing import Progress
+        from tdx.rollouts.dump.progress import Progress
         from tdx.rollouts.recording.request import DumpRequest
         from tdx.rollouts.recording.rollout import roll_out
 
