@@ -25,7 +25,7 @@ from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.files.files import Storage
 from tdx.tui.live.live_tab import LiveTab
-from tdx.tui.live.messages import RunSession
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
