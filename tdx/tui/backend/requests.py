@@ -18,8 +18,7 @@ from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.rollouts.dump.progress import ShardProgress
-    from tdx.rollouts.dump.writing import Progress
+    from tdx.rollouts.dump.progress import Progress, ShardProgress
 
 
 def _get_env_cache(job: Job, allow_code: bool) -> EnvCache:
@@ -228,7 +227,7 @@ class DumpRollout(Request[DumpResult]):
 
     def answer(self, job: Job) -> DumpResult:
         from tdx.rollouts.dump.manifest import Goal, Manifest
-        from tdx.rollouts.dump.writing import Progress
+        from tdx.rollouts.dump.progress import Progress
         from tdx.rollouts.recording.request import DumpRequest
         from tdx.rollouts.recording.rollout import roll_out
 

@@ -29,7 +29,7 @@ from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import ImageView, PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
-from tdx.stacks.building import build_stack, load_policy
+from tdx.stacks.building import build_stack
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import Job, with_app_hint
 from tdx.tui.live.messages import (
@@ -241,18 +241,12 @@ class LivePlayer:
         self.action_source = command.source
 
     def _follow_policy(self, name: str) -> None:
-        tracer = self.session.tracer
-        if isinstance(tracer, LiveStackTracer):
-            tracer.follow(load_policy(name, self._pipeline, self._allow_code))
-            return
-        from tdx.rollouts.policies.policy import PolicyRequest, check_policy
-        from tdx.rollouts.policies.policy import load_policy as load_tensordict_policy
+        from tdx.rollouts.policies.policy import load_actor
 
-        source = None if name == self._pipeline.policy else name
-        request = PolicyRequest.of(self._pipeline, source, self._allow_code)
-        policy = load_tensordict_policy(request, tracer.env)
-        check_policy(policy, tracer.env)
-        tracer.follow(policy.start_at(0))
+        tracer = self.session.tracer
+        typed = None if name == self._pipeline.policy else name
+        env = None if isinstance(tracer, LiveStackTracer) else tracer.env
+        tracer.follow(load_actor(self._pipeline, env, name=typed, allow_code=self._allow_code))
 
     def _dump(self, command: DumpSteps) -> None:
         from tdx.rollouts import keep_rollout

@@ -24,15 +24,9 @@ from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import TriedChange, try_changes
-from tdx.rollouts.policies.policy import (
-    PolicyRequest,
-    check_action_count,
-    check_policy,
-    load_policy,
-)
+from tdx.rollouts.policies.policy import load_actor
 from tdx.stacks import Stack
 from tdx.stacks.building import build_stack
-from tdx.stacks.building import load_policy as load_stack_policy
 from tdx.tui.backend.messages import Job
 from tdx.tui.profile.messages import (
     BINS,
@@ -200,7 +194,7 @@ def measure_pipeline(request: Measurement, job: Job) -> Costs:
 def _measure_stack(request: Measurement, stack: Stack, job: Job) -> Costs:
     """Measure a stack of another library in its own loop, whatever the requested modes are."""
     try:
-        policy = load_stack_policy(None, request.pipeline, request.allow_code)
+        policy = load_actor(request.pipeline, None, allow_code=request.allow_code)
         plan = replace(_plan_steps(request, job), policy=policy)
         costs = build_costs(profile_stack(stack, plan))
     finally:
@@ -230,10 +224,8 @@ def _policy_for(request: Measurement | AdviceSearch, env: EnvBase) -> Any:
     Raises:
         TdxError: The policy of the pipeline does not fit the env.
     """
-    policy = load_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
-    check_policy(policy, env)
-    check_action_count(policy, max(request.steps, request.warmup))
-    return policy.start_at(0)
+    steps = max(request.steps, request.warmup)
+    return load_actor(request.pipeline, env, steps=steps, allow_code=request.allow_code)
 
 
 @contextmanager
