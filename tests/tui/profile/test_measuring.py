@@ -107,7 +107,12 @@ async def _answer(ticket: Any) -> Any:
 
 def test_suggestions_are_measured_with_few_steps() -> None:
     received: list[str] = []
-    job = Job(lambda topic, value: received.append(value.doing), {})
+
+    def receive(topic: str, value: object) -> None:
+        assert isinstance(value, ProfileProgress)
+        received.append(value.doing)
+
+    job = Job(receive, {})
     chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")
     found = find_advice(FindAdvice(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
     assert found.error is None
