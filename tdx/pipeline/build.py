@@ -102,7 +102,7 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     """
     from tdx.core import stage_specs
 
-    inner = _count_inner_stages(env)
+    inner = env.first_stage_index
     try:
         stages = stage_specs(env)
     except TdxError as error:
@@ -127,14 +127,6 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     return errors
 
 
-def _count_inner_stages(env: object) -> int:
-    """Return the number of stages inside an env, before those of its own chain."""
-    from tdx.core import TransformedEnv
-    from tdx.core.chain import chain_stages
-
-    return len(chain_stages(env.base_env)) if isinstance(env, TransformedEnv) else 0
-
-
 def with_location(error: TdxError, pipeline: Pipeline, index: int) -> TdxError:
     """Add the stage, and its line in the file, to an error."""
     stage = pipeline.transforms[index]
@@ -149,7 +141,7 @@ def add_source_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxErr
         pipeline: The pipeline.
         env: Env of the pipeline, with its chain.
     """
-    inner = _count_inner_stages(env)
+    inner: int = env.first_stage_index if isinstance(env, TransformedEnv) else 0
     return _with_stage_location(error, pipeline, error.where.stage, inner)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.pipeline.arguments import ValueResolver
@@ -81,7 +81,7 @@ def build_env(
     return build_pipeline_env(pipeline, allow_code, base, convert_to_env)
 
 
-def convert_to_env(target: Any) -> EnvBase:
+def convert_to_env(target: object) -> EnvBase:
     """Convert an object of any supported library to one env of tdx.
 
     Raises:
@@ -126,8 +126,8 @@ def open_target(env: EnvConfig, allow_code: bool) -> Stack:
 
 
 def call_factory(
-    reference: CodeReference, factory: Callable[..., Any], kwargs: dict[str, Any]
-) -> Any:
+    reference: CodeReference, factory: Callable[..., object], kwargs: dict[str, object]
+) -> object:
     """Call a factory with named arguments.
 
     Args:
@@ -161,7 +161,7 @@ def call_factory(
     return target
 
 
-def _check_arguments(name: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+def _check_arguments(name: str, factory: Callable[..., object], kwargs: dict[str, object]) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):

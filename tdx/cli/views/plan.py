@@ -18,7 +18,7 @@ from tdx.cli.views import (
     first_that_fits,
     stage_list,
 )
-from tdx.core.plan import PlanStage, Version
+from tdx.core.plan import StagePlan, Version
 from tdx.foundation.keys import format_key
 from tdx.inspection.plan_report import PlanReport
 
@@ -96,7 +96,7 @@ def _list_names(names: Sequence[str]) -> Cell:
     return Cell(", ".join(names)) if names else Cell(NONE, "dim")
 
 
-def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterator[Block]:
+def _narrow_stages(stages: Sequence[StagePlan], calls: Sequence[str]) -> Iterator[Block]:
     """Yield each stage with its facts below, for narrow terminals."""
     for stage, call in zip(stages, calls, strict=True):
         yield Heading(f"{stage.index} {call}", stage.behavior)
