@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.cli.completion import complete_env, complete_transform
-from tdx.cli.options import Color, PipelineOptions
+from tdx.cli.options import Color, PipelineOptions, given_options
 from tdx.cli.output import terminal_text, terminal_width
 from tdx.cli.runtime import raw_stream, third_party_code
 from tdx.cli.views import Block, Cell, Heading, Paragraph, stage_list
@@ -253,7 +253,7 @@ def stage_comments(pipeline: Pipeline) -> list[str]:
     return [strip_markup(info.summary) if info else "" for info in infos]
 
 
-_SHARED = ("env_kwargs", "seed", "allow_code")
+_SHARED = ("--env-kwargs", "--seed", "--allow-code")
 """Options of a pipeline that ``--from`` uses as well."""
 
 
@@ -273,9 +273,8 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
     from tdx.pipeline import EnvConfig
     from tdx.stacks.building import open_target
 
-    for field in fields(options):
-        if field.name not in _SHARED and getattr(options, field.name):
-            name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
+    for name, _ in given_options(options):
+        if name not in _SHARED:
             raise ArgumentError(
                 f"--from and {name} cannot be combined",
                 hint="the stack defines the env and its stages: edit the written file",
