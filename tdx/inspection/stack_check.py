@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
@@ -29,7 +29,7 @@ _CHECKS: tuple[Check, ...] = ("arguments", "specs", "steps", "lints")
 
 
 def check(
-    env: Any,
+    env: object,
     name: str | None = None,
     *,
     steps: int = CHECK_STEPS,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tdx.foundation.errors import did_you_mean
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.inspection.lint.context import LintContext
+from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import Violation, insert_stage, rule
 from tdx.pipeline.values import StageConfig
 
@@ -158,7 +157,7 @@ def _recurrent_keys(context: LintContext) -> list[NestedKey]:
     return [normalize_key(key) for primer in primers for key in primer.primers.keys(True, True)]
 
 
-def _writes_recurrent_state(stage: Any) -> bool:
+def _writes_recurrent_state(stage: LintStage) -> bool:
     primers = stage.arguments.get("primers")
     names = [*(primers or {}), *stage.arguments] if hasattr(primers, "keys") else stage.arguments
     return any(split_key(normalize_key(name))[-1].startswith(_STATE) for name in names)
