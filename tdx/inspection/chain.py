@@ -179,7 +179,7 @@ def _analyze_stage(
     forward = _key_flow(
         _pair_keys(transform.in_keys, transform.out_keys, before[0]),
         _expand_groups(transform.in_keys, available),
-        _expand_groups(transform._written_keys, after[0]),
+        _expand_groups(transform.written_keys, after[0]),
         before[0],
         after[0],
         available,
