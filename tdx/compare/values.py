@@ -89,7 +89,13 @@ def dtype_name(tensor: Tensor) -> str:
 
 def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Tensor:
     """Return a mask of the elements that differ; NaN equals NaN."""
-    a, b = _with_common_dtype(a, b)
+    if a.dtype != b.dtype:
+        try:
+            common = torch.promote_types(a.dtype, b.dtype)
+        except RuntimeError:
+            # torch does not promote unsigned integers of more than 8 bits.
+            common = torch.float64
+        a, b = a.to(common), b.to(common)
     differing = a != b
     is_rounded = a.is_floating_point() or a.is_complex()
     if is_rounded:
@@ -103,17 +109,6 @@ def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Te
     limit = tolerance.atol + rtol * torch.maximum(one.abs(), other.abs())
     # An infinite limit allows nothing: infinity equals only itself.
     return differing & ~(((one - other).abs() <= limit) & one.isfinite() & other.isfinite())
-
-
-def _with_common_dtype(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    if a.dtype == b.dtype:
-        return a, b
-    try:
-        common = torch.promote_types(a.dtype, b.dtype)
-    except RuntimeError:
-        # torch does not promote unsigned integers of more than 8 bits.
-        common = torch.float64
-    return a.to(common), b.to(common)
 
 
 def _to_widest(tensor: Tensor) -> Tensor:

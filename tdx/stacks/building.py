@@ -81,7 +81,7 @@ def build_env(
     return build_pipeline_env(pipeline, allow_code, base, convert_to_env)
 
 
-def convert_to_env(target: Any) -> EnvBase:
+def convert_to_env(target: object) -> EnvBase:
     """Convert an object of any supported library to one env of tdx.
 
     Raises:
@@ -117,7 +117,6 @@ def load_policy(
         >>> load_policy("random", Pipeline.of("my_envs:make")) is None
         True
     """
-    from tdx.pipeline.arguments import ValueResolver
     from tdx.pipeline.policies import parse_policy
 
     chosen = name or pipeline.policy or "random"
@@ -199,7 +198,7 @@ def call_factory(
     return target
 
 
-def _check_arguments(name: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+def _check_arguments(name: str, factory: Callable[..., object], kwargs: dict[str, object]) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):

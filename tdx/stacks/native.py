@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
-    from tdx.stacks.replay import BaseCalls, Entries
+    from tdx.stacks.native_levels import ChainLevels
+    from tdx.stacks.observe import RowEntries
     from tdx.stacks.tracer import OnTrace
 
 _MAX_REPR = 100
@@ -140,7 +141,7 @@ class NativeStack(Stack):
 
         return Tracer(self.target, policy)
 
-    def driver(self, policy: Any = None) -> NativeDriver:
+    def driver(self, policy: object = None) -> NativeDriver:
         """See :class:`~tdx.stacks.Stack`."""
         return NativeDriver(self.target, policy)
 
@@ -151,7 +152,7 @@ class NativeStack(Stack):
 
         tracer = Tracer(self.target)
 
-        def run(phase: Hook, given: Any, call: Callable[[], Any]) -> Any:
+        def run(phase: Hook, given: object, call: Callable[[], Any]) -> Any:
             try:
                 return tracer.record(phase, given, call)
             finally:
@@ -179,28 +180,34 @@ class NativeStack(Stack):
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
+        from torch.nn.parameter import is_lazy
+
         from tdx.core.chain import chain_stages
 
-        states = {i: copy_tensors(stage) for i, stage in enumerate(chain_stages(self.target))}
-        return {index: state for index, state in states.items() if state}
+        states: dict[int, dict[str, Tensor]] = {}
+        for index, stage in enumerate(chain_stages(self.target)):
+            for name, value in (*stage.named_parameters(), *stage.named_buffers()):
+                # A lazy buffer gets its shape in the first step.
+                if not is_lazy(value):
+                    states.setdefault(index, {})[name] = value.detach().clone()
+        return states
 
-    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
+    def observed_levels(self) -> ChainLevels:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core.chain import flatten_chain
-        from tdx.stacks.replay import replaced_env
+        from tdx.stacks.native_levels import ChainLevels
 
-        return replaced_env(flatten_chain(self.target)[0], calls)
+        return ChainLevels(self.target)
 
-    def encode_action(self, entries: Entries) -> Any:
+    def encode_action(self, entries: RowEntries) -> Any:
         """See :class:`~tdx.stacks.Stack`; a TensorDict with all action keys."""
-        from tdx.stacks.replay import build_action
+        from tdx.stacks.native_levels import build_action
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
     @contextmanager
     def paused_learning(self) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.replay import learning_switches
+        from tdx.stacks.native_levels import learning_switches
 
         with Patches(learning_switches(self.state_owners())):
             yield
@@ -214,7 +221,7 @@ class NativeStack(Stack):
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
-        from tdx.stacks.replay import write_tensor
+        from tdx.stacks.states import write_tensor
 
         stages = chain_stages(self.target)
         return [
@@ -241,7 +248,7 @@ class NativeDriver:
         policy: Policy of ``env.rollout``. ``None``: random actions.
     """
 
-    def __init__(self, env: EnvBase, policy: Any = None) -> None:
+    def __init__(self, env: EnvBase, policy: object = None) -> None:
         from tdx.core.envs.policies import as_policy
 
         self._env = env
@@ -262,7 +269,7 @@ class NativeDriver:
         env, current = self._env, self._current
         self._current = env.reset() if current is None else env.maybe_reset(current)
 
-    def step(self, action: Any = None) -> None:
+    def step(self, action: object = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`; several actions are a TensorDict."""
         from tensordict import is_tensor_collection
 
@@ -359,15 +366,6 @@ def _direction(stage: Transform) -> Direction:
     if not stage.invertible:
         return "forward"
     return "both" if stage.in_keys else "inverse"
-
-
-def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the parameters and buffers of a module that have a shape."""
-    from torch.nn.parameter import is_lazy
-
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    # A lazy buffer gets its shape in the first step.
-    return {name: value.detach().clone() for name, value in tensors.items() if not is_lazy(value)}
 
 
 @contextmanager

@@ -161,7 +161,7 @@ class GymnasiumReference:
         entries.update({name: torch.tensor([bool(flag)]) for name, flag in flags.items()})
         return entries, info
 
-    def _observe(self, observation: Any) -> Entries:
+    def _observe(self, observation: object) -> Entries:
         entries = TensorDict(self._wrapped.read_obs(observation))
         flat = {format_key(key): value for key, value in entries.items(True, True)}
         values = {key: value for key, value in flat.items() if isinstance(value, Tensor)}

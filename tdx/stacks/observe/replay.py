@@ -37,7 +37,7 @@ from tdx.stacks.observe.events import (
     plain_copy,
     take_rows,
 )
-from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 from tdx.stacks.observe.recorder import EventRecorder, Log, read_events
 
 MAX_EVENTS = 50_000
@@ -94,7 +94,7 @@ class Recorder:
         max_rows: Number of sub-envs to record.
     """
 
-    def __init__(self, levels: Levels, seed: int, max_rows: int) -> None:
+    def __init__(self, levels: NestedLevels, seed: int, max_rows: int) -> None:
         self._levels, self._max_rows = levels, min(max_rows, levels.num_rows)
         self._seed = seed
         self._generators = Generators(seed, levels.generators())
@@ -129,9 +129,14 @@ class Recorder:
         roots = read_events(log, self._count)
         self._count += len(log)
         for event in (event for root in roots for event in root.walk()):
-            form = self._forms[event.level]
-            event.given = _plain_given(event, form, self._max_rows)
-            event.returned = _plain_returned(event, form, self._max_rows)
+            form, returned = self._forms[event.level], event.returned
+            event.given = plain_copy(event.given)
+            if form.is_batch and event.takes_action:
+                event.given = _first_rows(event.given, self._max_rows)
+            if event.method == "reset" and form.protocol == "vec_env" and returned:
+                # The infos are not returned.
+                returned = returned[0]
+            event.returned = returned_of(form, event.method, returned, self._max_rows)
             event.shared, event.previous = (), None
         self._roots += roots
 
@@ -142,18 +147,6 @@ class Recorder:
                 hint="record fewer steps",
             )
         self._generators.seed(self._count + number)
-
-
-def _plain_given(event: Event, form: LevelForm, rows: int) -> Any:
-    given = plain_copy(event.given)
-    return _first_rows(given, rows) if form.is_batch and event.takes_action else given
-
-
-def _plain_returned(event: Event, form: LevelForm, rows: int) -> Any:
-    if event.method == "reset" and form.protocol == "vec_env" and event.returned:
-        # The infos are not returned.
-        return returned_of(form, event.method, event.returned[0], rows)
-    return returned_of(form, event.method, event.returned, rows)
 
 
 def given_of(
@@ -171,7 +164,7 @@ def given_of(
     return copied
 
 
-def returned_of(form: LevelForm, method: Method, result: Any, rows: int) -> Any:
+def returned_of(form: LevelForm, method: Method, result: object, rows: int) -> Any:
     """Return what a call returned, of the first rows."""
     if method == "step_async":
         return None
@@ -187,7 +180,7 @@ def returned_of(form: LevelForm, method: Method, result: Any, rows: int) -> Any:
     return (*(_first_rows(plain_copy(value), rows) for value in values), {})
 
 
-def _first_rows(value: Any, rows: int) -> Any:
+def _first_rows(value: object, rows: int) -> Any:
     return map_arrays(value, lambda array: array[:rows] if array.ndim else array)
 
 
@@ -229,7 +222,7 @@ class Replay:
     """Runs a stack on the recorded calls of another one, and notes what each level did.
 
     Args:
-        levels: Levels of the target.
+        levels: NestedLevels of the target.
         recording: Recorded calls.
         pairs: Index of the recorded level by that of the target.
 
@@ -244,7 +237,9 @@ class Replay:
         env_differs: First place at which the env inside did not repeat itself, in words.
     """
 
-    def __init__(self, levels: Levels, recording: Recording, pairs: Mapping[int, int]) -> None:
+    def __init__(
+        self, levels: NestedLevels, recording: Recording, pairs: Mapping[int, int]
+    ) -> None:
         self._levels, self._recording = levels, recording
         self._recorded = dict(pairs)
         self._known = set(pairs.values())
@@ -488,7 +483,7 @@ class Replay:
             return args, plain_copy(event.given or {})
         return args, kwargs
 
-    def _answer(self, slot: Slot, event: Event, live: Any) -> Any:
+    def _answer(self, slot: Slot, event: Event, live: object) -> Any:
         """Return the recorded result of a call in the form of the target's level."""
         if event.method == "step_async":
             return None
@@ -513,7 +508,7 @@ class Replay:
         answer = (*(self._rows_of(part, form, slot.form) for part in parts), merged_info)
         return fill_opaque(answer, live)
 
-    def _rows_of(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+    def _rows_of(self, value: object, form: LevelForm, target: LevelForm) -> Any:
         return convert_batch(value, form, target, self._rows, self._recording.rows)
 
     def _compare_given(
@@ -534,7 +529,7 @@ class Replay:
             ),
         )
 
-    def _compare_returned(self, slot: Slot, event: Event, result: Any) -> None:
+    def _compare_returned(self, slot: Slot, event: Event, result: object) -> None:
         """Note what a level returned, beside what was recorded."""
         if slot.row >= self._recording.rows or event.method == "step_async":
             return
@@ -549,7 +544,7 @@ class Replay:
         )
 
     def _entries(
-        self, slot: Slot, method: Method, value: Any, *, is_given: bool = False
+        self, slot: Slot, method: Method, value: object, *, is_given: bool = False
     ) -> Entries:
         """Return the numbers in a value by key, ``[R, ...]`` for R rows, without infos."""
         if is_given:
@@ -560,7 +555,7 @@ class Replay:
             return {}
         return _rowed(slot.form, self._levels.returned_entries(slot.level, method, value))
 
-    def _comparable(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+    def _comparable(self, value: object, form: LevelForm, target: LevelForm) -> Any:
         """Return a value of the rows that both sides have, in the form of the target's level."""
         rows = min(self._rows, self._recording.rows)
         if not isinstance(value, tuple):
@@ -600,7 +595,7 @@ def _rowed(form: LevelForm, entries: Mapping[NestedKey, Any]) -> Entries:
 
 
 def convert_batch(
-    value: Any, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
+    value: object, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
 ) -> Any:
     """Return a copy of a recorded value with the batch dim that the target's level has.
 
@@ -628,7 +623,7 @@ def _single(value: Any) -> Any:
     return map_arrays(value, first)
 
 
-def _batched(value: Any, rows: int) -> Any:
+def _batched(value: object, rows: int) -> Any:
     if isinstance(value, dict):
         return {name: _batched(item, rows) for name, item in value.items()}
     if isinstance(value, tuple | list):
@@ -641,7 +636,7 @@ def _batched(value: Any, rows: int) -> Any:
     return value
 
 
-def _merged_info(live: Any, recorded: Any) -> dict[Any, Any]:
+def _merged_info(live: object, recorded: object) -> dict[Any, Any]:
     """Return an info of the live call with the recorded numbers and texts."""
     merged = dict(live) if isinstance(live, Mapping) else {}
     if isinstance(recorded, Mapping):

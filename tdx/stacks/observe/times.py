@@ -21,15 +21,15 @@ from typing import Any
 
 from tdx.core.meter import Meter, Part, Work
 from tdx.foundation.errors import EnvError
-from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 
 
 @contextmanager
-def measured(levels: Levels, meter: Meter) -> Iterator[None]:
+def measured(levels: NestedLevels, meter: Meter) -> Iterator[None]:
     """Measure the resets and steps of every level in a block.
 
     Args:
-        levels: Levels of the stack.
+        levels: NestedLevels of the stack.
         meter: Measures the calls.
 
     Raises:

@@ -113,7 +113,7 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
         return f"TdxEnv({self.env})"
 
 
-def _without_singleton(spec: Any) -> Any:
+def _without_singleton(spec: object) -> Any:
     """Describe a single variable without ``MultiCategorical``, whose draws TorchRL squeezes."""
     if type(spec) is not MultiCategorical or spec.shape[-1] != 1 or not spec.shape.numel():
         return spec
