@@ -332,10 +332,9 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
 
 
 def _stop_updates(context: StackContext, stage: StageInfo) -> str:
-    if "training" in stage.arguments:
-        return "training = False"
-    if any("update_running_mean" in name for name in context.after[stage.index]):
-        return "update_running_mean = False"
+    for name in (*stage.arguments, *context.after[stage.index]):
+        if name == "training" or "update" in name:
+            return f"{name.lstrip('_')} = False"
     return "call its freeze(), or use ObservationNorm with the statistics of training"
 
 
