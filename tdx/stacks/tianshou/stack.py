@@ -185,7 +185,8 @@ class TianshouLevels(WrapperLevels):
                 return original(env_id, **kwargs)
             rows = np.atleast_1d(env_id).tolist()
             observations, infos = observed(env_id=rows, **kwargs)
-            return observations[rows], infos[rows]
+            # A replay answers without infos.
+            return observations[rows], infos[rows] if isinstance(infos, np.ndarray) else infos
 
         return reset
 
