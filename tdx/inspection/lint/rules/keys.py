@@ -84,7 +84,15 @@ def in_key_without_producer(context: LintContext) -> Iterator[Violation]:
             assert stage.before is not None
             known = [format_key(each) for each in stage.before.outputs]
             message = f"{format_key(key)!r} is not written by the env or an earlier stage"
-            later = _later_writer(context, stage, key)
+            # The later stage that creates the key.
+            later = next(
+                (
+                    other
+                    for other in context.stages[stage.index + 1 :]
+                    if key in other.out_keys and key not in other.in_keys
+                ),
+                None,
+            )
             if key == "pixels" and not context.pipeline.env.from_pixels and later is None:
                 hint = "set in_keys, or render the env: --from-pixels"
             elif later is not None:
@@ -167,14 +175,6 @@ def _last_version(context: LintContext, stage: LintStage, key: NestedKey) -> Sta
         if version.ended_by is not None and version.ended_by < stage.index
     ]
     return ended[-1] if ended else None
-
-
-def _later_writer(context: LintContext, stage: LintStage, key: NestedKey) -> LintStage | None:
-    """Return the later stage that creates the key."""
-    for later in context.stages[stage.index + 1 :]:
-        if key in later.out_keys and key not in later.in_keys:
-            return later
-    return None
 
 
 def _replace_in_key(stage: LintStage, old: NestedKey, new: NestedKey) -> Fix | None:

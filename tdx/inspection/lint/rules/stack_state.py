@@ -75,7 +75,8 @@ def right():
 def normalizer_without_key(context: StackContext) -> Iterator[Violation]:
     """Find normalizers whose keys are no keys of their input."""
     for stage in context.stages:
-        if not _is_normalizer(context, stage) or context.changed_observations(stage):
+        normalizes = context.is_normalizer(stage) or "norm" in _folded(stage)
+        if not normalizes or context.changed_observations(stage):
             continue
         known = {_name_of(context, key) for key in context.leaves[stage.index]}
         for name, value in stage.arguments.items():
@@ -407,10 +408,6 @@ def _keys_in(name: str, value: object) -> list[object]:
     if isinstance(value, str):
         return [value]
     return list(value) if isinstance(value, Sequence | Set | Mapping) else []
-
-
-def _is_normalizer(context: StackContext, stage: StageInfo) -> bool:
-    return context.is_normalizer(stage) or "norm" in _folded(stage)
 
 
 def _folded(stage: StageInfo) -> str:
