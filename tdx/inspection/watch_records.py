@@ -217,7 +217,7 @@ def _without_nan(data: Any) -> Any:
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
         return {name: _without_nan(value) for name, value in data.items()}
-    return [_without_nan(each) for each in data] if isinstance(data, list | tuple) else data
+    return [_without_nan(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +370,7 @@ def read_watch(path: str | Path) -> WatchReport:
             hint="update tdx",
         )
     steps = tuple(record.step for record in records)
-    chain = tuple(str(each) for each in head["stages"])
+    chain = tuple(str(stage) for stage in head["stages"])
     return WatchReport(str(path), str(head["env"]), chain, steps, tuple(_drifts(records)))
 
 

@@ -108,7 +108,7 @@ def policy_in_key_without_producer(context: LintContext) -> Iterator[Violation]:
     for raw_key in getattr(context.policy, "in_keys", ()):
         key = normalize_key(raw_key)
         if split_key(key) not in heads and key not in recurrent and key not in written:
-            known = [format_key(each) for each in available]
+            known = [format_key(other) for other in available]
             hint = did_you_mean(format_key(key), known) or f"available keys: {', '.join(known)}"
             message = f"the policy reads {format_key(key)!r}, which is not written"
             yield Violation(message, hint, key=key)
@@ -152,7 +152,9 @@ def _recurrent_keys(context: LintContext) -> list[NestedKey]:
     """Return the keys that the modules of the policy write for their next step."""
     if context.policy is None:
         return []
-    factories = (getattr(each, "make_tensordict_primer", None) for each in context.policy.modules())
+    factories = (
+        getattr(module, "make_tensordict_primer", None) for module in context.policy.modules()
+    )
     primers = [make() for make in factories if make is not None]
     return [normalize_key(key) for primer in primers for key in primer.primers.keys(True, True)]
 

@@ -128,7 +128,7 @@ def clipping_without_effect(context: LintContext) -> Iterator[Violation]:
 def scaled_before_normalized(context: LintContext) -> Iterator[Violation]:
     """Find scalings that a running normalization undoes."""
     for scale, norm, key in context.iter_pairs(["RewardScaling"], ["VecNorm"]):
-        others = tuple(each for each in norm.in_keys if each not in scale.out_keys)
+        others = tuple(other for other in norm.in_keys if other not in scale.out_keys)
         message = (
             f"stage {norm.index} (VecNorm) normalizes {format_key(key)!r}, which undoes the scaling"
         )
@@ -280,7 +280,7 @@ def scaled_twice(context: LintContext) -> Iterator[Violation]:
 
 def _discretizer_before(context: LintContext, stage: LintStage) -> LintStage | None:
     earlier = (
-        each for each in context.stages_named("ActionDiscretizer") if each.index < stage.index
+        other for other in context.stages_named("ActionDiscretizer") if other.index < stage.index
     )
     return next(earlier, None)
 

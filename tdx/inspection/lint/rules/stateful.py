@@ -308,7 +308,7 @@ def tracked_twice(context: LintContext) -> Iterator[Violation]:
                 first[key] = stage.index
                 continue
             other = context.stages[first[key]]
-            limit, inner_limit = (each.arguments.get("max_steps") for each in (stage, other))
+            limit, inner_limit = (counter.arguments.get("max_steps") for counter in (stage, other))
             redundant = other if limit is not None and inner_limit is None else stage
             message = f"{key!r} is already written by stage {other.index} ({name})"
             fix = remove_stage(redundant.index, redundant.config)

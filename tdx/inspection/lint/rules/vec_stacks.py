@@ -69,7 +69,7 @@ def right():
 )
 def terminal_observation_unchanged(context: StackContext) -> Iterator[Violation]:
     """Find stages that change observations and leave the last one of each episode unchanged."""
-    is_known = any(each[:2] == _TERMINAL for each in _written(context, -1))
+    is_known = any(key[:2] == _TERMINAL for key in _written(context, -1))
     for stage in context.stages:
         written = _written(context, stage.index)
         changed = [key for key in written if key[0] == "observation"]
@@ -79,7 +79,7 @@ def terminal_observation_unchanged(context: StackContext) -> Iterator[Violation]
             hint = 'transform infos[i]["terminal_observation"] in step_wait as well'
             key: NestedKey = (*_TERMINAL, *missing[0][1:])
             yield Violation(message, hint, stage.index, key)
-        is_known = is_known or any(each[:2] == _TERMINAL for each in written)
+        is_known = is_known or any(key[:2] == _TERMINAL for key in written)
 
 
 def _written(context: StackContext, index: int) -> set[tuple[str, ...]]:
