@@ -17,7 +17,7 @@ from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import to_plain
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, Fields, parse_json
 from tdx.rollouts.dump.encoding import DAMAGED
-from tdx.rollouts.dump.entries import parse_spec_entries
+from tdx.rollouts.dump.entries import SpecEntry, parse_spec_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
     INDEX,
@@ -101,7 +101,7 @@ class Manifest:
     chunk_steps: int
     keys: tuple[str, ...] | None
     batch_size: tuple[int, ...]
-    specs: list[dict[str, Any]] = field(default_factory=list)
+    specs: list[SpecEntry] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     source: str | None = None
     data: Track | None = None

@@ -20,7 +20,7 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import split_key
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
-from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.entries import Parts, SpecEntry
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.index import Chunk, ChunkList
@@ -318,8 +318,8 @@ def _paths(found: Mapping[str, FileColumn]) -> dict[str, Parts]:
     }
 
 
-def _specs(track: Track) -> list[dict[str, Any]]:
-    found: dict[Parts, dict[str, Any]] = {}
+def _specs(track: Track) -> list[SpecEntry]:
+    found: dict[Parts, SpecEntry] = {}
     for path, (dtype, shape) in track.leaves.items():
         key = path[1:] if path[0] == "next" and path[1:] else path
         part = "observation"
@@ -329,10 +329,16 @@ def _specs(track: Track) -> list[dict[str, Any]]:
             part = "done"
         elif key[0] == "action":
             part = "action"
-        name = str(dtype).removeprefix("torch.")
-        kind = "UnboundedContinuous" if dtype.is_floating_point else "UnboundedDiscrete"
-        entry = {"part": part, "key": list(key), "kind": kind, "shape": list(shape)}
-        found.setdefault(key, {**entry, "dtype": name, "low": None, "high": None})
+        entry = SpecEntry(
+            part=part,
+            key=list(key),
+            kind="UnboundedContinuous" if dtype.is_floating_point else "UnboundedDiscrete",
+            shape=list(shape),
+            dtype=str(dtype).removeprefix("torch."),
+            low=None,
+            high=None,
+        )
+        found.setdefault(key, entry)
     return list(found.values())
 
 

@@ -29,7 +29,7 @@ from tdx.foundation.safe_path import environment_variable
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.encoding import DTYPES
-from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.entries import Parts, SpecEntry
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
@@ -294,11 +294,11 @@ class MinariLayout:
                     len(spec["shape"]) == len(source.batch_size) + 1 and _is_one_hot(source, path)
                 )
                 layout.actions[path] = (
-                    spaces.Discrete(spec["shape"][-1]) if is_choice else _space(source, path, spec)
+                    spaces.Discrete(spec["shape"][-1]) if is_choice else _space(source, spec)
                 )
             elif spec["part"] == "observation" and ("next", *path) in leaves:
                 if _is_continuous(source, path):
-                    layout.observations[path] = _space(source, path, spec)
+                    layout.observations[path] = _space(source, spec)
                 else:
                     key = format_key(normalize_key(path))
                     layout.notes.append(
@@ -336,7 +336,7 @@ class MinariLayout:
         return layout
 
 
-def _specs(source: ExportSource) -> dict[Parts, dict[str, Any]]:
+def _specs(source: ExportSource) -> dict[Parts, SpecEntry]:
     """Return the specs of actions and observations.
 
     Entries that a step reads back, such as counts and sums, are not observations, unless there
@@ -406,7 +406,7 @@ def _bits(values: Tensor) -> Tensor:
     return values.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _space(source: ExportSource, path: Parts, spec: Mapping[str, Any]) -> spaces.Space[Any]:
+def _space(source: ExportSource, spec: SpecEntry) -> spaces.Space[Any]:
     dims = len(source.batch_size)
     step = array_column(DTYPES[spec["dtype"]], spec["shape"][dims:], splits_complex=True)
     dtype, shape = step.dtype, step.shape
