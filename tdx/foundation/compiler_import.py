@@ -38,7 +38,7 @@ class CompilerImport(MetaPathFinder):
         if fullname not in (LIBRARY, COMPILER):
             return None
         others = [each for each in sys.meta_path if each is not self]
-        found = (each.find_spec(fullname, path, target) for each in others)
+        found = (other.find_spec(fullname, path, target) for other in others)
         spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader

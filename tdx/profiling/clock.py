@@ -143,10 +143,10 @@ class ClockMeter:
         ]
         cost = measure_clock_cost(self._clock)
         costs = []
-        for log, each in zip(logs, stamps, strict=True):
-            inside_and_around = np.empty((len(each), 2), np.int64)
+        for log, stamp in zip(logs, stamps, strict=True):
+            inside_and_around = np.empty((len(stamp), 2), np.int64)
             inside_and_around[:] = cost.inside_ns, cost.around_ns
-            inside_and_around[len(each) - log.in_sequence :] = cost.sequence_ns, 0
+            inside_and_around[len(stamp) - log.in_sequence :] = cost.sequence_ns, 0
             costs.append(inside_and_around)
             log.clear()
         if not parts:
@@ -370,8 +370,8 @@ def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -
     """
     found: dict[Part, list[tuple[int, int, CallTimes]]] = {}
     for number, (times, began) in enumerate(zip(repeats, began_ns, strict=True)):
-        for each in times:
-            found.setdefault(each.part, []).append((number, began, each))
+        for calls in times:
+            found.setdefault(calls.part, []).append((number, began, calls))
 
     def place(part: Part) -> tuple[int, int, int, str]:
         # Policy, env and chain in the order of data flow, then the engine.

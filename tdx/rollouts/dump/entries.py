@@ -318,16 +318,16 @@ def parse_spec_entries(fields: Fields) -> list[SpecEntry]:
         StorageError: An entry is invalid.
     """
     found = []
-    for each in fields.objects("specs"):
+    for spec in fields.objects("specs"):
         for name in ("part", "kind", "dtype"):
-            each.text(name)
-        each.shape("shape")
-        if not each.texts("key"):
-            raise each.invalid("key", "a key")
+            spec.text(name)
+        spec.shape("shape")
+        if not spec.texts("key"):
+            raise spec.invalid("key", "a key")
         for name in ("low", "high"):
-            if isinstance(each.value(name), dict):
-                raise each.invalid(name, "a bound")
-        found.append(cast("SpecEntry", dict(each.data)))
+            if isinstance(spec.value(name), dict):
+                raise spec.invalid(name, "a bound")
+        found.append(cast("SpecEntry", dict(spec.data)))
     return found
 
 
@@ -370,7 +370,6 @@ _HERE: Phase = "recording"
 
 
 def _parse_leaf(spec: SpecEntry) -> TensorSpec:
-    """Return the spec that an entry of a manifest describes."""
     kind, shape, dtype = spec["kind"], spec["shape"], spec["dtype"]
     if kind == "OneHot" and shape:
         return OneHot(shape[-1], shape, dtype=dtype)

@@ -150,8 +150,6 @@ class _SetAside:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One intact line of the index, and its position."""
-
     entry: IndexEntry
     start: Position
     end: Position

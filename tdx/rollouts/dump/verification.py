@@ -344,7 +344,6 @@ def _episode_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
 def _read_column(
     root: Container, track: Track, path: Parts, start: int, steps: int, rows: int
 ) -> Tensor:
-    """Return an entry as ``[rows, steps, n]``."""
     dtype, shape = track.leaves[path]
     size = track.step_bytes(path)
     with root.open_file(track.file(path)) as file:

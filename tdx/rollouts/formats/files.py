@@ -208,12 +208,12 @@ def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path)
             f"{source} has {len(columns):,} columns", hint=f"{MAX_COLUMNS:,} can be imported"
         )
     total = 0
-    for name, each in columns.items():
-        if not is_numeric(each.dtype):
+    for name, column in columns.items():
+        if not is_numeric(column.dtype):
             continue
         what = f"{name!r} in {source}"
-        size = array_bytes(each.shape, each.dtype, what)
-        if each.shape and array_bytes(each.shape[1:], each.dtype, what) > MAX_STEP_BYTES:
+        size = array_bytes(column.shape, column.dtype, what)
+        if column.shape and array_bytes(column.shape[1:], column.dtype, what) > MAX_STEP_BYTES:
             raise StorageError(
                 f"{what} has more than {MAX_STEP_BYTES:,} bytes in a step", hint=FORGED
             )

@@ -138,8 +138,6 @@ class OwnImport:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column, and the entry that it is imported as."""
-
     name: str
     path: Parts
     dtype: torch.dtype
@@ -308,7 +306,6 @@ def _torch_dtype(found: FileColumn) -> torch.dtype | None:
 
 
 def _paths(found: Mapping[str, FileColumn]) -> dict[str, Parts]:
-    """Return the key of the entry for each column."""
     parts = {name: tuple(part for part in re.split(r"[./]", name) if part) for name in found}
     if any(path[:1] == ("next",) for path in parts.values()):
         return parts
@@ -343,6 +340,5 @@ def _specs(track: Track) -> list[SpecEntry]:
 
 
 def _flags(track: Track) -> EpisodeKeys:
-    """Return the keys of rewards and ends of episodes."""
     rewards = ("reward",) if ("next", "reward") in track.leaves else ()
     return EpisodeKeys(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))

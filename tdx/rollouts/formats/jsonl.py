@@ -96,8 +96,8 @@ def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | N
         keys: Entries to export. ``None``: all.
     """
     opened = open_dump(dump)
-    for each in opened.shards or (opened,):
-        write_lines(ExportSource(each, keys, raw=False), stream)
+    for shard in opened.shards or (opened,):
+        write_lines(ExportSource(shard, keys, raw=False), stream)
 
 
 def _list_values(source: ExportSource, leaf: torch.Tensor) -> list[Any]:

@@ -332,7 +332,6 @@ def _write_json(path: Path, data: Any) -> None:
 def _describe(
     source: ExportSource, features: Sequence[_Feature], episodes: Sequence[Any], fps: int
 ) -> dict[str, Any]:
-    """Return the description of the dataset."""
     described: dict[str, Any] = {}
     for each in features:
         if each.pixels is None:

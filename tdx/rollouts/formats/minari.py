@@ -197,7 +197,6 @@ def ignore_warnings() -> Iterator[None]:
 
 
 def _iter_episodes(source: ExportSource, layout: MinariLayout) -> Iterator[dict[str, Array]]:
-    """Yield the arrays of each episode by their places."""
     places = {column.path: column.name for column in layout.columns}
     by_place = {name: path for path, name in places.items()}
     for episode in source.episodes:
@@ -218,8 +217,6 @@ def _iter_episodes(source: ExportSource, layout: MinariLayout) -> Iterator[dict[
 
 
 class _EpisodeReader:
-    """Reads the entries of one episode."""
-
     def __init__(self, source: ExportSource, episode: Episode) -> None:
         self._source, self._row = source, episode.row
         self._start, self._stop = episode.start, episode.start + episode.length
@@ -512,7 +509,10 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
     path = folder / _NUMBERS
     with open_hdf5(path) as file:
         datasets = find_datasets(path, file, _MAX_OBJECTS)
-        sizes = (array_bytes(each.shape or (), each.dtype, name) for name, each in datasets.items())
+        sizes = (
+            array_bytes(dataset.shape or (), dataset.dtype, name)
+            for name, dataset in datasets.items()
+        )
         return metadata, sum(sizes)
 
 

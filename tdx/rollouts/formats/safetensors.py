@@ -84,7 +84,6 @@ def _format(source: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tu
 
 
 def _to_supported(tensor: Tensor) -> Tensor:
-    """Convert a tensor to a dtype that the format supports."""
     return (
         tensor
         if tensor.dtype in _NAMES

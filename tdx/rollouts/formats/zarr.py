@@ -148,8 +148,8 @@ def read(path: Path) -> Iterator[ColumnReader]:
     except Exception as error:
         message = f"{path} cannot be read as a Zarr group"
         raise StorageError(message, hint="the folder may be incomplete") from error
-    for name, each in arrays.items():
-        if not isinstance(each, zarr.Array) or each.shape != stored[name].shape:
+    for name, array in arrays.items():
+        if not isinstance(array, zarr.Array) or array.shape != stored[name].shape:
             raise StorageError(f"{name!r} in {path} is not the array it declares", hint=_AGAIN)
     yield _Reader(path, arrays, None if note is None else check_note(note, path), stored)
 
@@ -292,8 +292,8 @@ def check_group(folder: Path) -> dict[str, ZarrArray]:
             hint="export it again",
         ) from error
     claimed = sum(
-        each.chunk_bytes * math.prod(each.shape) // max(math.prod(each.chunks), 1)
-        for each in arrays.values()
+        array.chunk_bytes * math.prod(array.shape) // max(math.prod(array.chunks), 1)
+        for array in arrays.values()
     )
     check_expansion(claimed, sum(sizes.values()), ZSTD_RATIO, str(folder))
     return arrays

@@ -190,7 +190,10 @@ class MlpPolicy(nn.Module):
     def forward(self, *observations: Tensor) -> Tensor:
         """Return the action for observations ``[*B, ...]``."""
         dims = self._batch_dims
-        flat = [each.reshape(*each.shape[:dims], -1).to(self._dtype) for each in observations]
+        flat = [
+            observation.reshape(*observation.shape[:dims], -1).to(self._dtype)
+            for observation in observations
+        ]
         return self._head(self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, -1)))
 
 
@@ -400,7 +403,7 @@ def _load(data: bytes, env: EnvBase) -> Any:
             names = archive.namelist()
     if any(name.endswith("constants.pkl") for name in names):
         script = torch.jit.load(io.BytesIO(data), map_location=env.device)
-        arguments = [each.name for each in script.forward.schema.arguments[1:]]
+        arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
         return _wrap(script, arguments, env)
     if any("models/" in name or "serialized_exported_program" in name for name in names):
         program = torch.export.load(io.BytesIO(data))

@@ -170,7 +170,6 @@ def _replay(
 
 
 def _describe_replay(dump: Dump, env: EnvBase, pipeline: Pipeline) -> Manifest:
-    """Return the manifest of a replay without steps."""
     old = dump.manifest
     return create_manifest(
         env,
@@ -295,6 +294,5 @@ def _find_actions(
 
 
 def _inverse_stages(env: TransformedEnv, stages: tuple[StageConfig, ...]) -> list[str]:
-    """Return the stages that transform actions."""
     pairs = zip(env.stages, stages, strict=True)
     return [format_stage(config) for stage, config in pairs if stage.invertible]
