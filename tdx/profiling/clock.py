@@ -138,8 +138,8 @@ class ClockMeter:
         logs = [self._logs[part] for part in parts]
         stamps = [np.array(log.stamps, np.int64).reshape(-1, 2) for log in logs]
         steps = [
-            np.array(log.steps or [1] * len(each), np.int64)
-            for log, each in zip(logs, stamps, strict=True)
+            np.array(log.steps or [1] * len(stamp), np.int64)
+            for log, stamp in zip(logs, stamps, strict=True)
         ]
         cost = measure_clock_cost(self._clock)
         costs = []
@@ -152,7 +152,7 @@ class ClockMeter:
         if not parts:
             return []
         owned = exclude_nested_time(np.concatenate(stamps), *np.concatenate(costs).T)
-        lengths = np.cumsum([len(each) for each in stamps])[:-1]
+        lengths = np.cumsum([len(stamp) for stamp in stamps])[:-1]
         return [
             CallTimes(part, own, spans[:, 0], spans[:, 1], covered)
             for part, own, spans, covered in zip(
@@ -384,11 +384,11 @@ def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -
     return tuple(
         Row(
             part=part,
-            times_ns=joined(each.own_ns for _, _, each in found[part]),
-            starts_ns=joined(each.start_ns - began for _, began, each in found[part]),
-            spans_ns=joined(each.end_ns - each.start_ns for _, _, each in found[part]),
-            steps=joined(each.steps for _, _, each in found[part]),
-            repeats=joined(np.full(len(each.own_ns), number) for number, _, each in found[part]),
+            times_ns=joined(times.own_ns for _, _, times in found[part]),
+            starts_ns=joined(times.start_ns - began for _, began, times in found[part]),
+            spans_ns=joined(times.end_ns - times.start_ns for _, _, times in found[part]),
+            steps=joined(times.steps for _, _, times in found[part]),
+            repeats=joined(np.full(len(times.own_ns), number) for number, _, times in found[part]),
         )
         for part in sorted(found, key=place)
     )

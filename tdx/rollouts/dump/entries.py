@@ -143,7 +143,7 @@ def _unflatten(
     batch: torch.Size,
 ) -> TensorDictBase:
     depth = len(path)
-    entries: dict[str, Any] = {each[-1]: leaf for each, leaf in leaves.items() if each[:-1] == path}
+    entries: dict[str, Any] = {key[-1]: leaf for key, leaf in leaves.items() if key[:-1] == path}
     children = {
         group[: depth + 1] for group in groups if len(group) > depth and group[:depth] == path
     }

@@ -218,7 +218,7 @@ def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path)
                 f"{what} has more than {MAX_STEP_BYTES:,} bytes in a step", hint=FORGED
             )
         total += size
-    place = next(each for each in (target, *target.absolute().parents) if each.is_dir())
+    place = next(path for path in (target, *target.absolute().parents) if path.is_dir())
     space = os.statvfs(place)
     free = space.f_bavail * space.f_frsize
     if total > free:
@@ -271,7 +271,9 @@ def check_note(note: Any, path: Path) -> dict[str, Any]:
         if not 1 <= math.prod(batch) <= MAX_ENVS:
             raise ValueError(f"batch_size is {batch}")
         manifest = Manifest.from_dict(note["manifest"])
-        named = {(each["track"], tuple(each["key"])): each["name"] for each in note["columns"]}
+        named = {
+            (column["track"], tuple(column["key"])): column["name"] for column in note["columns"]
+        }
         if not all(isinstance(name, str) for name in named.values()):
             raise TypeError("a column has no name")
         if manifest.data is None:

@@ -245,10 +245,10 @@ class _Reader(ColumnReader):
         }
 
     def read_column(self, name: str, start: int, stop: int) -> Array:
-        each = self._datasets[name]
-        if 0 in each.shape[1:]:
-            return np.empty((stop - start, *each.shape[1:]), each.dtype)
-        found: Array = self._read(name, each, slice(start, stop))
+        dataset = self._datasets[name]
+        if 0 in dataset.shape[1:]:
+            return np.empty((stop - start, *dataset.shape[1:]), dataset.dtype)
+        found: Array = self._read(name, dataset, slice(start, stop))
         return found
 
     def _read(self, name: str, dataset: Any, index: Any) -> Any:
@@ -304,7 +304,7 @@ def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[
     """
     try:
         found = dict(_datasets(path, file, most))
-        stored = sum(_check_storage(path, name, each) for name, each in found.items())
+        stored = sum(_check_storage(path, name, dataset) for name, dataset in found.items())
     except StorageError:
         raise
     except Exception as error:
@@ -330,8 +330,8 @@ def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5p
             name = f"{prefix}{part}"
             if not isinstance(group.get(part, getlink=True), h5py.HardLink):
                 raise StorageError(f"{name!r} in {path} is a link", hint=_NOT_INSIDE)
-            each = group[part]
-            address = h5py.h5o.get_info(each.id).addr
+            item = group[part]
+            address = h5py.h5o.get_info(item.id).addr
             if address in visited:
                 continue
             visited.add(address)
@@ -340,10 +340,10 @@ def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5p
                     f"{path} has more than {most:,} objects or {MAX_NESTING} nested groups",
                     hint="it is not a file of rollouts",
                 )
-            if isinstance(each, h5py.Dataset):
-                yield name, each
-            elif isinstance(each, h5py.Group):
-                inner.append((f"{name}/", each))
+            if isinstance(item, h5py.Dataset):
+                yield name, item
+            elif isinstance(item, h5py.Group):
+                inner.append((f"{name}/", item))
         pending += reversed(inner)
 
 
@@ -358,10 +358,10 @@ def _check_storage(path: Path, name: str, dataset: h5py.Dataset) -> int:
         kind = "virtual" if layout == h5py.h5d.VIRTUAL else "external"
         raise StorageError(f"{what} has {kind} storage", hint=_NOT_INSIDE)
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
-    for each in filters:
-        if each not in _FILTERS:
+    for number in filters:
+        if number not in _FILTERS:
             raise StorageError(
-                f"{what} needs the filter plugin {each}", hint="compress it with gzip instead"
+                f"{what} needs the filter plugin {number}", hint="compress it with gzip instead"
             )
     shape = dataset.shape or ()
     claimed = array_bytes(shape, dataset.dtype, what)

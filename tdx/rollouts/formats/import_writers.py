@@ -76,8 +76,8 @@ class OwnImport:
         self._reader, self._source = reader, source
         self._manifest = Manifest.from_dict(note["manifest"])
         self._names: dict[str, dict[Parts, str]] = {}
-        for each in note["columns"]:
-            self._names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
+        for column in note["columns"]:
+            self._names.setdefault(column["track"], {})[tuple(column["key"])] = column["name"]
 
     def write(
         self, root: Container, on_rows: Callable[[Progress], None]
@@ -159,11 +159,13 @@ class ForeignImport:
     def __init__(self, reader: ColumnReader, source: Path, env: str | None) -> None:
         self._reader, self._source = reader, source
         every = reader.columns()
-        found = {name: each for name, each in every.items() if each.shape and _torch_dtype(each)}
+        found = {
+            name: column for name, column in every.items() if column.shape and _torch_dtype(column)
+        }
         self._left_out = [name for name in every if name not in found]
         if not found:
             raise StorageError(f"{source} has no numeric columns", hint=_HINT)
-        lengths = {name: each.shape[0] for name, each in found.items()}
+        lengths = {name: column.shape[0] for name, column in found.items()}
         one, other = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
         self._steps = lengths[one]
         if self._steps != lengths[other]:

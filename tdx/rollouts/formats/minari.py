@@ -340,12 +340,12 @@ def _specs(source: ExportSource) -> dict[Parts, SpecEntry]:
     are no others.
     """
     listed = source.manifest.specs
-    state = {tuple(each["key"]) for each in listed if each["part"] == "state"}
+    state = {tuple(spec["key"]) for spec in listed if spec["part"] == "state"}
     found = {
-        tuple(each["key"]): each for each in listed if each["part"] in ("action", "observation")
+        tuple(spec["key"]): spec for spec in listed if spec["part"] in ("action", "observation")
     }
-    plain = {path: each for path, each in found.items() if path not in state}
-    has_observation = any(each["part"] == "observation" for each in plain.values())
+    plain = {path: spec for path, spec in found.items() if path not in state}
+    has_observation = any(spec["part"] == "observation" for spec in plain.values())
     return plain if has_observation else found
 
 
@@ -367,7 +367,7 @@ def nest_space(values: Mapping[Parts, spaces.Space[Any]]) -> spaces.Space[Any]:
 
     def convert(value: Any) -> spaces.Space[Any]:
         if isinstance(value, dict):
-            return spaces.Dict({name: convert(each) for name, each in value.items()})
+            return spaces.Dict({name: convert(inner) for name, inner in value.items()})
         space: spaces.Space[Any] = value
         return space
 
@@ -434,7 +434,7 @@ def _bound(value: Any, default: Any, dims: int, dtype: Any) -> Any:
 
 def _numbers(value: Any, dtype: Any) -> Any:
     if isinstance(value, list):
-        return [_numbers(each, dtype) for each in value]
+        return [_numbers(item, dtype) for item in value]
     return float(value) if dtype.kind == "f" else int(value)
 
 
@@ -521,11 +521,11 @@ def _parts(space: Any) -> Iterator[dict[str, Any]]:
     if isinstance(space, dict):
         if "type" in space:
             yield space
-        for each in space.values():
-            yield from _parts(each)
+        for inner in space.values():
+            yield from _parts(inner)
     elif isinstance(space, list):
-        for each in space:
-            yield from _parts(each)
+        for inner in space:
+            yield from _parts(inner)
 
 
 @contextmanager
@@ -576,7 +576,7 @@ class OwnReader(ColumnReader):
         self._envs = math.prod(self._batch)
         assert manifest.data is not None
         self._leaves = manifest.data.leaves
-        self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
+        self._paths = {column["name"]: tuple(column["key"]) for column in self.note["columns"]}
         if self._paths.keys() and not self._leaves.keys() >= set(self._paths.values()):
             raise StorageError(f"metadata in {path} names unknown entries", hint="export it again")
         one_hot = self.note.get(ONE_HOT, {})
@@ -674,8 +674,8 @@ class ForeignReader(ColumnReader):
         self._storage = storage
         with _reading(storage):
             self._lengths = [
-                int(each["total_steps"])
-                for each in storage.get_episode_metadata(range(storage.total_episodes))
+                int(episode["total_steps"])
+                for episode in storage.get_episode_metadata(range(storage.total_episodes))
             ]
             if min(self._lengths, default=1) < 1:
                 raise ValueError("an episode has no steps")
@@ -688,8 +688,8 @@ class ForeignReader(ColumnReader):
             return {}
         total = int(self._ends[-1])
         return {
-            name: FileColumn(each.dtype, (total, *each.shape[1:]))
-            for name, each in self._episode(0).items()
+            name: FileColumn(array.dtype, (total, *array.shape[1:]))
+            for name, array in self._episode(0).items()
         }
 
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:

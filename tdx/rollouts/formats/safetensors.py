@@ -105,7 +105,7 @@ class _Reader(ColumnReader):
         self._size = path.stat().st_size - self._begin
         try:
             note = header.pop("__metadata__", {}).get(NOTE)
-            self._places = {name: self._place(name, each) for name, each in header.items()}
+            self._places = {name: self._place(name, entry) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _not_safetensors(path) from error
         stored = sum(math.prod(shape) * kind.itemsize for kind, shape, _ in self._places.values())

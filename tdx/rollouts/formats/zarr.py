@@ -167,12 +167,12 @@ class _Reader(ColumnReader):
         return {name: FileColumn(array.dtype, array.shape) for name, array in self._arrays.items()}
 
     def read_column(self, name: str, start: int, stop: int) -> Array:
-        each = self._arrays[name]
-        if 0 in each.shape[1:]:
-            return np.empty((stop - start, *each.shape[1:]), each.dtype)
+        array = self._arrays[name]
+        if 0 in array.shape[1:]:
+            return np.empty((stop - start, *array.shape[1:]), array.dtype)
         self._stored[name].check_chunks(self._path, start, stop)
         try:
-            return np.asarray(each[start:stop])
+            return np.asarray(array[start:stop])
         except Exception as error:
             message = f"{name!r} in {self._path} cannot be read"
             raise StorageError(message, hint=_AGAIN) from error
@@ -285,7 +285,7 @@ def check_group(folder: Path) -> dict[str, ZarrArray]:
             f"{folder} has {metadata:,} arrays and groups", hint=f"{MAX_COLUMNS:,} are read"
         )
     try:
-        arrays = {each.name: each for each in _arrays(folder, sizes)}
+        arrays = {array.name: array for array in _arrays(folder, sizes)}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, LookupError) as error:
         raise StorageError(
             f"the metadata of {folder} is damaged: a field is missing, or of another type",
@@ -323,7 +323,7 @@ def _arrays(folder: Path, sizes: Mapping[str, int]) -> Iterator[ZarrArray]:
 
 def _version_3(folder: Path, place: str, document: Mapping[str, Any]) -> ZarrArray | None:
     what = f"{place!r} in {folder}"
-    codecs = [each if isinstance(each, str) else each["name"] for each in document["codecs"]]
+    codecs = [codec if isinstance(codec, str) else codec["name"] for codec in document["codecs"]]
     grid = document["chunk_grid"]
     if document.get("storage_transformers") or grid["name"] != "regular":
         raise StorageError(f"{what} is stored in an unknown way", hint=_SAVE)

@@ -246,7 +246,7 @@ def _in_keys(settings: Mapping[str, Value], env: EnvBase) -> list[NestedKey]:
     keys = [normalize_key(key) for key in given]
     for key in keys:
         if key not in known:
-            names = [format_key(each) for each in known]
+            names = [format_key(known_key) for known_key in known]
             hint = did_you_mean(format_key(key), names, f"the env has {listed}")
             raise ArgumentError(f"the env has no observation {format_key(key)!r}", hint=hint)
     return keys
@@ -408,7 +408,7 @@ def _load(data: bytes, env: EnvBase) -> Any:
     if any("models/" in name or "serialized_exported_program" in name for name in names):
         program = torch.export.load(io.BytesIO(data))
         arguments = list(program.graph_signature.user_inputs)
-        return _wrap(program.module(), [str(each) for each in arguments], env)
+        return _wrap(program.module(), [str(argument) for argument in arguments], env)
     module = torch.load(io.BytesIO(data), map_location=env.device, weights_only=False)
     if isinstance(module, nn.Module):
         module.eval()

@@ -211,7 +211,9 @@ def _header(file: Path, data: bytes) -> tuple[dict[str, Any], int]:
             f"{file} is not a safetensors file, or is cut short", hint="use tdx.save_mlp_policy"
         )
     header = parse_json(data[8 : 8 + length], f"the header of {file}")
-    if not isinstance(header, dict) or not all(isinstance(each, dict) for each in header.values()):
+    if not isinstance(header, dict) or not all(
+        isinstance(tensor, dict) for tensor in header.values()
+    ):
         raise StorageError(f"the header of {file} is not a map of tensors", hint=_SAVE_AGAIN)
     return header, 8 + length
 

@@ -258,7 +258,7 @@ def _check_recorded(dump: Dump, base: EnvBase) -> None:
     expected = {tuple(spec["key"]): spec for spec in describe_specs(base)}
     for found in dump.manifest.specs:
         entry = expected.get(tuple(found["key"]), found)
-        texts = [f"{each['dtype']} {each['shape']}" for each in (found, entry)]
+        texts = [f"{spec['dtype']} {spec['shape']}" for spec in (found, entry)]
         if texts[0] != texts[1]:
             raise ArgumentError(
                 f"{dump.path} has {texts[0]}, its env in a chain of tdx has {texts[1]}",
