@@ -185,7 +185,7 @@ def _find_dead(chain: _Chain) -> Iterator[Candidate]:
     for stage in plan.stages:
         if not stage.writes or not dead.issuperset(stage.writes):
             continue
-        if stage.inverse or chain.stages[stage.index]._step_limits():
+        if stage.inverse or chain.stages[stage.index].step_limits():
             continue
         keys = {name.rpartition("@")[0] for name in stage.writes}
         unused = [

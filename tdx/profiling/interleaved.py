@@ -153,8 +153,8 @@ def measure_interleaved(
                 steps_run, start = 0, plan.clock()
                 for chunk in env.iter_rollout(steps, contenders[place].policy):
                     steps_run += chunk.shape[-1]
-                if env._main_device.type != "cpu":
-                    accelerators.synchronize(env._main_device)
+                if env.main_device.type != "cpu":
+                    accelerators.synchronize(env.main_device)
                 return (plan.clock() - start) / steps_run / 1000
         except Exception as error:
             failures[place] = str(error) or type(error).__name__

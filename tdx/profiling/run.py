@@ -201,7 +201,7 @@ class _Measurement:
             for _ in range(3):
                 level: EnvBase = self._env
                 while isinstance(level, TransformedEnv):
-                    level._specs.invalidate()
+                    level.env_specs.invalidate()
                     level = level.base_env
                 start = plan.clock()
                 _ = self._env.output_spec, self._env.input_spec

@@ -186,7 +186,7 @@ def test_observers_are_detached_after_an_error(kind: Kind) -> None:
         setting.env.rollout(5)
     assert not tracemalloc.is_tracing()
     assert not torch._C._autograd._profiler_enabled()
-    assert setting.env.base_env._meter is None
+    assert setting.env.base_env.meter is None
 
 
 def test_tracemalloc_of_the_caller_continues() -> None:

@@ -310,7 +310,7 @@ def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]
         env: Env with its chain.
         policy: The policy.
     """
-    devices = dict.fromkeys([env._main_device])
+    devices = dict.fromkeys([env.main_device])
     for spec in (env.output_spec, env.input_spec):
         leaves = spec.values(include_nested=True, leaves_only=True)
         devices |= dict.fromkeys(leaf.device for leaf in leaves if leaf.device is not None)

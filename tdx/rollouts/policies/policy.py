@@ -224,6 +224,52 @@ def load_policy(
     return NamedPolicy(request.name, _sha256(data), None, lambda step: module, file_copy=file_copy)
 
 
+def load_actor(
+    pipeline: Pipeline,
+    env: EnvBase | None,
+    *,
+    name: str | None = None,
+    steps: int = 1,
+    allow_code: bool = False,
+) -> Any:
+    """Load the function that chooses the actions of an env, and check that it fits.
+
+    Args:
+        pipeline: Pipeline that may name a policy.
+        env: Env with its chain. ``None``: a stack of another library, whose policy takes an
+            observation.
+        name: Policy that the user typed. ``None``: the policy of the pipeline, or random actions.
+        steps: Number of actions that are needed.
+        allow_code: If True, the policy may be Python code.
+
+    Returns:
+        Policy for ``env.rollout``, or a function of an observation; ``None`` for random actions.
+
+    Raises:
+        TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> load_actor(Pipeline.of("my_envs:make"), None, name="random") is None
+        True
+    """
+    request = PolicyRequest.of(pipeline, name, allow_code)
+    if env is not None:
+        policy = load_policy(request, env)
+        check_policy(policy, env)
+        check_action_count(policy, steps)
+        return policy.start_at(0)
+    source = request.source
+    if source.kind == "random":
+        return None
+    if source.reference is None:
+        raise ArgumentError(
+            f"the policy {source} acts on the TensorDicts of a tdx env",
+            hint="pass random, or module:function of a function that takes an observation",
+        )
+    return ValueResolver(allow_code).import_object(source.reference)
+
+
 def load_recorded_policy(
     name: str,
     sha256: str | None,

@@ -162,7 +162,7 @@ def build_seeded_env(
             raise error
         base = make_env(pipeline.env, allow_code, convert_to_env, workers)
     env = build_env(pipeline, allow_code, base)
-    devices = [env._main_device] if env._main_device.type == "cuda" else []
+    devices = [env.main_device] if env.main_device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(chosen)
