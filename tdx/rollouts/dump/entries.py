@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypedDict, cast
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
@@ -378,14 +379,8 @@ def _parse_leaf(spec: SpecEntry) -> TensorSpec:
     low, high = spec["low"], spec["high"]
     if low is None and high is None:
         return Unbounded(shape, dtype=dtype)
-    if as_dtype(dtype).is_floating_point:
-        low, high = (None if end is None else _parse_floats(end) for end in (low, high))
-    return Bounded(low, high, shape, dtype=dtype)
-
-
-def _parse_floats(bound: Bound) -> Bound:
-    if isinstance(bound, list):
-        return [_parse_floats(inner) for inner in bound]
-    if bound is None:
-        raise ValueError("a bound has no value")
-    return float(bound)
+    # Also parses the text of an infinity.
+    parsed = np.float64 if as_dtype(dtype).is_floating_point else None
+    lowest = None if low is None else np.asarray(low, parsed)
+    highest = None if high is None else np.asarray(high, parsed)
+    return Bounded(lowest, highest, shape, dtype=dtype)
