@@ -36,6 +36,8 @@ MAX_STEP_BYTES = 2**30
 """Size of one step in one column."""
 MAX_CHUNK_BYTES = 2**28
 """Size of a chunk that is decompressed as a whole."""
+SMALL_CHUNK_BYTES = 2**18
+"""Compressed bytes that deflate cannot expand beyond a harmless size."""
 MAX_NOTE_BYTES = 2**28
 """Size of the note in an export: the manifest of the dump."""
 MAX_COLUMNS = 10_000
@@ -190,6 +192,16 @@ def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
         raise StorageError(
             f"{what} declares {claimed:,} bytes, but only {stored:,} are stored", hint=FORGED
         )
+
+
+def check_chunk_bytes(size: int, claimed: int, what: str) -> None:
+    """Check the size of the chunks of an array, each of which is decompressed as a whole.
+
+    Raises:
+        StorageError: They are much larger than the array itself, or than tdx writes.
+    """
+    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
+        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
 
 
 def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path) -> None:

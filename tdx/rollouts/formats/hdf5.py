@@ -20,13 +20,13 @@ from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
     FORGED,
-    FREE_BYTES,
-    MAX_CHUNK_BYTES,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
+    SMALL_CHUNK_BYTES,
     Array,
     FileColumn,
     array_bytes,
+    check_chunk_bytes,
     check_expansion,
     parse_note,
     to_array,
@@ -262,8 +262,6 @@ class _Reader(ColumnReader):
 _FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32_000: "lzf"}
 """Filters that are part of HDF5 or h5py; any other filter would load a plugin."""
 _DEFLATE = 1
-_SMALL_CHUNK = 2**18
-"""Compressed bytes that deflate cannot expand beyond a harmless size."""
 _CHECKSUM = 4
 """Bytes that fletcher32 adds to a chunk."""
 _NOT_INSIDE = "the data is outside the file: copy it in with h5repack, or do not use it"
@@ -378,12 +376,13 @@ def _check_storage(path: Path, name: str, dataset: h5py.Dataset) -> int:
 
 def _check_chunks(what: str, dataset: h5py.Dataset, claimed: int, deflate: int | None) -> None:
     size = array_bytes(dataset.chunks, dataset.dtype, what)
-    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
-        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
-    if deflate is None or dataset.id.get_storage_size() <= _SMALL_CHUNK:
+    check_chunk_bytes(size, claimed, what)
+    if deflate is None or dataset.id.get_storage_size() <= SMALL_CHUNK_BYTES:
         return
     large: list[Any] = []
-    dataset.id.chunk_iter(lambda chunk: large.append(chunk) if chunk.size > _SMALL_CHUNK else None)
+    dataset.id.chunk_iter(
+        lambda chunk: large.append(chunk) if chunk.size > SMALL_CHUNK_BYTES else None
+    )
     for chunk in large:
         if chunk.filter_mask & (1 << deflate):
             continue

@@ -21,15 +21,15 @@ from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
-    FREE_BYTES,
-    MAX_CHUNK_BYTES,
     MAX_COLUMNS,
     MAX_FILES,
     MAX_NOTE_BYTES,
+    SMALL_CHUNK_BYTES,
     ZSTD_RATIO,
     Array,
     FileColumn,
     array_bytes,
+    check_chunk_bytes,
     check_expansion,
     check_note,
     is_numeric,
@@ -48,6 +48,7 @@ format = Format(
     holds_raw=True,
 )
 
+_AGAIN = "export it again"
 _CHUNK = 2**22
 """Number of bytes in a chunk before compression."""
 
@@ -154,9 +155,6 @@ def read(path: Path) -> Iterator[ColumnReader]:
     yield _Reader(path, arrays, None if note is None else check_note(note, path), stored)
 
 
-_AGAIN = "export it again"
-
-
 class _Reader(ColumnReader):
     def __init__(
         self, path: Path, arrays: dict[str, Any], note: Any, stored: Mapping[str, ZarrArray]
@@ -186,8 +184,6 @@ _COMPRESSORS = ("zlib", "gzip", "zstd", "blosc", "lz4")
 _MAX_CHUNKS = 2_000_000
 _CHECKSUMS = 16
 """Bytes that checksums may add to a chunk."""
-_SMALL_CHUNK = 2**18
-"""Compressed bytes that deflate cannot expand beyond a harmless size."""
 _SAVE = "save the arrays as plain numbers with zstd, without shards and object codecs"
 _FORGED = "the group is damaged or was made to look larger than it is; do not use it"
 
@@ -234,7 +230,7 @@ class ZarrArray:
 
     def _is_plausible(self, file: Path) -> bool:
         size = file.stat().st_size
-        if size > 2 * self.chunk_bytes + _SMALL_CHUNK:
+        if size > 2 * self.chunk_bytes + SMALL_CHUNK_BYTES:
             return False
         with file.open("rb") as stream:
             head = stream.read(18)
@@ -244,7 +240,7 @@ class ZarrArray:
                 return int.from_bytes(head[:4], "little") <= self.chunk_bytes + _CHECKSUMS
             if self.compressor == "zstd":
                 return 0 <= _zstd_size(head) <= self.chunk_bytes + _CHECKSUMS
-            if self.compressor in ("gzip", "zlib") and size > _SMALL_CHUNK:
+            if self.compressor in ("gzip", "zlib") and size > SMALL_CHUNK_BYTES:
                 stream.seek(0)
                 inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
                 inflated = inflater.decompress(stream.read(), self.chunk_bytes + _CHECKSUMS + 1)
@@ -384,8 +380,7 @@ def _array(
     if separator not in ("/", ".") or len(chunk) != len(whole) or 0 in chunk:
         raise StorageError(f"{what} has impossible chunks", hint=_FORGED)
     size, claimed = array_bytes(chunk, dtype, what), array_bytes(whole, dtype, what)
-    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
-        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
+    check_chunk_bytes(size, claimed, what)
     count = math.prod(-(-length // step) for length, step in zip(whole, chunk, strict=True))
     if count > _MAX_CHUNKS:
         raise StorageError(f"{what} has {count:,} chunks", hint="use larger chunks")
