@@ -51,6 +51,7 @@ class TransformedEnv(EnvBase, ChainOwner):
     """
 
     _is_verified = True
+    base_env: EnvBase
     env_specs: ChainSpecs
 
     def __init__(

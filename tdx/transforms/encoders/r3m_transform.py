@@ -159,23 +159,21 @@ class R3MTransform(Transform):
         if self._follows_images and device is not None and device != self.device:
             super()._apply(lambda tensor: tensor.to(device))
         if not self.initialized:
-            self._install(self._load_network())
+            path = checkpoint_file(self.download_path)
+            if path is None and self.download is not False:
+                if self.download is True:
+                    checkpoint = r3m_checkpoint(self.model_name)
+                else:
+                    checkpoint = torchvision_checkpoint(self.model_name, self.download)
+                path = fetch_checkpoint(checkpoint, self.download_path)
+            if path is None:
+                network = untrained_resnet(self.model_name)
+            else:
+                network = empty_resnet(self.model_name)
+                network.load_state_dict(read_resnet(path, self.model_name), assign=True)
+            self._install(network)
         convnet: nn.Module = self._modules["convnet"]  # type: ignore[assignment]
         return convnet
-
-    def _load_network(self) -> nn.Module:
-        path = checkpoint_file(self.download_path)
-        if path is None:
-            if self.download is False:
-                return untrained_resnet(self.model_name)
-            if self.download is True:
-                checkpoint = r3m_checkpoint(self.model_name)
-            else:
-                checkpoint = torchvision_checkpoint(self.model_name, self.download)
-            path = fetch_checkpoint(checkpoint, self.download_path)
-        network = empty_resnet(self.model_name)
-        network.load_state_dict(read_resnet(path, self.model_name), assign=True)
-        return network
 
     def _install(self, network: nn.Module) -> None:
         network.to(device=self.device, dtype=self.dtype).requires_grad_(False).eval()
