@@ -310,7 +310,11 @@ class EnvSpecs:
                 side[name] = self._as_part(name, _SIDES[name][1], value).to(self.main_device)
         self.invalidate()
 
-    def place(self, device: torch.device | str | int | None, batch_size: Any) -> None:
+    def place(
+        self,
+        device: torch.device | str | int | None,
+        batch_size: tuple[int, ...] | list[int] | None,
+    ) -> None:
         """Set device and batch size, also those of specs that are set already; ``None``: keep.
 
         Raises:

@@ -19,6 +19,7 @@ from tdx.core.envs.eager_run import StepLayout, reset_mismatch
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure
 from tdx.core.meter import Meter, Part
+from tdx.core.plan.image_fusion import ImageKernel
 from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten, stack_leaves
 from tdx.core.planned.immediate import ImmediateStages
@@ -60,7 +61,7 @@ class CollectorSetup:
 
     limits: Sequence[StepLimit]
     immediate: ImmediateStages
-    kernel: Any = None
+    kernel: ImageKernel | None = None
     kernel_part: Part | None = None
     meter: Meter | None = None
     base_parts: tuple[Part, Part] | None = None
