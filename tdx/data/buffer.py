@@ -18,7 +18,7 @@ from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transf
 from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
-from tdx.data.layout import map_tree, to_time_first, to_written_order
+from tdx.data.layout import Index, Info, State, map_tree, to_time_first, to_written_order
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
 from tdx.data.saved import load, save
 from tdx.data.storage import (
@@ -78,9 +78,9 @@ class Batch(NamedTuple):
     """
 
     data: Any
-    info: dict[Any, Any]
+    info: Info
     ended: bool
-    before: dict[str, Any]
+    before: State
 
 
 class ChainProgram:
@@ -311,7 +311,7 @@ class ReplayBuffer(ChainOwner):
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], object] | None = None,
         pin_memory: bool = False,
         prefetch: int | None = None,
         transform: Stage | None = None,
@@ -468,7 +468,7 @@ class ReplayBuffer(ChainOwner):
 
     # Writing
 
-    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+    def extend(self, data: object, *, update_priority: bool | None = None) -> Tensor:
         """Write steps; when the buffer is full, overwrite the oldest.
 
         Args:
@@ -487,7 +487,7 @@ class ReplayBuffer(ChainOwner):
         """
         return cast(Tensor, self._write(data, several=True)[0])
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
 
         Returns:
@@ -497,7 +497,7 @@ class ReplayBuffer(ChainOwner):
         index: int | Tensor | None = self._write(data, several=False)[0]
         return index
 
-    def _write(self, data: Any, several: bool) -> tuple[Any, Any]:
+    def _write(self, data: object, several: bool) -> tuple[Any, Any]:
         """Return the positions of the written steps, and the steps as they were written."""
         if several and isinstance(self._storage, TensorStorage) and isinstance(data, list) and data:
             data = collate(data)
@@ -509,7 +509,7 @@ class ReplayBuffer(ChainOwner):
                 return self._writer.extend(to_time_first(mapped, self._dim_extend)), mapped
             return self._writer.add(mapped), mapped
 
-    def _invert(self, data: Any) -> Any:
+    def _invert(self, data: object) -> Any:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
             return self._transform.inv(data)
         return data
@@ -520,7 +520,7 @@ class ReplayBuffer(ChainOwner):
             self._storage.empty(empty_write_count)
             self._sampler.reset()
 
-    def update_priority(self, index: Any, priority: Any) -> None:
+    def update_priority(self, index: Index, priority: Tensor | float) -> None:
         """Set the priorities of steps, for a :class:`PrioritizedSampler`.
 
         Args:
@@ -537,7 +537,7 @@ class ReplayBuffer(ChainOwner):
         """Replace an entry of all stored steps in place."""
         return self.set_at_(key, value, slice(None))
 
-    def set_at_(self, key: NestedKey, value: Tensor, index: Any) -> Self:
+    def set_at_(self, key: NestedKey, value: Tensor, index: Index) -> Self:
         """Replace an entry of stored steps at an index in place."""
         with self._locked_for_write():
             to_written_order(self._storage[:], self._dim_extend).get(key)[index] = value
@@ -601,15 +601,15 @@ class ReplayBuffer(ChainOwner):
             data = self._map(self._with_info(data, info), self._info_keys(info))
             return Batch(data, info, sampler.ran_out, before)
 
-    def _collate(self, data: Any, name: str) -> Any:
+    def _collate(self, data: object, name: str) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(data)
         return self._storage.collate(data, name)
 
-    def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
+    def _with_info(self, data: object, info: Info) -> Any:
         return data
 
-    def _info_keys(self, info: dict[Any, Any]) -> Collection[str]:
+    def _info_keys(self, info: Info) -> Collection[str]:
         """Return the root entries that :meth:`_with_info` wrote."""
         return ()
 
@@ -640,7 +640,7 @@ class ReplayBuffer(ChainOwner):
     def __len__(self) -> int:
         return len(self._storage)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
             data = self._read(index)
@@ -650,7 +650,7 @@ class ReplayBuffer(ChainOwner):
                 return self._map(data.clone(recurse=False))
             return data
 
-    def _read(self, index: Any) -> Any:
+    def _read(self, index: Index) -> Any:
         """Return stored data at an index into written data, or at a key."""
         storage, dim = self._storage, self._dim_extend
         if not dim:
@@ -660,7 +660,7 @@ class ReplayBuffer(ChainOwner):
             return data[index]
         return map_tree(lambda leaf: leaf[index], data)
 
-    def __setitem__(self, index: Any, data: Any) -> None:
+    def __setitem__(self, index: Index, data: object) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""
         with self._locked_for_write():
             inverted = self._invert(data)
@@ -712,7 +712,7 @@ class ReplayBuffer(ChainOwner):
     save = dump = dumps
     load = loads
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a copy of the data and the state of every part."""
         with self._locked_without_prefetch():
             generator = self._sampler.generator
@@ -725,7 +725,7 @@ class ReplayBuffer(ChainOwner):
                 "_batch_size": self._batch_size,
             }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Continue from a copy of what :meth:`state_dict` returned.
 
         Raises:
@@ -746,13 +746,13 @@ class ReplayBuffer(ChainOwner):
                 sampler.generator.set_state(state_dict["_rng"])
             self._batch_size = state_dict["_batch_size"]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """Return the parts, without threads, locks and prefetched batches."""
         with self._locked_without_prefetch():
             parts = {"_lock": None, "_prefetcher": self._prefetcher.ahead, "_program": None}
             return self.__dict__ | parts
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         self.__dict__.update(state)
         self._lock = RLock()
         self._prefetcher = Prefetcher(state["_prefetcher"])

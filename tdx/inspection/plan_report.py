@@ -228,7 +228,7 @@ def policy_keys(env: EnvBase) -> list[NestedKey]:
 
 def _expand_groups(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -> list[NestedKey]:
     """Expand groups to the keys in them."""
-    found: dict[NestedKey, None] = {}
+    expanded: dict[NestedKey, None] = {}
     for key in requested:
         parts = split_key(key)
         leaves = [leaf for leaf in known if split_key(leaf)[: len(parts)] == parts]
@@ -238,5 +238,5 @@ def _expand_groups(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -
             raise KeyNotFoundError(
                 f"the policy does not receive the key {format_key(key)!r}", hint=hint
             )
-        found.update(dict.fromkeys(leaves))
-    return list(found)
+        expanded.update(dict.fromkeys(leaves))
+    return list(expanded)

@@ -9,9 +9,8 @@ from threading import get_ident
 from typing import Any
 
 from tensordict import TensorDictBase
-from torch import nn
 
-from tdx.core.chain import flatten_chain
+from tdx.core.chain import flatten_chain, flatten_stages
 from tdx.core.envs import EnvBase
 from tdx.core.meter import (
     CONVERSION,
@@ -25,7 +24,7 @@ from tdx.core.meter import (
 )
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, Chunk
+from tdx.core.transforms.kernels import ArrayForm, ArrayKernel
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.foundation.errors import ArgumentError
@@ -33,6 +32,7 @@ from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches, instance_dict
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_levels
 from tdx.stacks.gymnasium.observed import WrapperLevels
+from tdx.stacks.native_levels import ChainLevels
 from tdx.stacks.observe import check_threads, measured
 
 
@@ -144,7 +144,7 @@ def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
         meter: Meter that measures the calls.
     """
     with Patches() as patches:
-        for index, stage in enumerate(iterate_stages(chain)):
+        for index, stage in enumerate(flatten_stages((chain,))):
             name = type(stage).__name__
             forward = Part("stage", index, name, "forward")
             patches.put(stage, "forward", meter.timed(forward, stage.forward))
@@ -172,13 +172,21 @@ def _attach_to_env(
     patches: Patches,
     threads: set[int],
 ) -> None:
-    base, stages = flatten_chain(env)
+    base, _ = flatten_chain(env)
     _attach_to_transfers(base, meter, patches)
-    step, reset = (base.step_part,) * 2 if base.step_part is not None else base_parts(base)
-    patches.put(base, "completed_step", meter.timed(step, base.completed_step))
-    patches.put(base, "completed_reset", meter.timed(reset, base.completed_reset))
-    for index, stage in enumerate(stages):
-        _attach_to_stage(index, stage, meter, patches, env.ndim)
+
+    def block_length(tensordict: TensorDictBase) -> int:
+        # The inverse path maps the actions of many steps as one block.
+        return int(tensordict.shape[0]) if tensordict.ndim > env.ndim else 1
+
+    levels = ChainLevels(env)
+    for slot in levels.slots():
+        original, steps = getattr(slot.owner, slot.name), None
+        if slot.method == "inverse":
+            steps = block_length
+        patches.put(slot.owner, slot.name, meter.timed(levels.part(slot), original, steps))
+        if slot.level >= 0 and slot.method == "step":
+            _attach_to_kernels(slot.owner, levels.part(slot), meter, patches)
     for level in reversed(_list_levels(env)):
         level.measure_with(meter)
     for name, part in (
@@ -213,8 +221,8 @@ def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
 
 
 def _timed_iter_rollout(
-    function: Callable[..., Iterator[Any]], meter: Meter, threads: set[int]
-) -> Callable[..., Any]:
+    function: Callable[..., Iterator[object]], meter: Meter, threads: set[int]
+) -> Callable[..., object]:
     """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller.
 
     Args:
@@ -223,10 +231,10 @@ def _timed_iter_rollout(
         threads: Receives the ids of the threads that run the chunks.
     """
 
-    def iter_rollout(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    def iter_rollout(*args: object, **kwargs: object) -> Iterator[object]:
         chunks = function(*args, **kwargs)
 
-        def next_chunk() -> Any:
+        def next_chunk() -> object:
             threads.add(get_ident())
             return next(chunks, None)
 
@@ -237,22 +245,21 @@ def _timed_iter_rollout(
     return iter_rollout
 
 
-def _attach_to_stage(
-    index: int, stage: Transform, meter: Meter, patches: Patches, batch_dims: int
-) -> None:
-    name = type(stage).__name__
-    forward = Part("stage", index, name, "forward")
-    inverse = Part("stage", index, name, "inverse")
-    reset = Part("stage", index, name, "reset")
-    time_form = stage.make_chunk_kernel
+def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: Patches) -> None:
+    """Measure the forms of a stage that a plan runs instead of its hooks, for steps or chunks.
 
-    def timed_form() -> Any:
-        form = time_form()
+    A recorded call would force the plan to run hooks, whose times are other ones: these forms are
+    measured, and have no events.
+    """
+    make_form = stage.make_chunk_kernel
+
+    def timed_form() -> object:
+        form = make_form()
         if form is None:
             return None
-        return replace(form, run=meter.timed(forward, form.run, steps=_chunk_length))
+        return replace(form, run=meter.timed(forward, form.run, lambda chunk: chunk.length))
 
-    def timed_row() -> Any:
+    def timed_row() -> object:
         function = make_row()
         return None if function is None else meter.timed(forward, function)
 
@@ -262,32 +269,12 @@ def _attach_to_stage(
         kernel = make_kernel(in_key, form)
         return None if kernel is None else replace(kernel, run=meter.timed(forward, kernel.run))
 
-    def block_length(tensordict: TensorDictBase) -> int:
-        # The inverse path maps the actions of many steps as one block.
-        return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
-
     make_row = stage.make_dict_step
     patches.put(stage, "make_chunk_kernel", timed_form)
     patches.put(stage, "make_array_kernel", timed_kernel)
     patches.put(stage, "make_dict_step", timed_row)
-    patches.put(stage, "_step", meter.timed(forward, stage._step))
-    patches.put(stage, "_reset", meter.timed(reset, stage._reset))
-    if stage.invertible:
-        patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call, block_length))
-    own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
-    if own_preprocess or stage.invertible:
-        preprocess = meter.timed(reset, stage._reset_env_preprocess)
-        patches.put(stage, "_reset_env_preprocess", preprocess)
 
 
-def _chunk_length(chunk: Chunk) -> int:
-    return chunk.length
-
-
-def iterate_stages(chain: nn.Module) -> Iterator[Transform]:
-    """Yield the transforms of a chain in order, including those of nested chains."""
-    if type(chain) is Compose:
-        for stage in chain:
-            yield from iterate_stages(stage)
-    elif isinstance(chain, Transform):
-        yield chain
+def iterate_stages(chain: Transform) -> tuple[Transform, ...]:
+    """Return the transforms of a chain in order, including those of nested chains."""
+    return flatten_stages((chain,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -14,13 +14,14 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.env_specs import EnvSpecs
-from tdx.envs.batched.env_creator import CreateEnv, EnvFactory, create_env_factories
+from tdx.envs.batched.env_creator import CreateEnv, EnvFactory, Kwargs, create_env_factories
 from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv
 from tdx.envs.batched.shared_memory import TensorLayout, has_fixed_shape
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import plain_entries, read
 from tdx.specs import Composite, StackedComposite
+from tdx.specs.arguments import Value
 from tdx.specs.violations import SpecViolation
 
 _PARTS = {
@@ -47,7 +48,7 @@ class BatchedEnv(EnvBase):
         self,
         num_workers: int,
         create_env_fn: CreateEnv | Sequence[CreateEnv],
-        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        create_env_kwargs: Kwargs | Sequence[Kwargs] | None,
         device: torch.device | str | int | None,
         non_blocking: bool,
     ) -> None:
@@ -88,7 +89,7 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _reset_rows(
-        self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
+        self, rows: dict[int, TensorDictBase | None], kwargs: list[Kwargs]
     ) -> dict[int, TensorDictBase]:
         """Reset some of the envs with different outputs."""
 
@@ -213,12 +214,12 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _reset_homogeneous(
-        self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
+        self, tensordict: TensorDictBase | None, kwargs: list[Kwargs]
     ) -> TensorDictBase:
         """Reset envs whose outputs can be stacked. Rows that are not reset keep their values."""
 
     def _reset_heterogeneous(
-        self, tensordict: TensorDictBase, kwargs: list[dict[str, Any]]
+        self, tensordict: TensorDictBase, kwargs: list[Kwargs]
     ) -> TensorDictBase:
         self._check_batch(tensordict)
         masks = reset_masks(tensordict, self._keys.masks)
@@ -250,7 +251,7 @@ class BatchedEnv(EnvBase):
         extent = torch.stack([flat.any(1), flat.all(1)], 1).tolist()
         return [(some, every and complete) for some, every in extent]
 
-    def _split_kwargs(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+    def _split_kwargs(self, kwargs: dict[str, Any]) -> list[Kwargs]:
         shared = {name: value for name, value in kwargs.items() if name != "list_of_kwargs"}
         own = kwargs.get("list_of_kwargs") or [{}] * self.num_workers
         if len(own) != self.num_workers:
@@ -260,9 +261,9 @@ class BatchedEnv(EnvBase):
             )
         return [{**shared, **one} for one in own]
 
-    def _collect_inputs(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
+    def _collect_inputs(self, tensordict: TensorDictBase) -> dict[NestedKey, Value]:
         entries = plain_entries(tensordict)
-        inputs: dict[NestedKey, Any] = {}
+        inputs: dict[NestedKey, Value] = {}
         for key in self._keys.inputs:
             if entries is not None and type(key) is str:
                 value = entries.get(key)

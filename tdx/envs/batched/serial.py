@@ -16,10 +16,11 @@ from tdx.core.envs.failures import note_row
 from tdx.core.planned.actions import shares_torch_rng
 from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
-from tdx.envs.batched.env_creator import CreateEnv
+from tdx.envs.batched.env_creator import CreateEnv, Kwargs
 from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, is_method, stack_rows
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read
+from tdx.specs.arguments import Value
 
 
 class SerialEnv(BatchedEnv):
@@ -70,7 +71,7 @@ class SerialEnv(BatchedEnv):
         num_workers: int,
         create_env_fn: CreateEnv | Sequence[CreateEnv],
         *,
-        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        create_env_kwargs: Kwargs | Sequence[Kwargs] | None = None,
         device: torch.device | str | int | None = None,
         non_blocking: bool = False,
         serial_for_single: bool = False,
@@ -147,7 +148,7 @@ class SerialEnv(BatchedEnv):
         self._last_rows[:] = rows
         return self._stack(rows, rows[0])
 
-    def _step_some(self, inputs: dict[NestedKey, Any], mask: Tensor) -> TensorDictBase:
+    def _step_some(self, inputs: dict[NestedKey, Value], mask: Tensor) -> TensorDictBase:
         """Step the rows that the mask selects. The others keep their last outputs."""
         row_inputs = self._split({**inputs, "_step": mask})
         stepped = {
@@ -166,7 +167,7 @@ class SerialEnv(BatchedEnv):
         return self._stack(rows, like)
 
     def _reset_homogeneous(
-        self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
+        self, tensordict: TensorDictBase | None, kwargs: list[Kwargs]
     ) -> TensorDictBase:
         masks = reset_masks(tensordict, self._keys.masks)
         inputs: Sequence[TensorDictBase | None] = [None] * self.num_workers
@@ -198,7 +199,7 @@ class SerialEnv(BatchedEnv):
         env = self._envs[index]
         return env.full_observation_spec.zero().update(env.full_done_spec.zero())
 
-    def _split(self, inputs: dict[NestedKey, Any]) -> list[TensorDict]:
+    def _split(self, inputs: dict[NestedKey, Value]) -> list[TensorDict]:
         """Split entries of shape ``[num_workers, *B, ...]`` into an input ``[*B]`` for each env."""
         if not inputs:
             return [self._builder.build({}) for _ in self._envs]
@@ -227,7 +228,7 @@ class SerialEnv(BatchedEnv):
         ]
 
     def _reset_rows(
-        self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
+        self, rows: dict[int, TensorDictBase | None], kwargs: list[Kwargs]
     ) -> dict[int, TensorDictBase]:
         results = {}
         for index, row in rows.items():
@@ -238,7 +239,9 @@ class SerialEnv(BatchedEnv):
 
     @staticmethod
     def _run(
-        index: int, function: Callable[[Any], TensorDictBase], tensordict: TensorDictBase | None
+        index: int,
+        function: Callable[[TensorDictBase | None], TensorDictBase],
+        tensordict: TensorDictBase | None,
     ) -> TensorDictBase:
         """Step or reset an env; an error names its index."""
         try:
@@ -257,8 +260,8 @@ class SerialEnv(BatchedEnv):
         return moved
 
 
-def _call_each(functions: list[Callable[..., Any]]) -> Callable[..., list[Any]]:
-    def call(*args: Any, **kwargs: Any) -> list[Any]:
+def _call_each(functions: Sequence[Callable[..., object]]) -> Callable[..., list[object]]:
+    def call(*args: object, **kwargs: object) -> list[object]:
         return [function(*args, **kwargs) for function in functions]
 
     return call

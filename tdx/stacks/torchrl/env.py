@@ -73,7 +73,7 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
         kwargs.pop("select_reset_only", None)
         return super().reset(tensordict, **kwargs)
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         env = self.env
         if tensordict is None:
             return env.reset(**kwargs)
@@ -113,7 +113,7 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
         return f"TdxEnv({self.env})"
 
 
-def _without_singleton(spec: Any) -> Any:
+def _without_singleton(spec: object) -> object:
     """Describe a single variable without ``MultiCategorical``, whose draws TorchRL squeezes."""
     if type(spec) is not MultiCategorical or spec.shape[-1] != 1 or not spec.shape.numel():
         return spec
