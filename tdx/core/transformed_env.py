@@ -54,6 +54,7 @@ class TransformedEnv(EnvBase, ChainOwner):
     _is_verified = True
     base_env: EnvBase
     env_specs: ChainSpecs
+    base_env: EnvBase
 
     def __init__(
         self,
