@@ -54,7 +54,6 @@ class TransformedEnv(EnvBase, ChainOwner):
     _is_verified = True
     base_env: EnvBase
     env_specs: ChainSpecs
-    base_env: EnvBase
 
     def __init__(
         self,
