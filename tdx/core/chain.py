@@ -274,7 +274,7 @@ def declares(kind: type, capability: str) -> bool:
         ...     name = "renamed"
         >>> class Changed(Base):
         ...     def run(self): ...
-        >>> [declares(each, "is_checked") for each in (Base, Renamed, Changed)]
+        >>> [declares(kind, "is_checked") for kind in (Base, Renamed, Changed)]
         [True, True, False]
     """
     return _declares(kind, capability)

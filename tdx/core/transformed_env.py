@@ -12,6 +12,7 @@ from torch import nn
 from tdx.core.chain import ChainSpecs, flatten_chain, stage_forms
 from tdx.core.eager_program import EagerProgram
 from tdx.core.envs.env_base import EnvBase
+from tdx.core.meter import Meter
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction
 from tdx.core.transforms.chain_member import ChainOwner
@@ -51,8 +52,8 @@ class TransformedEnv(EnvBase, ChainOwner):
     """
 
     _is_verified = True
-    env_specs: ChainSpecs
     base_env: EnvBase
+    env_specs: ChainSpecs
 
     def __init__(
         self,
@@ -245,7 +246,7 @@ class TransformedEnv(EnvBase, ChainOwner):
         """Call the hooks of each stage in a step, while a tracer replaces them, or stop that."""
         self._by_hooks, self._program = on, None
 
-    def measure_with(self, meter: Any) -> None:
+    def measure_with(self, meter: Meter | None) -> None:
         """Measure the calls of this chain. ``None``: stop measuring."""
         if meter is None:
             self.__dict__.pop("meter", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensordict import TensorDictBase
 
@@ -13,6 +13,11 @@ from tdx.core.meter import Meter, Part
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
 from tdx.specs.violations import SpecViolation
+
+if TYPE_CHECKING:
+    from tdx.core.envs.env_base import EnvBase
+    from tdx.core.planned.collectors import RawRows
+    from tdx.core.planned.workers import ChunkWorkers
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
@@ -67,8 +72,8 @@ class EnvCapabilities:
         return None
 
     @property
-    def raw_rows(self) -> Any:
-        """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, if any."""
+    def raw_rows(self) -> RawRows | None:
+        """Its rows, stepped without TensorDicts, if that is possible."""
         return None
 
     # Batches (envs/batched)
@@ -76,8 +81,10 @@ class EnvCapabilities:
     steps_some_rows: bool = False
     """True if ``_step`` leaves rows alone whose ``_step`` entry, a mask ``[*B]``, is false."""
 
-    chunk_workers: Any = None
-    """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
+    @property
+    def chunk_workers(self) -> ChunkWorkers | None:
+        """Processes of its rows that run whole chunks, if any."""
+        return None
 
     @property
     def row_states(self) -> Any:
@@ -111,7 +118,7 @@ class EnvServices:
 
     rollout: Callable[..., TensorDictBase]
     iter_rollout: Callable[..., Iterator[TensorDictBase]]
-    append_transform: Callable[..., Any]
+    append_transform: Callable[..., EnvBase]
     find_stage_violations: Callable[..., list[SpecViolation]]
     check_env_specs: Callable[..., None]
-    create_auto_reset: Callable[..., Any]
+    create_auto_reset: Callable[..., EnvBase]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
@@ -380,8 +380,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         self, transform: nn.Module | Callable[[TensorDictBase], TensorDictBase]
     ) -> EnvBase:
         """Return a new env with a transform around this one, which stays unchanged."""
-        wrapped: EnvBase = type(self).services.append_transform(self, transform)
-        return wrapped
+        return type(self).services.append_transform(self, transform)
 
     def check_env_specs(
         self,
@@ -389,7 +388,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         check_dtype: bool = True,
         seed: int | None = None,
         tensordict: TensorDictBase | None = None,
-        break_when_any_done: Any = None,
+        break_when_any_done: bool | Literal["both"] | None = None,
     ) -> None:
         """Check that the env returns what its specs declare; see :func:`tdx.check_env_specs`.
 

@@ -310,7 +310,11 @@ class EnvSpecs:
                 side[name] = self._as_part(name, _SIDES[name][1], value).to(self.main_device)
         self.invalidate()
 
-    def place(self, device: torch.device | str | int | None, batch_size: Any) -> None:
+    def place(
+        self,
+        device: torch.device | str | int | None,
+        batch_size: tuple[int, ...] | list[int] | None,
+    ) -> None:
         """Set device and batch size, also those of specs that are set already; ``None``: keep.
 
         Raises:
@@ -435,15 +439,15 @@ def available_device(device: torch.device | str | int | None) -> torch.device:
         device(type='cpu')
     """
     try:
-        found = torch.device("cpu" if device is None else device)
+        known = torch.device("cpu" if device is None else device)
     except RuntimeError:
         raise DeviceError(
             f"unknown device {device!r}", hint="for example 'cpu' or 'cuda:0'"
         ) from None
-    if found.type in ("cpu", "meta"):
-        return found
-    module = getattr(torch, found.type, None)
+    if known.type in ("cpu", "meta"):
+        return known
+    module = getattr(torch, known.type, None)
     count = 0 if module is None or not module.is_available() else int(module.device_count())
-    if (found.index or 0) >= count:
-        raise DeviceError(f"device {found} is not available", hint="use 'cpu'")
-    return as_device(found)
+    if (known.index or 0) >= count:
+        raise DeviceError(f"device {known} is not available", hint="use 'cpu'")
+    return as_device(known)

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from tdx.core.envs.env_base import EnvBase
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -21,7 +26,7 @@ Policy = Callable[[TensorDictBase], TensorDictBase]
 class Callback(Protocol):
     """Called after each step with the env and that step's TensorDict."""
 
-    def __call__(self, env: Any, tensordict: TensorDictBase, /) -> Any: ...
+    def __call__(self, env: Any, tensordict: TensorDictBase, /) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class RolloutRequest:
 
 
 def rollout(
-    env: Any,
+    env: EnvBase,
     max_steps: int,
     policy: Policy | None = None,
     callback: Callback | None = None,
@@ -53,8 +58,8 @@ def rollout(
     return_contiguous: bool | None = True,
     tensordict: TensorDictBase | None = None,
     set_truncated: bool = False,
-    actions: Iterable[Any] | None = None,
-    storing_device: Any = None,
+    actions: Iterable[Tensor | TensorDictBase] | None = None,
+    storing_device: torch.device | str | int | None = None,
 ) -> TensorDictBase:
     """Step the env until it is done, at most ``max_steps`` times.
 
@@ -95,7 +100,7 @@ def rollout(
         return_contiguous = not env.env_specs.has_dynamic_shapes()
     stops_at_all = bool(break_when_all_done)
     stops_at_any = break_when_any_done is not False and not stops_at_all
-    result: TensorDictBase = type(env).services.rollout(
+    result = type(env).services.rollout(
         env,
         max_steps,
         RolloutRequest(policy, callback, auto_cast_to_device, stops_at_any, stops_at_all),
@@ -108,7 +113,7 @@ def rollout(
 
 
 def iter_rollout(
-    env: Any,
+    env: EnvBase,
     max_steps: int | None = None,
     policy: Policy | None = None,
     callback: Callback | None = None,

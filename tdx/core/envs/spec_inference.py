@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from tensordict import TensorDictBase, is_non_tensor
@@ -13,13 +13,18 @@ from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key, split_key
 from tdx.specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
 
+if TYPE_CHECKING:
+    from tdx.core.envs.env_base import EnvBase
+
+Env = TypeVar("Env", bound="EnvBase")
+
 _FLAGS = ("done", "terminated", "truncated")
 
 Keys = NestedKey | Sequence[NestedKey]
 
 
 def auto_specs_(
-    env: Any,
+    env: Env,
     policy: Callable[[TensorDictBase], TensorDictBase],
     *,
     tensordict: TensorDictBase | None = None,
@@ -27,7 +32,7 @@ def auto_specs_(
     done_key: Keys | None = None,
     observation_key: Keys = "observation",
     reward_key: Keys = "reward",
-) -> Any:
+) -> Env:
     """Set the specs of the env from two steps of a policy.
 
     A dim whose size differs between both steps is declared as -1. Everything else that the env
@@ -90,7 +95,9 @@ def _take(
     return {key: leaves.pop(key) for key in taken}
 
 
-def _infer(first: TensorDictBase, second: TensorDictBase, env: Any) -> dict[NestedKey, TensorSpec]:
+def _infer(
+    first: TensorDictBase, second: TensorDictBase, env: EnvBase
+) -> dict[NestedKey, TensorSpec]:
     """Return the spec of each entry of two TensorDicts ``[*A, *B]`` of an env."""
     extra = first.ndim - env.ndim
     leaves: dict[NestedKey, TensorSpec] = {}
@@ -118,7 +125,7 @@ def _is_leaf(kind: type) -> bool:
     return not issubclass(kind, TensorDictBase) or is_non_tensor(kind)
 
 
-def set_spec_lock_(env: Any, mode: bool = True) -> Any:
+def set_spec_lock_(env: Env, mode: bool = True) -> Env:
     """Lock the specs against changes in place, or unlock them.
 
     Args:
@@ -132,7 +139,7 @@ def set_spec_lock_(env: Any, mode: bool = True) -> Any:
     return env
 
 
-def add_truncated_keys(env: Any) -> Any:
+def add_truncated_keys(env: Env) -> Env:
     """Declare a ``truncated`` flag in each group of done flags that has none.
 
     Returns:

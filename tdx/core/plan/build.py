@@ -441,7 +441,7 @@ def _stepwise_reasons(env: EnvBase, stages: Sequence[StageForms]) -> Iterator[st
     if isinstance(env, TransformedEnv) and env.compiler is not None:
         yield "the chain is compiled"
     for forms in stages:
-        stage: Any = forms.stage
+        stage = forms.stage
         where = f"stage {forms.index} ({forms.name})"
         if forms.chunk_kernel is None:
             yield f"{where} has to see the steps of all rows one by one"

@@ -346,7 +346,8 @@ def fuse_images(base: EnvBase, stages: Sequence[StageForms]) -> FusedImages | No
     transforms: list[Transform] = []
     whole: LinearImage | None = None
     for forms in stages:
-        if not _touches(forms, key):
+        touched = (*(forms.reads or ()), *(forms.writes or ()), *forms.drops, *forms.root)
+        if not forms.is_opaque and forms.reads is not None and key not in touched:
             continue
         if forms.reads != (key,) or forms.writes != (key,) or forms.chunk_kernel is None:
             break
@@ -362,9 +363,3 @@ def fuse_images(base: EnvBase, stages: Sequence[StageForms]) -> FusedImages | No
     name = " + ".join(type(stage).__name__ for stage in transforms)
     part = Part("stage", indices[0], name, "forward", indices[-1])
     return FusedImages(key, tuple(indices), kernel, part)
-
-
-def _touches(forms: StageForms, key: NestedKey) -> bool:
-    if forms.is_opaque or forms.reads is None:
-        return True
-    return key in (*forms.reads, *(forms.writes or ()), *forms.drops, *forms.root)

@@ -19,11 +19,13 @@ from tdx.core.envs.eager_run import StepLayout, reset_mismatch
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure
 from tdx.core.meter import Meter, Part
+from tdx.core.plan.image_fusion import ImageKernel
 from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten, stack_leaves
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.transforms.kernels import StepLimit
 from tdx.foundation.keys import NestedKey, sibling_key, split_key
+from tdx.foundation.tensordicts import read
 
 Stop = Literal["any", "never"]
 
@@ -60,7 +62,7 @@ class CollectorSetup:
 
     limits: Sequence[StepLimit]
     immediate: ImmediateStages
-    kernel: Any = None
+    kernel: ImageKernel | None = None
     kernel_part: Part | None = None
     meter: Meter | None = None
     base_parts: tuple[Part, Part] | None = None
@@ -216,8 +218,15 @@ class _Run:
                 fields = self.settings.immediate.step({**self.root, **written}, fields)
             self.root.update(fields)
             self.steps.append(following)
-            if not self._continues(index, following, fields):
-                return
+            masks = self._done_masks(fields)
+            if self.settings.reads_flags or self.stop == "any":
+                if not any(bool(mask.any()) for mask in masks.values()):
+                    continue
+                if self.stop == "any":
+                    self.stopped = True
+                    return
+            if index + 1 < self.length:
+                self._reset(index + 1, following, masks)
 
     def _act(self) -> dict[NestedKey, Tensor]:
         """Call the policy for this step."""
@@ -242,21 +251,6 @@ class _Run:
             self._in_step = True
             failure = env_failure(base, "step", error)
             raise failure from failure.__cause__
-
-    def _continues(
-        self, index: int, following: TensorDictBase, fields: Mapping[NestedKey, Any]
-    ) -> bool:
-        """Reset the rows that ended; return False if the rollout stops instead."""
-        masks = self._done_masks(fields)
-        if self.settings.reads_flags or self.stop == "any":
-            if not any(bool(mask.any()) for mask in masks.values()):
-                return True
-            if self.stop == "any":
-                self.stopped = True
-                return False
-        if index + 1 < self.length:
-            self._reset(index + 1, following, masks)
-        return True
 
     def _done_masks(self, fields: Mapping[NestedKey, Any]) -> dict[NestedKey, Tensor]:
         """Return the rows that are done after this step, by the key of their reset mask."""
@@ -289,7 +283,12 @@ class _Run:
             failure = env_failure(base, "reset", error)
             raise failure from failure.__cause__
         output = output.clone(recurse=False)
-        self._check_reset(output, before)
+        for key, value in flatten(output).items():
+            previous = read(before, key)
+            if not isinstance(previous, Tensor) or not isinstance(value, Tensor):
+                continue
+            if previous.shape != value.shape or previous.dtype != value.dtype:
+                raise reset_mismatch(key, value, previous)
         keep_unmasked_rows(output, before, masks, len(base.batch_size))
         for limit in settings.limits:
             mask = masks[sibling_key(limit.done_key, "_reset")]
@@ -301,16 +300,6 @@ class _Run:
         self.times.append(time)
         self.resets.append(output)
         self.masks.append(masks)
-
-    def _check_reset(self, output: TensorDictBase, before: TensorDictBase) -> None:
-        """Raise if a reset returns another shape or dtype than the step before it."""
-        fields = flatten(before)
-        for key, value in flatten(output).items():
-            previous = fields.get(key)
-            if not isinstance(previous, Tensor) or not isinstance(value, Tensor):
-                continue
-            if previous.shape != value.shape or previous.dtype != value.dtype:
-                raise reset_mismatch(key, value, previous)
 
     def _merged(self, key: NestedKey, value: Tensor, masks: dict[NestedKey, Tensor]) -> Tensor:
         before = self.root.get(key)

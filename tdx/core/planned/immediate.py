@@ -38,6 +38,7 @@ from tdx.foundation.errors import EnvError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 _Values = list[Any]
+Append = Callable[[Any], None]
 
 
 class ImmediateStages:
@@ -134,7 +135,7 @@ class ImmediateStages:
 
     def _build_calls(self) -> None:
         """Make the flat list for the step loop: what to call, and where to append its results."""
-        calls: list[tuple[StageForms, DictStep | None, list[Any]]] = []
+        calls: list[tuple[StageForms, DictStep | None, list[tuple[NestedKey, Append]]]] = []
         # From the last stage to the first, because the result of an array kernel becomes a tensor
         # only if the policy or a later stage without such a kernel reads it.
         wanted = set(self._policy_reads)

@@ -189,7 +189,9 @@ class WorkerRun:
     ) -> None:
         self._env, self._inputs, self._stepwise = env, inputs, stepwise
         self._stages = tuple(forms.stage for forms in program.stages)
-        self._workers: ChunkWorkers = program.base.chunk_workers
+        workers = program.base.chunk_workers
+        assert workers is not None
+        self._workers = workers
         self._policy = inputs.policy if isinstance(inputs, PolicyActions) else None
         self._dim = len(env.batch_size)
         self._step_count = 0

@@ -95,17 +95,13 @@ class _PassageReader:
         new = Passage(stage)
         passage = self._passages.setdefault(new.identity, new)
         for key, version in stage.written.items():
-            if is_change(lane.get(key), version):
+            before = lane.get(key)
+            if before is None or before.lost or not is_same(before.value, version.value):
                 passage.changed.add(key)
         lane.update(stage.written)
         for key in stage.dropped:
             lane.pop(key, None)
         passage.entries = dict(lane) if passes else dict(stage.written)
-
-
-def is_change(before: ValueVersion | None, after: ValueVersion) -> bool:
-    """Return True if a version has another value than the version before it."""
-    return before is None or before.lost or not is_same(before.value, after.value)
 
 
 def is_same(one: Any, other: Any) -> bool:

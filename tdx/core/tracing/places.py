@@ -12,7 +12,7 @@ import tensordict.nn
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain import StageSpecs, chain_stages, declares, stage_specs
+from tdx.core.chain import chain_stages, declares, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
 from tdx.core.tracing.traces import Direction, Kind, Place
@@ -172,7 +172,10 @@ class TracedChain:
         """Read the chain again if it has changed."""
         if self.env.env_specs.version == self._version:
             return
-        specs = [_declared_keys(place) for place in stage_specs(self.env)]
+        specs = [
+            {key for part in after.output_spec.values() for key in spec_leaves(part)}
+            for after in stage_specs(self.env)
+        ]
         index = len(chain_stages(self.inner))
         self._places: list[tuple[Place, Transform, bool]] = []
         for level in reversed(self._levels):
@@ -287,7 +290,3 @@ class TracedChain:
             self.other_threads.add(get_ident())
             return False
         return not self.record.is_busy
-
-
-def _declared_keys(place: StageSpecs) -> set[NestedKey]:
-    return {key for _, part in place.output_spec.items() for key in spec_leaves(part)}

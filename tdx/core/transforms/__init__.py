@@ -3,6 +3,7 @@
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.compose import Compose
 from tdx.core.transforms.families import (
+    EnvOnlyTransform,
     ObservationTransform,
     RewardTransform,
     StoredDataTransform,
@@ -14,6 +15,7 @@ from tdx.core.transforms.transform import Transform
 __all__ = [
     "CallableTransform",
     "Compose",
+    "EnvOnlyTransform",
     "ObservationTransform",
     "RewardTransform",
     "RunningTransform",

@@ -123,7 +123,7 @@ class Compose(Transform, ChainOwner):
         if not -len(stages) <= index < len(stages):
             raise StageIndexError(
                 f"index {index} is out of range for a chain of {len(stages)} stages",
-                hint="pop a stage that the chain has",
+                hint=f"valid indices: {-len(stages)} to {len(stages) - 1}" if stages else None,
             )
         stage = stages.pop(index)
         stage.reset_parent()
@@ -436,15 +436,15 @@ def upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]] | None:
     Args:
         stage: Stage of a chain.
     """
-    found: list[Transform] = []
+    between: list[Transform] = []
     owner = stage.owner
     while isinstance(owner, Compose):
         earlier = list(owner)
-        found = [*earlier[: earlier.index(stage)], *found]
+        between = [*earlier[: earlier.index(stage)], *between]
         stage = owner
         owner = stage.owner
     env: EnvBase | None = getattr(owner, "base_env", None)
-    return None if env is None else (env, tuple(found))
+    return None if env is None else (env, tuple(between))
 
 
 def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:

@@ -22,7 +22,7 @@ from tdx.core.transforms.spec_maps import (
     require_some_keys,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.foundation.errors import ChainError, SpecError, Where
+from tdx.foundation.errors import ChainError, SpecError, StoredDataError, Where
 from tdx.foundation.keys import NestedKey, format_key, parent_key
 from tdx.foundation.tensordicts import read
 from tdx.specs import Binary, BoundedContinuous, Composite, MultiOneHot, OneHot, TensorSpec
@@ -72,6 +72,25 @@ class StoredDataTransform(Transform):
     def _refused(self) -> ChainError:
         where = Where(transform=type(self).__name__)
         return ChainError(self.ENV_ERR, hint=self._refusal_hint, where=where)
+
+
+class EnvOnlyTransform(Transform):
+    """Needs an env to act on, and refuses stored data."""
+
+    STORED_ERR: ClassVar[str] = "it acts on an env, and stored data has none"
+    """Message of the error for stored data."""
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Refuse stored data.
+
+        Raises:
+            StoredDataError: Always.
+        """
+        raise StoredDataError(
+            self.STORED_ERR,
+            hint="put it into the env that records the data",
+            where=Where(transform=type(self).__name__),
+        )
 
 
 class ActionTransform(Transform):

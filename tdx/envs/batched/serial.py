@@ -117,8 +117,8 @@ class SerialEnv(BatchedEnv):
         on_host = self._env_device == self.env_specs.device == torch.device("cpu")
         if not on_host or not self._homogeneous or self.env_specs.batch_size != (self.num_workers,):
             return None
-        rows_of_envs: list[RawRows] = [env.raw_rows for env in self._envs]
-        if type(self) is not SerialEnv or any(rows is None for rows in rows_of_envs):
+        rows_of_envs = [rows for env in self._envs if (rows := env.raw_rows) is not None]
+        if type(self) is not SerialEnv or len(rows_of_envs) < len(self._envs):
             return None
         return rows_of_envs[0].stack(rows_of_envs, self.batch_size, self._set_last_rows)
 

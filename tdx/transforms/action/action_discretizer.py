@@ -178,27 +178,21 @@ class ActionDiscretizer(ActionTransform):
             )
         dims = batch_dims_of(input_spec["full_action_spec"], key)
         self._is_scalar = spec.ndim == dims
-        self._counts = self._counts_for(spec, key)
-        low, high = shared_bounds(spec.low, spec.high, dims)
-        self.low, self.width = low, high - low
-        rows = [self.custom_arange(count, spec.device) for count in self._counts]
-        longest = max(self._counts)
-        padded = [torch.nn.functional.pad(row, (0, longest - len(row))) for row in rows]
-        self.positions = torch.stack(padded).to(spec.dtype)
-
-    def _counts_for(self, spec: TensorSpec, key: NestedKey) -> list[int]:
-        elements = 1 if self._is_scalar else spec.shape[-1]
-        given = self.num_intervals
-        if isinstance(given, int):
-            return [given] * elements
-        if len(given) != elements:
+        elements, given = 1 if self._is_scalar else spec.shape[-1], self.num_intervals
+        if not isinstance(given, int) and len(given) != elements:
             raise ChainError(
                 f"num_intervals has {len(given)} numbers, the action {format_key(key)!r} has "
                 f"{elements} elements in its last dim",
                 hint="pass one number for each element, or a single one for all",
                 where=Where(key=key),
             )
-        return list(given)
+        self._counts = [given] * elements if isinstance(given, int) else list(given)
+        low, high = shared_bounds(spec.low, spec.high, dims)
+        self.low, self.width = low, high - low
+        rows = [self.custom_arange(count, spec.device) for count in self._counts]
+        longest = max(self._counts)
+        padded = [torch.nn.functional.pad(row, (0, longest - len(row))) for row in rows]
+        self.positions = torch.stack(padded).to(spec.dtype)
 
     @property
     def _is_bound(self) -> bool:  # type: ignore[override]

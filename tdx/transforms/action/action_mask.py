@@ -150,15 +150,16 @@ class ActionMask(Transform):
 
     def transform_action_spec(self, action_spec: Any) -> Any:
         """Return the action spec with the mask, which is updated in each step."""
-        return map_leaves(action_spec, self._inverse_pairs, self._with_mask)
 
-    def _with_mask(self, spec: TensorSpec) -> TensorSpec:
-        self._mask_shape(spec)  # raises for an action that is not discrete
-        masked = spec.clone()
-        assert isinstance(masked, Maskable)
-        if self._mask is not None:
-            masked.update_mask(self._mask)
-        return masked
+        def with_mask(spec: TensorSpec) -> TensorSpec:
+            self._mask_shape(spec)  # raises for an action that is not discrete
+            masked = spec.clone()
+            assert isinstance(masked, Maskable)
+            if self._mask is not None:
+                masked.update_mask(self._mask)
+            return masked
+
+        return map_leaves(action_spec, self._inverse_pairs, with_mask)
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Return the state spec unchanged."""

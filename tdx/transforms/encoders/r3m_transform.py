@@ -22,7 +22,7 @@ from tdx.core.transforms.validation import check_choice, check_integer
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read, write
-from tdx.specs import Composite, TensorSpec, Unbounded
+from tdx.specs import Composite, Unbounded
 from tdx.transforms.encoders.checkpoints import (
     checkpoint_file,
     fetch_checkpoint,
@@ -114,7 +114,10 @@ class R3MTransform(Transform):
         self.model_name, self.size, self.stack_images = model_name, size, stack_images
         self.download, self.download_path = download, download_path
         images = normalize_keys(in_keys or self.default_in_keys, "in_keys")
-        self._set_keys(images, out_keys or _default_out_keys(len(images), stack_images))
+        if not out_keys:
+            one = stack_images or len(images) == 1
+            out_keys = [OUT_KEY] if one else [f"{OUT_KEY}_{i}" for i in range(len(images))]
+        self._set_keys(images, out_keys)
         self.tensor_pixels_keys = normalize_keys(tensor_pixels_keys, "tensor_pixels_keys")
         if self.tensor_pixels_keys:
             _check_count("tensor_pixels_keys", self.tensor_pixels_keys, len(images))
@@ -159,23 +162,21 @@ class R3MTransform(Transform):
         if self._follows_images and device is not None and device != self.device:
             super()._apply(lambda tensor: tensor.to(device))
         if not self.initialized:
-            self._install(self._load_network())
+            path = checkpoint_file(self.download_path)
+            if path is None and self.download is not False:
+                if self.download is True:
+                    checkpoint = r3m_checkpoint(self.model_name)
+                else:
+                    checkpoint = torchvision_checkpoint(self.model_name, self.download)
+                path = fetch_checkpoint(checkpoint, self.download_path)
+            if path is None:
+                network = untrained_resnet(self.model_name)
+            else:
+                network = empty_resnet(self.model_name)
+                network.load_state_dict(read_resnet(path, self.model_name), assign=True)
+            self._install(network)
         convnet: nn.Module = self._modules["convnet"]  # type: ignore[assignment]
         return convnet
-
-    def _load_network(self) -> nn.Module:
-        path = checkpoint_file(self.download_path)
-        if path is None:
-            if self.download is False:
-                return untrained_resnet(self.model_name)
-            if self.download is True:
-                checkpoint = r3m_checkpoint(self.model_name)
-            else:
-                checkpoint = torchvision_checkpoint(self.model_name, self.download)
-            path = fetch_checkpoint(checkpoint, self.download_path)
-        network = empty_resnet(self.model_name)
-        network.load_state_dict(read_resnet(path, self.model_name), assign=True)
-        return network
 
     def _install(self, network: nn.Module) -> None:
         network.to(device=self.device, dtype=self.dtype).requires_grad_(False).eval()
@@ -263,11 +264,6 @@ class R3MTransform(Transform):
         self._network(images[0].device)
         for key, image in zip(self.tensor_pixels_keys, images, strict=False):
             result[key] = image.clone()
-        for key, spec in zip(self._out_keys, self._vector_specs(images), strict=True):
-            result[key] = spec
-        return result
-
-    def _vector_specs(self, images: list[TensorSpec]) -> list[Unbounded]:
         shapes = [(*image.shape[:-3], FEATURES[self.model_name]) for image in images]
         if self.stack_images:
             if len(set(shapes)) > 1:
@@ -277,19 +273,12 @@ class R3MTransform(Transform):
                     hint="pass stack_images=False",
                 )
             shapes = [(*shapes[0][:-1], shapes[0][-1] * len(images))]
-        return [
-            Unbounded(shape, dtype=self.dtype, device=image.device)
-            for shape, image in zip(shapes, images, strict=False)
-        ]
+        for key, shape, image in zip(self._out_keys, shapes, images, strict=False):
+            result[key] = Unbounded(shape, dtype=self.dtype, device=image.device)
+        return result
 
     def __repr__(self) -> str:
         return f"R3MTransform({self.model_name!r}, size={self.size}, keys={self.in_keys})"
-
-
-def _default_out_keys(images: int, stacked: bool) -> list[NestedKey]:
-    if stacked or images == 1:
-        return [OUT_KEY]
-    return [f"{OUT_KEY}_{index}" for index in range(images)]
 
 
 def _check_count(name: str, keys: Sequence[NestedKey], wanted: int) -> None:

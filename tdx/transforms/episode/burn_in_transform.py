@@ -72,9 +72,22 @@ class BurnInTransform(StoredDataTransform):
         burn_in: int,
         out_keys: Sequence[NestedKey] | None = None,
     ) -> None:
-        recurrent = _check_modules(modules)
+        given: Any = (modules,) if isinstance(modules, nn.Module) else modules
+        if not isinstance(given, Sequence) or not given:
+            raise ArgumentError(
+                f"modules must be a list of modules, got {modules!r}", hint="for example [gru]"
+            )
+        recurrent: tuple[Any, ...] = tuple(given)
+        for module in recurrent:
+            if not all(hasattr(module, name) for name in ("in_keys", "out_keys", "parameters")):
+                raise ArgumentError(
+                    f"{type(module).__name__} has no in_keys, out_keys and parameters",
+                    hint="wrap it: TensorDictModule(module, in_keys=..., out_keys=...)",
+                )
         check_integer(burn_in, "burn_in", 0, "for example burn_in=10")
-        known = _state_keys(recurrent)
+        # States are the keys that modules write under "next", without "next".
+        written = (split_key(key) for module in recurrent for key in module.out_keys)
+        known = unique_keys(normalize_key(k[1:]) for k in written if k[0] == "next" and k[1:])
         states = known if out_keys is None else normalize_keys(out_keys, "out_keys")
         unknown = [format_key(key) for key in states if key not in known]
         if unknown or not states:
@@ -109,7 +122,13 @@ class BurnInTransform(StoredDataTransform):
         for key in self.in_keys:
             if tensordict.get(key, None) is None:
                 raise self._missing_key(key, tensordict)
-        warm = self._run_modules(tensordict[..., : self.burn_in].clone(False))
+        warm: TensorDictBase = tensordict[..., : self.burn_in].clone(False)
+        with torch.no_grad(), set_recurrent_mode(True):
+            for module in self._recurrent:
+                parameter = next(module.parameters(), None)
+                warm = module(warm if parameter is None else warm.to(parameter.device))
+        if warm.device != tensordict.device:
+            warm = warm.to(tensordict.device or "cpu")
         rest: TensorDictBase = tensordict[..., self.burn_in :].clone(False)
         for key in self.out_keys:
             state = warm.get(join_keys("next", key)).select(tensordict.ndim - 1, -1)
@@ -126,15 +145,6 @@ class BurnInTransform(StoredDataTransform):
             if isinstance(flag, Tensor) and flag.dtype is torch.bool:
                 return flag
         return None
-
-    def _run_modules(self, first: TensorDictBase) -> TensorDictBase:
-        """Run the modules over the first steps, ``[*B, burn_in]``."""
-        device = first.device
-        with torch.no_grad(), set_recurrent_mode(True):
-            for module in self._recurrent:
-                parameter = next(module.parameters(), None)
-                first = module(first if parameter is None else first.to(parameter.device))
-        return first if first.device == device else first.to(device or "cpu")
 
     def __repr__(self) -> str:
         keys = ", ".join(repr(format_key(key)) for key in self.out_keys)
@@ -162,27 +172,6 @@ def _with_first_state(
         state = torch.where(first, known.select(dim, 0).to(state), state)
     rest = known.narrow(dim, 1, batch_size[-1] - 1)
     return torch.cat((state.unsqueeze(dim).to(known), rest), dim)
-
-
-def _check_modules(modules: Any) -> tuple[nn.Module, ...]:
-    given = (modules,) if isinstance(modules, nn.Module) else modules
-    if not isinstance(given, Sequence) or not given:
-        raise ArgumentError(
-            f"modules must be a list of modules, got {modules!r}", hint="for example [gru]"
-        )
-    for module in given:
-        if not all(hasattr(module, name) for name in ("in_keys", "out_keys", "parameters")):
-            raise ArgumentError(
-                f"{type(module).__name__} has no in_keys, out_keys and parameters",
-                hint="wrap it: TensorDictModule(module, in_keys=..., out_keys=...)",
-            )
-    return tuple(given)
-
-
-def _state_keys(modules: Sequence[Any]) -> list[NestedKey]:
-    """Return the keys that modules write under ``next``, without ``next``."""
-    written = (split_key(key) for module in modules for key in module.out_keys)
-    return unique_keys(normalize_key(key[1:]) for key in written if key[0] == "next" and key[1:])
 
 
 def _external_keys(modules: Sequence[Any]) -> list[NestedKey]:

@@ -9,15 +9,15 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import EnvOnlyTransform, TimeBehavior
 from tdx.core.transforms.spec_maps import missing_key_error, require_free_key, with_entries
-from tdx.foundation.errors import ArgumentError, ChainError, EnvError, StoredDataError, Where
+from tdx.foundation.errors import ArgumentError, ChainError, EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
 
 
-class EndOfLifeTransform(Transform):
+class EndOfLifeTransform(EnvOnlyTransform):
     """Write a flag that is true if the step cost a life or ended the episode.
 
     The flag is an observation and not a done flag, so it does not reset the env: a loss reads it
@@ -44,6 +44,7 @@ class EndOfLifeTransform(Transform):
     """
 
     _is_verified = True
+    STORED_ERR = "it reads the lives from an env, and stored data has none"
 
     time_behavior = TimeBehavior.CONTROL
     episode_memory = ("_last",)
@@ -118,18 +119,6 @@ class EndOfLifeTransform(Transform):
         write(tensordict_reset, self.eol_key, flag)
         write(tensordict_reset, self.lives_key, lives.clone())
         return tensordict_reset
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, which has no env to read the lives from.
-
-        Raises:
-            StoredDataError: Always.
-        """
-        raise StoredDataError(
-            "it reads the lives from an env, and stored data has none",
-            hint="put it into the env that records the data",
-            where=Where(transform="EndOfLifeTransform"),
-        )
 
     def register_keys(self, loss_or_advantage: Any) -> None:
         """Tell a loss or an advantage to read the flag instead of ``done`` and ``terminated``.

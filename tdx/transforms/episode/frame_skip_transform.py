@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.chain import flatten_stages
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows
 from tdx.core.envs.env_specs import done_groups
 from tdx.core.envs.step_mdp import advance
-from tdx.core.transforms import Compose, TimeBehavior, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.spec_maps import sum_dtype, sum_spec, unlocked_copy
 from tdx.core.transforms.validation import check_integer
@@ -85,15 +85,20 @@ class FrameSkipTransform(Transform):
             return next_tensordict
         current, following = tensordict, next_tensordict
         running = self._running_rows(following)
-        totals = {key: _to_sum_dtype(read(following, key)) for key in self._reward_keys}
+        totals = {
+            key: (reward := read(following, key)).to(sum_dtype(reward.dtype))
+            for key in self._reward_keys
+        }
         for _ in range(self.frame_skip - 1):
             count = int(running.sum())
             if count == 0:
                 break
             frame = following
-            current = self._next_input(
-                current, following, running if count < running.numel() else None
-            )
+            # The input of the next frame: the output of this one, and the same action.
+            held = current.exclude("next", "_step").set("next", following)
+            current = advance(held, self._reward_keys)
+            if count < running.numel():
+                current.set("_step", running)
             following = self._next_frame(current, following)
             if count < running.numel():
                 keep_unmasked_rows(
@@ -112,14 +117,6 @@ class FrameSkipTransform(Transform):
         for key in self._done_keys:
             ended = ended | read(following, key).reshape(*batch, -1).any(-1)
         return ~ended
-
-    def _next_input(
-        self, current: TensorDictBase, following: TensorDictBase, rows: Tensor | None
-    ) -> TensorDictBase:
-        """Return the input of the next frame: the output of this frame and the same action."""
-        held = current.exclude("next", "_step").set("next", following)
-        result = advance(held, self._reward_keys)
-        return result if rows is None else result.set("_step", rows)
 
     def _next_frame(self, current: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
         """Return the output of one more step before this stage.
@@ -147,7 +144,7 @@ class FrameSkipTransform(Transform):
             current = stage.to_outer_batch(current)
         return result
 
-    def _upstream(self) -> tuple[EnvBase, list[Transform]]:
+    def _upstream(self) -> tuple[EnvBase, tuple[Transform, ...]]:
         """Return the base env and the upstream stages, without nested chains."""
         inside = upstream(self)
         if inside is None:
@@ -156,7 +153,7 @@ class FrameSkipTransform(Transform):
                 hint="put the transform into a TransformedEnv first",
             )
         env, stages = inside
-        return env, list(_flatten(stages))
+        return env, flatten_stages(stages)
 
     @staticmethod
     def _add(totals: dict[NestedKey, Tensor], following: TensorDictBase, running: Tensor) -> None:
@@ -195,16 +192,3 @@ class FrameSkipTransform(Transform):
 
     def __repr__(self) -> str:
         return f"FrameSkipTransform(frame_skip={self.frame_skip})"
-
-
-def _to_sum_dtype(reward: Tensor) -> Tensor:
-    """Return a reward in the dtype of its sums."""
-    return reward.to(sum_dtype(reward.dtype))
-
-
-def _flatten(stages: Iterable[Transform]) -> Iterator[Transform]:
-    for stage in stages:
-        if isinstance(stage, Compose):
-            yield from _flatten(stage)
-        else:
-            yield stage

@@ -140,7 +140,10 @@ class NoopResetEnv(Transform):
         for stage in stages:
             following = stage._step(before, following)
         following = following.exclude(*self._reward_keys)
-        return _merge_rows(rows, following, current)
+        if not bool(rows.all()):
+            masks: dict[NestedKey, Tensor] = {"_reset": rows.to(following.device or "cpu")}
+            keep_unmasked_rows(following, current, masks, following.ndim)
+        return following
 
     def _reset_ended_rows(
         self,
@@ -178,10 +181,3 @@ class NoopResetEnv(Transform):
 
     def __repr__(self) -> str:
         return f"NoopResetEnv(noops={self.noops}, random={self.random})"
-
-
-def _merge_rows(rows: Tensor, new: TensorDictBase, old: TensorDictBase) -> TensorDictBase:
-    """Return the new entries in these rows ``[*B]`` and the old ones in the others."""
-    if not bool(rows.all()):
-        keep_unmasked_rows(new, old, {"_reset": rows.to(new.device or "cpu")}, new.ndim)
-    return new

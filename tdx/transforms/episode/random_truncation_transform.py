@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import EnvOnlyTransform, TimeBehavior
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, with_entries
 from tdx.core.transforms.validation import check_integer
-from tdx.foundation.errors import ArgumentError, StoredDataError, Where
+from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, sibling_key, split_key
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite, TensorSpec
 
 
-class RandomTruncationTransform(Transform):
+class RandomTruncationTransform(EnvOnlyTransform):
     """Truncate each episode at a random length, so that the envs of a batch end apart.
 
     The first episode of each env has a length from 1 to ``max_horizon``. Later ones have, with
@@ -50,6 +48,7 @@ class RandomTruncationTransform(Transform):
     """
 
     _is_verified = True
+    STORED_ERR = "it ends the episodes of an env, and stored data has none"
 
     time_behavior = TimeBehavior.CONTROL
     episode_memory = ("_horizons", "_is_first")
@@ -141,30 +140,16 @@ class RandomTruncationTransform(Transform):
         horizons[rows], first[rows] = later, False
         self._horizons[count_key], self._is_first[count_key] = horizons, first
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, whose episodes have ended already.
-
-        Raises:
-            StoredDataError: Always.
-        """
-        raise StoredDataError(
-            "it ends the episodes of an env, and stored data has none",
-            hint="put it into the env that records the data",
-            where=Where(transform="RandomTruncationTransform"),
-        )
-
     # Specs
-
-    def _found_counters(self, observations: Composite) -> Iterator[tuple[NestedKey, TensorSpec]]:
-        for raw_key, spec in observations.items(True, True):
-            key = normalize_key(raw_key)
-            named = isinstance(self.step_count_key, str) and split_key(key)[-1]
-            if self.step_count_key in (key, named):
-                yield key, spec
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         observations = output_spec["full_observation_spec"]
-        self._counters = dict(self._found_counters(observations))
+        self._counters = {}
+        for raw_key, spec in observations.items(True, True):
+            key = normalize_key(raw_key)
+            name = isinstance(self.step_count_key, str) and split_key(key)[-1]
+            if self.step_count_key in (key, name):
+                self._counters[key] = spec
         if not self._counters:
             known = list(map(normalize_key, observations.keys(True, True)))
             error = missing_key_error(self.step_count_key, known, "the env at this stage")

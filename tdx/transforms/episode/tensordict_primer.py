@@ -173,17 +173,20 @@ class TensorDictPrimer(Transform):
         leaves = _leaves(primers)
         if self.single_default_value:
             return self._call_default(leaves, batch_size, mask)
-        return {key: self._new_value(key, spec) for key, spec in leaves.items()}
-
-    def _new_value(self, key: NestedKey, spec: TensorSpec) -> Any:
-        if self.random:
-            return spec.rand()
-        default = self.default_value
-        if isinstance(default, Mapping):
-            default = default[key]
-        if default is None or isinstance(spec, NonTensor):
-            return spec.project(spec.zero())
-        return _broadcast(default() if callable(default) else default, spec, key)
+        values: dict[NestedKey, Any] = {}
+        for key, spec in leaves.items():
+            if self.random:
+                values[key] = spec.rand()
+                continue
+            default = self.default_value
+            if isinstance(default, Mapping):
+                default = default[key]
+            if default is None or isinstance(spec, NonTensor):
+                values[key] = spec.project(spec.zero())
+            else:
+                value = default() if callable(default) else default
+                values[key] = _broadcast(value, spec, key)
+        return values
 
     def _call_default(
         self, leaves: dict[NestedKey, TensorSpec], batch_size: torch.Size, mask: Tensor | None

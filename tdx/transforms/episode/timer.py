@@ -10,15 +10,15 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.env_specs import batched_shape
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import EnvOnlyTransform, TimeBehavior
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
-from tdx.foundation.errors import ArgumentError, StoredDataError, Where
+from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import write
 from tdx.specs import Composite, Unbounded
 
 
-class Timer(Transform):
+class Timer(EnvOnlyTransform):
     """Write how long the policy, the step and the reset of upstream stages took, in seconds.
 
     Under ``next``, the times are those of the policy and of the step; the time of the reset is
@@ -42,6 +42,7 @@ class Timer(Transform):
     """
 
     _is_verified = True
+    STORED_ERR = "it measures the steps of an env, and stored data has none"
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -90,18 +91,6 @@ class Timer(Transform):
             value: Tensor = torch.full(shape, seconds, device=tensordict.device)
             write(tensordict, key, value)
         return tensordict
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, which nobody steps.
-
-        Raises:
-            StoredDataError: Always.
-        """
-        raise StoredDataError(
-            "it measures the steps of an env, and stored data has none",
-            hint="put it into the env that records the data",
-            where=Where(transform="Timer"),
-        )
 
     # Specs
 

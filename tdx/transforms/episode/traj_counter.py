@@ -10,17 +10,17 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.env_specs import DoneGroup, done_groups
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import EnvOnlyTransform, TimeBehavior
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, require_free_key, with_entries
 from tdx.core.transforms.statistics import Lock
-from tdx.foundation.errors import ChainError, StoredDataError, Where
+from tdx.foundation.errors import ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, parent_key, sibling_key
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Bounded, Composite, TensorSpec
 
 
-class TrajCounter(Transform):
+class TrajCounter(EnvOnlyTransform):
     """Write the number of the episode, which counts up with each reset of an env.
 
     No two episodes have the same number, also in a batch of envs. The count is a buffer, so it is
@@ -44,6 +44,7 @@ class TrajCounter(Transform):
     """
 
     _is_verified = True
+    STORED_ERR = "it counts the resets of an env, and stored data has none"
 
     time_behavior = TimeBehavior.CONTROL
     episode_memory = ("_last",)
@@ -98,18 +99,6 @@ class TrajCounter(Transform):
             )
         write(next_tensordict, key, numbers.clone())
         return next_tensordict
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, whose episodes were not counted.
-
-        Raises:
-            StoredDataError: Always.
-        """
-        raise StoredDataError(
-            "it counts the resets of an env, and stored data has none",
-            hint="put it into the env that records the data",
-            where=Where(transform="TrajCounter"),
-        )
 
     # Specs
 

@@ -10,14 +10,14 @@ import torch
 from tensordict import NonTensorData, TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import EnvOnlyTransform, TimeBehavior
 from tdx.core.transforms.spec_maps import normalize_keys, require_free_key, with_entries
-from tdx.foundation.errors import ArgumentError, ChainError, EnvError, StoredDataError, Where
+from tdx.foundation.errors import ArgumentError, ChainError, EnvError, Where
 from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
 
 
-class PixelRenderTransform(Transform):
+class PixelRenderTransform(EnvOnlyTransform):
     """Render the env after each reset and step, and write the image.
 
     The env must be able to render, for example ``GymEnv(..., render_mode="rgb_array")``. The
@@ -49,6 +49,7 @@ class PixelRenderTransform(Transform):
     """
 
     _is_verified = True
+    STORED_ERR = "it renders an env, and stored data has none"
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -116,15 +117,13 @@ class PixelRenderTransform(Transform):
                 hint='create it with render_mode="rgb_array"',
                 where=Where(transform="PixelRenderTransform"),
             )
-        if self._is_object(image):
+        as_object = self.as_non_tensor
+        if as_object is None:
+            as_object = np.ndim(image) == 3 and bool(self._batch_size)
+        if as_object:
             return NonTensorData(image, batch_size=tensordict.batch_size)
         # Copies, since an env may render into the same array again.
         return torch.as_tensor(np.asarray(image)).clone().to(tensordict.device or "cpu")
-
-    def _is_object(self, image: Any) -> bool:
-        if self.as_non_tensor is not None:
-            return self.as_non_tensor
-        return np.ndim(image) == 3 and bool(self._batch_size)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         if self._enabled:
@@ -136,18 +135,6 @@ class PixelRenderTransform(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         return self._call(tensordict_reset)
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, which has no env to render.
-
-        Raises:
-            StoredDataError: Always.
-        """
-        raise StoredDataError(
-            "it renders an env, and stored data has none",
-            hint="put it into the env that records the data",
-            where=Where(transform="PixelRenderTransform"),
-        )
 
     @property
     def enabled(self) -> bool:

@@ -75,7 +75,11 @@ class ToTensorImage(ObservationTransform):
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         shape = tensor.shape
-        _check_layout(shape)
+        if len(shape) < 3:
+            raise ArgumentError(
+                f"ToTensorImage takes images [*B, H, W, C], got shape {tuple(shape)}",
+                hint="name the images by in_keys",
+            )
         divide = not tensor.is_floating_point() if self.from_int is None else self.from_int
         if not self.shape_tolerant or shape[-1] == 3:
             tensor = tensor.movedim(-1, -3)
@@ -109,11 +113,3 @@ class ToTensorImage(ObservationTransform):
             made, device = mapped.dtype, mapped.device
             return Bounded(0.0, 1.0, shape=mapped.shape, dtype=made, device=device)
         return mapped
-
-
-def _check_layout(shape: torch.Size) -> None:
-    if len(shape) < 3:
-        raise ArgumentError(
-            f"ToTensorImage takes images [*B, H, W, C], got shape {tuple(shape)}",
-            hint="name the images by in_keys",
-        )

@@ -129,7 +129,10 @@ class VideoRecorder(ObservationTransform):
         if self.count % skip == 0 and not is_full:
             frames = _channels_first(tensor.detach())
             if self.center_crop is not None:
-                frames = _crop(frames, self.center_crop)
+                # Imported at the first call: torchvision takes longer to import than torch itself.
+                from torchvision.transforms.v2.functional import center_crop
+
+                frames = center_crop(frames, [self.center_crop, self.center_crop])
             frames = frames.reshape(-1, *frames.shape[-3:]).to("cpu", torch.uint8, copy=True)
             if env is not None if self.make_grid is None else self.make_grid:
                 frames = _grid(frames).unsqueeze(0)
@@ -188,14 +191,6 @@ def _channels_first(images: Tensor) -> Tensor:
             hint="name the images by in_keys",
         )
     return images.expand(*images.shape[:-1], 3).movedim(-1, -3)
-
-
-def _crop(images: Tensor, size: int) -> Tensor:
-    # Imported at the first call: torchvision takes longer to import than torch itself.
-    from torchvision.transforms.v2.functional import center_crop
-
-    cropped: Tensor = center_crop(images, [size, size])
-    return cropped
 
 
 def _grid(frames: Tensor) -> Tensor:

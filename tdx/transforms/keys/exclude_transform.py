@@ -108,19 +108,15 @@ class ExcludeTransform(KeyFilter):
     # Specs
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
-        if self.inverse:
-            self._check_not_needed(input_spec)
-        elif not self._missing_tolerance:
-            require_keys(output_spec, self.excluded_keys, "the env at this stage")
-
-    def _check_not_needed(self, input_spec: Composite) -> None:
-        for key in self.excluded_keys:
+        for key in self.excluded_keys if self.inverse else ():
             if any(part.get(key, None) is not None for part in input_spec.values()):
                 raise ChainError(
                     f"this stage drops {format_key(key)!r}, which the env needs as input",
                     hint="remove the key from this stage",
                     where=Where(key=key),
                 )
+        if not self.inverse and not self._missing_tolerance:
+            require_keys(output_spec, self.excluded_keys, "the env at this stage")
 
     def _map_spec(self, spec: Composite) -> Composite:
         return spec if self.inverse else without_keys(spec, self.excluded_keys)

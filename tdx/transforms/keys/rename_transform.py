@@ -92,11 +92,12 @@ class RenameTransform(Transform):
         if self._missing_tolerance:
             return None
         old, new = tuple(self.in_keys), tuple(self.out_keys)
-        return ChunkKernel(self._rename_columns, old, new, () if self.create_copy else old)
 
-    def _rename_columns(self, chunk: Chunk) -> None:
-        self._rename(chunk.steps, self._pairs, strict=True)
-        self._rename(chunk.resets, self._pairs, strict=False)
+        def run(chunk: Chunk) -> None:
+            self._rename(chunk.steps, self._pairs, strict=True)
+            self._rename(chunk.resets, self._pairs, strict=False)
+
+        return ChunkKernel(run, old, new, () if self.create_copy else old)
 
     @property
     def _reversed_inverse_pairs(self) -> KeyPairs:
@@ -143,8 +144,14 @@ class RenameTransform(Transform):
             for part in input_spec.values():
                 require_free_key(part, key)
         for old, new in self._pairs:
-            if old in output_spec["full_done_spec"].keys(True, True):
-                _check_group(old, new)
+            is_flag = old in output_spec["full_done_spec"].keys(True, True)
+            if is_flag and parent_key(old) != parent_key(new):
+                raise ChainError(
+                    f"the done flag {format_key(old)!r} cannot be renamed to {format_key(new)!r}: "
+                    "it must stay a sibling of its reset mask",
+                    hint="keep the flag in its group",
+                    where=Where(key=old),
+                )
 
     def _rename_spec(self, spec: Any, pairs: KeyPairs) -> Any:
         if not isinstance(spec, Composite):  # a lone entry has no key to rename
@@ -193,13 +200,3 @@ def _check_pair(
     if both or len(set(new_keys)) < len(new_keys):
         what = f"{both[0]!r} is in {old_name} and in {new_name}" if both else f"{new_name} repeat"
         raise ArgumentError(what, hint="to swap keys, rename three times by way of a third key")
-
-
-def _check_group(old: NestedKey, new: NestedKey) -> None:
-    if parent_key(old) != parent_key(new):
-        raise ChainError(
-            f"the done flag {format_key(old)!r} cannot be renamed to {format_key(new)!r}: it must "
-            "stay a sibling of its reset mask",
-            hint="keep the flag in its group",
-            where=Where(key=old),
-        )

@@ -171,7 +171,12 @@ class CatFrames(WindowTransform):
         from tdx.data import SliceSampler
 
         check_integer(batch_size, "batch_size", 1, "pass the number of steps in a batch")
-        _check_sampler_arguments(sampler_kwargs)
+        for name, default in _SLICE_ARGUMENTS.items():
+            if sampler_kwargs.get(name, default) != default:
+                raise ArgumentError(
+                    f"{name}={sampler_kwargs[name]!r} changes the slices, which have N steps",
+                    hint=f"remove {name}",
+                )
         out_keys = [*self.out_keys, *(() if self.mask_key is None else (self.mask_key,))]
         for key in out_keys:
             if key in self.in_keys:
@@ -180,7 +185,6 @@ class CatFrames(WindowTransform):
                     where=Where(key=key, transform="CatFrames"),
                     hint="create the CatFrames with out_keys, for example out_keys=['stack']",
                 )
-        [join_keys("next", key) for key in out_keys]
         frames = CatFrames(
             self.N,
             self.dim,
@@ -256,15 +260,6 @@ _SLICE_ARGUMENTS = {
     "span": False,
 }
 """Arguments of a ``SliceSampler`` that change the length of its slices, with their defaults."""
-
-
-def _check_sampler_arguments(arguments: dict[str, Any]) -> None:
-    for name, default in _SLICE_ARGUMENTS.items():
-        if arguments.get(name, default) != default:
-            raise ArgumentError(
-                f"{name}={arguments[name]!r} changes the slices, which have N steps",
-                hint=f"remove {name}",
-            )
 
 
 def _split_slices(batch: TensorDictBase, length: int) -> TensorDictBase:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdx.core.envs import EnvBase
 from tdx.core.transforms import Compose, ObservationTransform, TimeBehavior
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
 from tdx.core.transforms.running_norm import RunningNorm
@@ -100,7 +99,16 @@ class ObservationNorm(AffineTransform, ObservationTransform):
             KeyNotFoundError: The env has no such observation.
             ChainError: The transform is not in an env, or has ``loc`` and ``scale`` already.
         """
-        parent = self._env_to_measure()
+        if self.initialized:
+            raise ChainError(
+                "loc and scale are set already", hint="create an ObservationNorm without them"
+            )
+        parent = self.parent
+        if parent is None:
+            raise ChainError(
+                "init_stats needs an env to measure",
+                hint="put the transform into a TransformedEnv first",
+            )
         check_integer(
             num_iter, "num_iter", 2, "a standard deviation needs two steps: for example 1000"
         )
@@ -134,19 +142,6 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         """Check the in-keys; if one of several is measured, a step checks the others."""
         if not (self._is_measured and len(self.in_keys) > 1):
             super()._check_in_keys(output_spec)
-
-    def _env_to_measure(self) -> EnvBase:
-        if self.initialized:
-            raise ChainError(
-                "loc and scale are set already", hint="create an ObservationNorm without them"
-            )
-        parent = self.parent
-        if parent is None:
-            raise ChainError(
-                "init_stats needs an env to measure",
-                hint="put the transform into a TransformedEnv first",
-            )
-        return parent
 
     def _stats_key(self, key: NestedKey | None) -> NestedKey:
         if key is not None:

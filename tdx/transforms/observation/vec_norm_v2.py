@@ -97,17 +97,16 @@ class VecNormV2(RunningNorm):
         self.reduce_batch_dims = reduce_batch_dims
         self._batch_dims = 0
         self._specs_of: dict[NestedKey, Any] = {}
-        for key, name in self._names.items() if shared_data is not None else ():
-            self._buffers[name] = self._moments_of(shared_data, key)
-
-    def _moments_of(self, shared: Any, key: NestedKey) -> Tensor:
-        """Return given statistics as moments, ``[3, ...]``."""
-        loc, squares = shared.get(("loc", key), None), shared.get(("var", key), None)
-        steps = shared.get(("count", key), None)
-        if loc is None or squares is None or steps is None:
-            known = [normalize_key(key) for key in shared.keys(True, True)]
-            raise missing_key_error(normalize_key(("loc", key)), known, "shared_data")
-        return self._as_moments(loc, squares, torch.as_tensor(steps))
+        if shared_data is None:
+            return
+        for key, name in self._names.items():
+            loc, squares, steps = (
+                shared_data.get((statistic, key), None) for statistic in ("loc", "var", "count")
+            )
+            if loc is None or squares is None or steps is None:
+                known = [normalize_key(key) for key in shared_data.keys(True, True)]
+                raise missing_key_error(normalize_key(("loc", key)), known, "shared_data")
+            self._buffers[name] = self._as_moments(loc, squares, torch.as_tensor(steps))
 
     def _as_moments(self, loc: Tensor, squares: Tensor, steps: Tensor) -> Tensor:
         """Return averages, which have no weight before the first step, as moments."""
@@ -147,18 +146,15 @@ class VecNormV2(RunningNorm):
             return super()._update_and_map(key, value, rows)
         with self.lock or nullcontext():
             if self.training and not self._frozen:
-                self._add_mean(statistics, value, rows)
+                # The mean of the batch, with the weight of its values one by one.
+                added = torch.zeros_like(statistics)
+                add_values(added, value, 1.0, rows)
+                count = added[2]
+                kept = self.decay**count
+                weight = count if self.decay == 1 else (1 - kept) / (1 - self.decay)
+                statistics.mul_(kept).add_(added / count.clamp_min(1) * weight)
             current = statistics.clone()
         return self._map_values(value, current)
-
-    def _add_mean(self, statistics: Tensor, value: Tensor, rows: Tensor | None) -> None:
-        """Add the mean of a batch ``[*B, ...]``, with the weight of its values one by one."""
-        added = torch.zeros_like(statistics)
-        add_values(added, value, 1.0, rows)
-        count = added[2]
-        kept = self.decay**count
-        weight = count if self.decay == 1 else (1 - kept) / (1 - self.decay)
-        statistics.mul_(kept).add_(added / count.clamp_min(1) * weight)
 
     def make_chunk_kernel(self) -> ChunkKernel | None:
         # In a batch, rows that are not reset keep their statistics, or count together.

@@ -115,10 +115,15 @@ class MultiStepTransform(StoredDataTransform):
     def _look_ahead(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map stored steps ``[*B, T]``, of which the last ``n_steps`` see only what there is."""
         done = self._entry(tensordict, join_keys("next", self.done_key))
-        ahead = self._steps_ahead(done.reshape(*tensordict.batch_size, -1).any(-1))
+        done = done.reshape(*tensordict.batch_size, -1).any(-1)
+        length = done.shape[-1]
+        time = torch.arange(length, device=done.device)
+        ends = torch.where(done, time, length - 1)
+        nearest = ends.flip(-1).cummin(-1).values.flip(-1) if length else ends
+        # Number of further steps that each step looks ahead, int64 [*B, T].
+        ahead = (nearest - time).clamp_max(self.n_steps - 1)
         result = tensordict.clone(False)
         following: TensorDictBase = tensordict.get("next").clone(False)
-        time = torch.arange(ahead.shape[-1], device=ahead.device)
         unchanged = following.select(*self.reward_keys, *self.done_keys, strict=False)
         moved = following.exclude(*self.reward_keys, *self.done_keys).gather(-1, time + ahead)
         following = unchanged.update(moved)
@@ -136,18 +141,6 @@ class MultiStepTransform(StoredDataTransform):
         result.set("gamma", self.gamma**steps)
         result.set("nonterminal", ~is_cut)
         return result
-
-    def _steps_ahead(self, done: Tensor) -> Tensor:
-        """Return the number of further steps that each step looks ahead, int64 ``[*B, T]``.
-
-        Args:
-            done: True if the episode ends with the step, ``[*B, T]``.
-        """
-        length = done.shape[-1]
-        time = torch.arange(length, device=done.device)
-        ends = torch.where(done, time, length - 1)
-        nearest = ends.flip(-1).cummin(-1).values.flip(-1) if length else ends
-        return (nearest - time).clamp_max(self.n_steps - 1)
 
     def _discounted_sum(self, reward: Tensor, ahead: Tensor) -> Tensor:
         """Return the sum of the rewards of a step and the steps ahead, ``[*B, T, ...]``."""
