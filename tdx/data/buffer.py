@@ -15,6 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transform
+from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
 from tdx.data.layout import Index, Info, State, map_tree, to_time_first, to_written_order
@@ -135,7 +136,7 @@ class ChainProgram:
                 else:
                     _map_each(stage, pairs, data)
         except Exception as error:
-            raise chain._located(error, stage, "sampling") from error.__cause__
+            raise chain.locate_error(error, stage, "sampling") from error.__cause__
         return data
 
 
@@ -266,7 +267,7 @@ class Prefetcher:
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
 
-class ReplayBuffer:
+class ReplayBuffer(ChainOwner):
     """Stores steps and samples batches of them.
 
     Transforms map sampled batches by their ``forward``. Transforms with an inverse map data that
@@ -354,7 +355,7 @@ class ReplayBuffer:
         transform = transform if transform_factory is None else transform_factory()
         self._transform = transform if type(transform) is Compose else Compose()
         self._program = ChainProgram(self._transform)
-        self._transform.set_container(self)  # type: ignore[arg-type]
+        self._transform.set_container(self)
         if transform is not None and transform is not self._transform:
             self.append_transform(transform)
 
@@ -457,7 +458,7 @@ class ReplayBuffer:
         if first is not None:
             self._sampler.rewind(first.before)
 
-    def _chain_changed(self) -> None:
+    def chain_changed(self) -> None:
         self._program = ChainProgram(self._transform)
         self._discard_prefetched()
 
@@ -756,7 +757,7 @@ class ReplayBuffer:
         self._lock = RLock()
         self._prefetcher = Prefetcher(state["_prefetcher"])
         self._program = ChainProgram(self._transform)
-        self._transform.set_container(self)  # type: ignore[arg-type]
+        self._transform.set_container(self)
         self._sampler.attach_to(self._storage)
 
     def __repr__(self) -> str:

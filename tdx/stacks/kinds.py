@@ -27,11 +27,11 @@ class StackKind(Protocol):
 
     title: str
 
-    def accepts(self, target: Any) -> bool:
+    def accepts(self, target: object) -> bool:
         """Return True if it can open an object."""
         ...
 
-    def open(self, target: Any) -> Stack:
+    def open(self, target: object) -> Stack:
         """Open an object that it accepts."""
         ...
 
@@ -51,11 +51,11 @@ class BuiltinKind:
     bases: tuple[str, ...]
     factory: Callable[[Any], Stack]
 
-    def accepts(self, target: Any) -> bool:
+    def accepts(self, target: object) -> bool:
         """Return True if an object is an instance of one of the classes."""
         return isinstance(target, tuple(_imported(self.bases)))
 
-    def open(self, target: Any) -> Stack:
+    def open(self, target: object) -> Stack:
         """Open an object."""
         return self.factory(target)
 
@@ -74,19 +74,19 @@ def _open_native(target: Any) -> Stack:
     return NativeStack(target)
 
 
-def _open_gymnasium(target: Any) -> Stack:
+def _open_gymnasium(target: object) -> Stack:
     from tdx.stacks.gymnasium.stack import GymnasiumStack
 
     return GymnasiumStack(target)
 
 
-def _open_stable_baselines3(target: Any) -> Stack:
+def _open_stable_baselines3(target: object) -> Stack:
     from tdx.stacks.sb3.stack import StableBaselines3Stack
 
     return StableBaselines3Stack(target)
 
 
-def _open_torchrl(target: Any) -> Stack:
+def _open_torchrl(target: object) -> Stack:
     from tdx.stacks.torchrl.stack import TorchRLStack
 
     return TorchRLStack(target)
@@ -113,7 +113,7 @@ KINDS: tuple[BuiltinKind, ...] = (
 )
 
 
-def open_stack(target: Any) -> Stack:
+def open_stack(target: object) -> Stack:
     """Open an env with its stages.
 
     Args:
@@ -147,7 +147,7 @@ def open_stack(target: Any) -> Stack:
     raise unsupported_error(target)
 
 
-def _check_open(target: Any) -> None:
+def _check_open(target: object) -> None:
     """Raise an error for an env that says that it is closed: vector envs, and envs of tdx."""
     name = "is_closed" if KINDS[0].accepts(target) else "closed"
     if attributes_of(target).get(name) is True:
@@ -176,9 +176,11 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 """Classes of other libraries and what to do with their objects."""
 
 
-def unsupported_error(target: Any) -> ArgumentError:
+def unsupported_error(target: object) -> ArgumentError:
     """Return the error for an unsupported object; it lists what is supported."""
-    hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
+    hint = next(
+        (text for base, text in _NEXT_STEPS if isinstance(target, tuple(_imported((base,))))), None
+    )
     kinds = [*(kind.title for kind in KINDS), *(kind.title for _, kind in plugin_kinds())]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     if disabled is not None:
@@ -189,7 +191,7 @@ def unsupported_error(target: Any) -> ArgumentError:
     )
 
 
-def describe_object(target: Any) -> str:
+def describe_object(target: object) -> str:
     """Return the type of an object, for messages.
 
     Example:
@@ -203,11 +205,7 @@ def describe_object(target: Any) -> str:
     return f"an object of type {type(target).__name__}"
 
 
-def _is_instance(target: Any, base: str) -> bool:
-    return isinstance(target, tuple(_imported((base,))))
-
-
-def _next_step(target: Any) -> str:
+def _next_step(target: object) -> str:
     if target is None:
         return "end the function that creates the env with `return env`"
     if isinstance(target, str):

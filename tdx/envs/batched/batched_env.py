@@ -41,7 +41,7 @@ class BatchedEnv(EnvBase):
         non_blocking: True to allow asynchronous copies between devices.
     """
 
-    _writes_all_outputs: ClassVar[bool] = True
+    writes_all_outputs: ClassVar[bool] = True
     is_closed: bool
 
     def __init__(
@@ -67,7 +67,7 @@ class BatchedEnv(EnvBase):
             raise
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         reads: dict[NestedKey, None] = {}
         for metadata in self._metadata:
             if metadata.reads is None or not self._homogeneous:
@@ -109,7 +109,7 @@ class BatchedEnv(EnvBase):
             )
         devices = {row.device for row in metadata}
         self._env_device = devices.pop() if len(devices) == 1 else None
-        self._specs = EnvSpecs(
+        self.env_specs = EnvSpecs(
             device if device is not None else self._env_device,
             torch.Size((self.num_workers, *sizes[0])),
         )
@@ -130,12 +130,12 @@ class BatchedEnv(EnvBase):
             for row in metadata[1:]
         )
         self._members = () if self._homogeneous else tuple(metadata)
-        self._steps_some_rows = self._homogeneous and not metadata[0].batch_size
+        self.steps_some_rows = self._homogeneous and not metadata[0].batch_size
 
     @property
     def _model(self) -> SpecsOnlyEnv:
         """Env that implements ``step_mdp`` etc. row by row, for envs with different outputs."""
-        cache = self._specs.cache
+        cache = self.env_specs.cache
         model: SpecsOnlyEnv | None = cache.get("model")
         if model is None:
             model = cache["model"] = SpecsOnlyEnv(EnvMetaData.of(self))
@@ -295,11 +295,11 @@ class BatchedEnv(EnvBase):
             return super().rand_action(tensordict)
         return self._model.rand_action(tensordict)
 
-    def _find_stage_violations(
+    def find_stage_violations(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Check the stages of the envs' own chains, env by env."""
-        per_env = self._get_from_workers("_find_stage_violations")(check_dtype, None, steps)
+        per_env = self._get_from_workers("find_stage_violations")(check_dtype, None, steps)
         return [
             replace(finding, message=f"in the env of worker {index}: {finding.message}")
             for index, findings in enumerate(per_env)

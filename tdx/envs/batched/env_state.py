@@ -61,7 +61,7 @@ def save_env_state(env: EnvBase) -> EnvState | None:
     Args:
         env: The env, with or without a chain.
     """
-    workers = _base_of(env)._row_states
+    workers = _base_of(env).row_states
     if workers is not None:
         rows: list[EnvState | None] = workers.save_row_states()
         states = [row for row in rows if row is not None]
@@ -93,7 +93,7 @@ def restore_env_state(env: EnvBase, state: EnvState) -> None:
     Raises:
         ValueError, TypeError: The state is of another env.
     """
-    workers = _base_of(env)._row_states
+    workers = _base_of(env).row_states
     if workers is not None:
         rows: list[EnvState] = [{} for _ in range(env.batch_size[0])]
         for name, part in state.items():

@@ -11,7 +11,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tdx.foundation.errors import EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.foundation.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
@@ -60,8 +60,8 @@ class EnvMetaData:
             env.device,
             repr(env),
             members,
-            env._step_reads,
-            uses_global_generator(env),
+            env.step_reads,
+            shares_torch_rng(env),
         )
 
 
@@ -74,7 +74,7 @@ class SpecsOnlyEnv(EnvBase):
 
     def __init__(self, metadata: EnvMetaData) -> None:
         super().__init__(device=metadata.device, batch_size=metadata.batch_size)
-        self._specs.set_specs(metadata.input_spec, metadata.output_spec)
+        self.env_specs.set_specs(metadata.input_spec, metadata.output_spec)
         self._rows = [SpecsOnlyEnv(row) for row in metadata.members]
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -241,7 +241,7 @@ class ParallelEnv(BatchedEnv):
         arguments = None
         if not memory.is_expected(present, others):
             arguments = {index: (present, row) for index, row in enumerate(others)}
-        return memory.take("step", self._request(protocol.STEP, arguments), self._main_device)
+        return memory.take("step", self._request(protocol.STEP, arguments), self.main_device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Value], mask: Tensor
@@ -251,7 +251,7 @@ class ParallelEnv(BatchedEnv):
         arguments = {index: (present, others[index]) for index in self._rows_to_step(mask)}
         reports = self._request(protocol.STEP, arguments)
         return memory.take(
-            "step", reports, self._main_device, memory.inputs_by_worker(present, others)
+            "step", reports, self.main_device, memory.inputs_by_worker(present, others)
         )
 
     def _reset_homogeneous(
@@ -274,7 +274,7 @@ class ParallelEnv(BatchedEnv):
                 )
         reports = self._request(protocol.RESET, arguments) if arguments else {}
         by_worker = memory.inputs_by_worker(present, others)
-        return memory.take("reset", reports, self._main_device, by_worker)
+        return memory.take("reset", reports, self.main_device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         arguments = {index: _copy_for_sending(row) for index, row in enumerate(rows)}
@@ -291,13 +291,13 @@ class ParallelEnv(BatchedEnv):
         return self._request(protocol.RESET_ROW, arguments)
 
     @property
-    def _chunk_workers(self) -> ChunkPool:
+    def chunk_workers(self) -> ChunkPool:
         if self._chunks is None:
             self._chunks = ChunkPool(self._pool, self.close, self._why_stepwise())
         return self._chunks
 
     @property
-    def _row_states(self) -> Self:
+    def row_states(self) -> Self:
         return self
 
     def save_row_states(self) -> list[EnvState | None]:
@@ -322,7 +322,7 @@ class ParallelEnv(BatchedEnv):
             return "the env may draw from the global random numbers of its process"
         return ""
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         # The envs draw in their own processes.
         return False
 

@@ -206,7 +206,7 @@ class RowBuffers:
         self._step_inputs = [key for key in keys.inputs if key in self._inputs]
         self._step_outputs = [key for key in keys.step_outputs if key in self._outputs]
         self._reset_outputs = [key for key in keys.reset_outputs if key in self._outputs]
-        self._device = env._main_device
+        self._device = env.main_device
         self._builder = TensorDictBuilder(metadata.parts, env.batch_size, self._device)
 
     def step_input(self, report: WriteReport | None) -> TensorDictBase:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tdx.core.planned.workers import ChunkTask
 from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import ChunkRunner
@@ -102,7 +102,7 @@ class _Rows:
     def select(self, place: int) -> EnvBase:
         """Return an env whose generators are now the global ones."""
         if self._exchanges is None:
-            known = [uses_global_generator(env) for env in self.envs]
+            known = [shares_torch_rng(env) for env in self.envs]
             self._exchanges = len(known) > 1 and any(use is not False for use in known)
         if self._exchanges and place != self._current:
             self._states[self._current] = _get_generators()
@@ -217,24 +217,24 @@ class _Server:
 
     def _step(self, env: EnvBase, report: WriteReport | None) -> WriteReport | None:
         buffers = self._buffers[self._place]
-        return buffers.put_step(env._completed_step(buffers.step_input(report)))
+        return buffers.put_step(env.completed_step(buffers.step_input(report)))
 
     def _reset(
         self, env: EnvBase, content: tuple[Sequence[NestedKey], ValueEntries, Kwargs]
     ) -> WriteReport | None:
         buffers, (present, others, kwargs) = self._buffers[self._place], content
         tensordict = buffers.input(present, others)
-        return buffers.put_reset(env._completed_reset(tensordict, **kwargs))
+        return buffers.put_reset(env.completed_reset(tensordict, **kwargs))
 
     def _step_row(self, env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
-        return env._completed_step(tensordict.to(env._main_device)).detach().cpu()
+        return env.completed_step(tensordict.to(env.main_device)).detach().cpu()
 
     def _reset_row(
         self, env: EnvBase, content: tuple[TensorDictBase | None, Kwargs]
     ) -> TensorDictBase:
         tensordict, kwargs = content
         if tensordict is not None:
-            tensordict = tensordict.to(env._main_device)
+            tensordict = tensordict.to(env.main_device)
         return env.reset(tensordict, **kwargs).detach().cpu()
 
     def _set_seed(self, env: EnvBase, content: tuple[int | None, bool]) -> int | None:

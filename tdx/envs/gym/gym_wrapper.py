@@ -76,7 +76,7 @@ class GymWrapper(EnvBase):
 
     _is_verified = True
 
-    _writes_all_outputs: ClassVar[bool] = True
+    writes_all_outputs: ClassVar[bool] = True
 
     available_envs = _AvailableEnvs()
     """Ids of the envs of Gymnasium and of known, installed packages."""
@@ -145,7 +145,7 @@ class GymWrapper(EnvBase):
 
     def _create_conversion(self) -> Conversion:
         created = create_conversion(
-            self._env, self._name, self._layout, self.batch_size, self._specs.main_device
+            self._env, self._name, self._layout, self.batch_size, self.env_specs.main_device
         )
         return replace(created, readers=tuple(self.info_dict_reader))
 
@@ -157,48 +157,48 @@ class GymWrapper(EnvBase):
     def _update_conversion(self) -> None:
         readers = tuple(self.info_dict_reader)
         self._conversion = replace(
-            self._conversion, readers=readers, device=self._specs.main_device
+            self._conversion, readers=readers, device=self.env_specs.main_device
         )
         self._stepper.use(self._conversion)
         # A chain around this env may have cached the previous step function.
-        self._specs.invalidate()
+        self.env_specs.invalidate()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "_step" in cls.__dict__:
             # The two shortcuts around _step would skip the subclass's own.
-            setattr(cls, "_completed_step", EnvBase._completed_step)  # noqa: B010
-            setattr(cls, "_step_fields", None)  # noqa: B010
-        if {"_step", "_reset", "_completed_step", "_completed_reset", "step", "reset"} & set(
+            setattr(cls, "completed_step", EnvBase.completed_step)  # noqa: B010
+            setattr(cls, "step_fields", None)  # noqa: B010
+        if {"_step", "_reset", "completed_step", "completed_reset", "step", "reset"} & set(
             cls.__dict__
         ):
-            setattr(cls, "_step_reads", None)  # noqa: B010
-            setattr(cls, "_raw_rows", None)  # noqa: B010
+            setattr(cls, "step_reads", None)  # noqa: B010
+            setattr(cls, "raw_rows", None)  # noqa: B010
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._stepper.step(tensordict)
 
     @property
-    def _step_fields(self) -> StepFields | None:
+    def step_fields(self) -> StepFields | None:
         return self._stepper.step_fields
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         return ()
 
     @property
-    def _raw_rows(self) -> GymRows | None:
+    def raw_rows(self) -> GymRows | None:
         if isinstance(self._stepper, VectorEnvRows):
             return self._stepper.raw_rows(self._layout)
         raw = self._stepper.raw
         return None if raw is None else GymRows((raw,), torch.Size())
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         verified = declares(type(self), "_is_verified")
         return False if verified and has_own_generator(self._env) else None
 
-    def _completed_step(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    def completed_step(
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
         # Nothing to complete: it writes all outputs.
         return self._stepper.step(tensordict)
