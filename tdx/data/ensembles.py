@@ -44,7 +44,7 @@ def resolve_members(index: Index, count: int) -> int | list[int]:
     return members if numbers.ndim else members[0]
 
 
-def _refuse_writes(*args: Any, **kwargs: Any) -> NoReturn:
+def _refuse_writes(*args: object, **kwargs: object) -> NoReturn:
     raise ChainError(
         "an ensemble cannot be written to", hint="write to a member: ensemble[0].extend(data)"
     )

@@ -325,7 +325,7 @@ class SegmentTree:
     def __getitem__(self, index: Index) -> Any:
         return self.values[index]
 
-    def __setitem__(self, index: Index, values: Any) -> None:
+    def __setitem__(self, index: Index, values: NDArray[np.floating] | float) -> None:
         self.values[index] = values
         changed = np.atleast_1d(np.arange(self._first, self._first + self.size)[index])
         while len(changed) and changed[0] > 1:
