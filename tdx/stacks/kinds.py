@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -39,6 +41,9 @@ class StackKind(Protocol):
 @dataclass(frozen=True, slots=True)
 class BuiltinKind:
     """A kind of stack that belongs to tdx, imported when an object of its library is opened.
+
+    The adapter of a library declares it as ``KIND`` in the ``kind.py`` of its folder, which imports
+    neither the library nor the rest of the adapter.
 
     Args:
         title: What it opens, for messages.
@@ -74,43 +79,15 @@ def _open_native(target: Any) -> Stack:
     return NativeStack(target)
 
 
-def _open_gymnasium(target: object) -> Stack:
-    from tdx.stacks.gymnasium.stack import GymnasiumStack
-
-    return GymnasiumStack(target)
+NATIVE = BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native)
 
 
-def _open_stable_baselines3(target: object) -> Stack:
-    from tdx.stacks.sb3.stack import StableBaselines3Stack
-
-    return StableBaselines3Stack(target)
-
-
-def _open_torchrl(target: object) -> Stack:
-    from tdx.stacks.torchrl.stack import TorchRLStack
-
-    return TorchRLStack(target)
-
-
-KINDS: tuple[BuiltinKind, ...] = (
-    BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native),
-    BuiltinKind(
-        "a gymnasium.Env or VectorEnv with its wrappers",
-        ("gymnasium:Env", "gymnasium.vector:VectorEnv"),
-        _open_gymnasium,
-    ),
-    BuiltinKind(
-        "a Stable-Baselines3 VecEnv or algorithm",
-        (
-            "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
-            "stable_baselines3.common.base_class:BaseAlgorithm",
-        ),
-        _open_stable_baselines3,
-    ),
-    BuiltinKind(
-        "a TorchRL EnvBase with its transforms", ("torchrl.envs.common:EnvBase",), _open_torchrl
-    ),
-)
+@cache
+def builtin_kinds() -> tuple[BuiltinKind, ...]:
+    """Return the kinds of tdx: its own envs, and ``KIND`` of each folder with a ``kind.py``."""
+    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/kind.py"))
+    modules = (import_module(f"{__package__}.{folder}.kind") for folder in folders)
+    return (NATIVE, *(module.KIND for module in modules))
 
 
 def open_stack(target: object) -> Stack:
@@ -130,7 +107,7 @@ def open_stack(target: object) -> Stack:
         >>> [stage.name for stage in stack.stages]
         ['PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
     """
-    for own in KINDS:
+    for own in builtin_kinds():
         if own.accepts(target):
             _check_open(target)
             return own.open(target)
@@ -149,7 +126,7 @@ def open_stack(target: object) -> Stack:
 
 def _check_open(target: object) -> None:
     """Raise an error for an env that says that it is closed: vector envs, and envs of tdx."""
-    name = "is_closed" if KINDS[0].accepts(target) else "closed"
+    name = "is_closed" if NATIVE.accepts(target) else "closed"
     if attributes_of(target).get(name) is True:
         raise EnvError(
             f"the {type(target).__name__} is closed", hint="create a new env, and close it later"
@@ -181,7 +158,7 @@ def unsupported_error(target: object) -> ArgumentError:
     hint = next(
         (text for base, text in _NEXT_STEPS if isinstance(target, tuple(_imported((base,))))), None
     )
-    kinds = [*(kind.title for kind in KINDS), *(kind.title for _, kind in plugin_kinds())]
+    kinds = [*(kind.title for kind in builtin_kinds()), *(kind.title for _, kind in plugin_kinds())]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     if disabled is not None:
         hint = f"{disabled.message}: {disabled.hint}"

@@ -13,7 +13,7 @@ import torch
 from tdx.inspection.checkpoint_check import check_checkpoint
 from tdx.stacks.checkpoints import Entries, Processor, read_checkpoint
 from tdx.stacks.checkpoints.steps import STATISTICS, run
-from tests.programs import require_lerobot
+from tests.programs import require_package
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
 
 MODES = ("IDENTITY", *STATISTICS)
@@ -22,7 +22,7 @@ MODES = ("IDENTITY", *STATISTICS)
 @pytest.fixture(scope="module")
 def lerobot() -> Any:
     """The package of LeRobot's processors."""
-    require_lerobot()
+    require_package("lerobot")
     import lerobot.processor
 
     return lerobot.processor
