@@ -149,7 +149,7 @@ def _map_each(
             if stage.missing_tolerance:
                 continue
             raise stage._missing_key(in_key, data)
-        result: Any = stage._apply_transform(value)
+        result = stage._apply_transform(value)
         alike = type(result) is Tensor and result.shape == value.shape
         if alike and result.device == value.device:
             write(data, out_key, result)

@@ -44,7 +44,7 @@ def resolve_members(index: Index, count: int) -> int | list[int]:
     return members if numbers.ndim else members[0]
 
 
-def _refuse_writes(*args: Any, **kwargs: Any) -> NoReturn:
+def _refuse_writes(*args: object, **kwargs: object) -> NoReturn:
     raise ChainError(
         "an ensemble cannot be written to", hint="write to a member: ensemble[0].extend(data)"
     )
@@ -77,7 +77,8 @@ class StorageEnsemble(Storage):
                 hint="pass one transform for each storage, or None",
             )
         self._storages = storages
-        self._transforms = None if transforms is None else list(transforms)
+        self.transforms = None if transforms is None else list(transforms)
+        """Transform of each storage, if given."""
 
     def __len__(self) -> int:
         """Return the number of storages."""
@@ -91,7 +92,7 @@ class StorageEnsemble(Storage):
             return self._storages[members][inner] if inner else self._storages[members]
         if inner:
             return [self._storages[member][inner] for member in members]
-        transforms = self._transforms and [self._transforms[member] for member in members]
+        transforms = self.transforms and [self.transforms[member] for member in members]
         return StorageEnsemble(*(self._storages[i] for i in members), transforms=transforms)
 
     def get(self, index: Any) -> list[tuple[int, Any]]:
@@ -168,7 +169,16 @@ class SamplerEnsemble(Sampler):
             )
         self._samplers = samplers
         self._generator: torch.Generator | None = None
-        self.p = None if p is None else _as_weights(p, len(samplers))
+        self.p: Tensor | None = None
+        if p is not None:
+            weights, count = torch.as_tensor(p, dtype=torch.float32), len(samplers)
+            is_valid = weights.shape == (count,) and bool((weights >= 0).all())
+            if not is_valid or not bool(weights.sum() > 0):
+                raise ArgumentError(
+                    f"p must be {count} weights of at least 0, got {weights.tolist()}",
+                    hint="pass one weight for each buffer",
+                )
+            self.p = weights / weights.sum()
         self.sample_from_all = sample_from_all
         chosen = num_buffer_sampled is None or sample_from_all
         self.num_buffer_sampled: int = len(samplers) if chosen else num_buffer_sampled  # type: ignore[assignment]
@@ -282,16 +292,6 @@ class WriterEnsemble(Writer):
         return f"WriterEnsemble({', '.join(map(repr, self._writers))})"
 
 
-def _as_weights(p: Sequence[float] | Tensor, count: int) -> Tensor:
-    weights = torch.as_tensor(p, dtype=torch.float32)
-    if weights.shape != (count,) or bool((weights < 0).any()) or not bool(weights.sum() > 0):
-        raise ArgumentError(
-            f"p must be {count} weights of at least 0, got {weights.tolist()}",
-            hint="pass one weight for each buffer",
-        )
-    return weights / weights.sum()
-
-
 Collate = Callable[[Any], object]
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
@@ -375,7 +375,15 @@ class ReplayBufferEnsemble(ReplayBuffer):
             )
         self._members = buffers or _members(storages, samplers, writers)
         if collate_fns is not None:
-            self._members = _with_collate_fns(self._members, collate_fns)
+            if len(collate_fns) != len(self._members):
+                raise ArgumentError(
+                    f"there are {len(self._members)} buffers and {len(collate_fns)} collate_fns",
+                    hint="pass one for each buffer",
+                )
+            self._members = tuple(
+                _twin(member, _collate_fn=function)
+                for member, function in zip(self._members, collate_fns, strict=True)
+            )
         super().__init__(
             storage=storages,
             sampler=samplers,
@@ -426,11 +434,13 @@ class ReplayBufferEnsemble(ReplayBuffer):
             return self._stack([self._members[i][inner] for i in members])
         if members == list(range(len(self))):
             return self
-        chosen = _twin(self)
-        chosen._members = tuple(self._members[i] for i in members)
-        chosen._storage, chosen._writer = self._storage[members], self._writer[members]
-        chosen._sampler = self._sampler[members]
-        return chosen
+        return _twin(
+            self,
+            _members=tuple(self._members[i] for i in members),
+            _storage=self._storage[members],
+            _sampler=self._sampler[members],
+            _writer=self._writer[members],
+        )
 
     def __setitem__(self, index: Index, data: object) -> None:
         self.extend(data)
@@ -535,38 +545,23 @@ def _members(
             hint="pass one of each for each buffer",
         )
     members = []
-    for i, transform in enumerate(storages._transforms or [None] * len(storages)):
+    for i, transform in enumerate(storages.transforms or [None] * len(storages)):
         writer = writers[i]
         member = ReplayBuffer(storage=storages[i], sampler=samplers[i], writer=writer)
         if isinstance(transform, Compose):
             # The chain of another buffer is shared with it.
-            member._transform, member._program = transform, ChainProgram(transform)
+            member = _twin(member, _transform=transform, _program=ChainProgram(transform))
         elif transform is not None:
             member.append_transform(transform)
         members.append(member)
     return tuple(members)
 
 
-def _twin(buffer: Buffer) -> Buffer:
-    """Return a buffer of the same parts, chain and lock."""
+def _twin(buffer: Buffer, **parts: object) -> Buffer:
+    """Return a buffer of the same parts, chain and lock, except for the given attributes."""
     twin = object.__new__(type(buffer))
-    twin.__dict__.update(buffer.__dict__)
+    twin.__dict__.update(buffer.__dict__, **parts)
     return twin
-
-
-def _with_collate_fns(
-    members: Sequence[ReplayBuffer], collate_fns: Sequence[Collate | None]
-) -> tuple[ReplayBuffer, ...]:
-    """Return copies of buffers that turn items into batches by other functions."""
-    if len(collate_fns) != len(members):
-        raise ArgumentError(
-            f"there are {len(members)} buffers and {len(collate_fns)} collate_fns",
-            hint="pass one for each buffer",
-        )
-    copies = [_twin(member) for member in members]
-    for copied, function in zip(copies, collate_fns, strict=True):
-        copied._collate_fn = function
-    return tuple(copies)
 
 
 def _draw(member: ReplayBuffer, count: int) -> Batch:

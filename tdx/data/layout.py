@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensorclass
@@ -28,7 +27,7 @@ State = dict[str, Any]
 """State of a part of a buffer: plain data and tensors, by name."""
 Info = dict[NestedKey, Any]
 """What a sampler says about a batch: tensors by key, and a tuple of them for several dims."""
-Index = int | slice | range | Sequence[Any] | Tensor | NDArray[np.generic] | EllipsisType | None
+Index = int | slice | range | Sequence[Any] | Tensor | NDArray[Any] | EllipsisType | None
 """Index into stored data, in each of its dims with a tuple."""
 
 
@@ -71,13 +70,27 @@ class Layout:
             ArgumentError: It has other keys, shapes or dtypes.
         """
         if layout.shapes.keys() != self.shapes.keys():
-            raise _other_keys(layout, self)
+            differences = []
+            for verb, paths in (
+                ("lacks", self.shapes.keys() - layout.shapes.keys()),
+                ("also has", layout.shapes.keys() - self.shapes.keys()),
+            ):
+                keys = (repr(format_key(path)) if path else "a bare tensor" for path in paths)
+                if paths:
+                    differences.append(f"{verb} {', '.join(sorted(keys))}")
+            raise ArgumentError(
+                f"the keys differ from those of the storage: the data {' and '.join(differences)}",
+                hint="the first data defines the keys of a storage: select() them",
+            )
         for path, shape in self.shapes.items():
             actual = (layout.shapes[path], layout.dtypes[path])
             if actual != (shape, self.dtypes[path]):
+                names = [
+                    str(dtype).removeprefix("torch.") for dtype in (actual[1], self.dtypes[path])
+                ]
                 raise ArgumentError(
-                    f"the data has shape {tuple(actual[0])} and dtype {_name(actual[1])} in a "
-                    f"step, the storage {tuple(shape)} and {_name(self.dtypes[path])}",
+                    f"the data has shape {tuple(actual[0])} and dtype {names[0]} in a "
+                    f"step, the storage {tuple(shape)} and {names[1]}",
                     hint="the first data defines the shapes and dtypes of a storage",
                     where=Where(key=normalize_key(path)) if path else None,
                 )
@@ -184,25 +197,6 @@ def build_tensordict(
     if names is not None and len(names) != len(size):
         names = [*names, *[None] * (len(size) - len(names))]
     return new_tensordict(fields, size, device, names)
-
-
-def _other_keys(layout: Layout, known: Layout) -> ArgumentError:
-    parts = []
-    for verb, paths in (
-        ("lacks", known.shapes.keys() - layout.shapes.keys()),
-        ("also has", layout.shapes.keys() - known.shapes.keys()),
-    ):
-        if paths:
-            names = (repr(format_key(path)) if path else "a bare tensor" for path in paths)
-            parts.append(f"{verb} {', '.join(sorted(names))}")
-    return ArgumentError(
-        f"the keys differ from those of the storage: the data {' and '.join(parts)}",
-        hint="the first data defines the keys of a storage: select() them",
-    )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 # Value that describe a step and not its state.

@@ -17,6 +17,8 @@ from tdx.data.writers import REDUCTIONS
 from tdx.foundation.errors import ArgumentError, StorageError
 
 WEIGHT = "priority_weight"
+Steps = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class PrioritizedSampler(Sampler):
@@ -123,7 +125,7 @@ class PrioritizedSampler(Sampler):
             "info": {WEIGHT: self.weights(steps, storage)}
         }
 
-    def weights(self, steps: Any, storage: Storage) -> Tensor:
+    def weights(self, steps: Steps, storage: Storage) -> Tensor:
         """Return the importance weight of each step, ``[N]``."""
         ratio = self._sum_tree[steps] / self._min_tree.query(0, len(storage))
         weights = torch.from_numpy(ratio ** -float(self.beta))
@@ -196,11 +198,11 @@ class PrioritizedSampler(Sampler):
         if rises:
             self._max_priority = (float(values[highest]), int(steps[highest]))
         # Rounded, so that a priority of 1 is 1 and not 1 + eps.
-        self._write(steps, np.float32((values + self._eps) ** float(self._alpha)))
+        self._write(steps, ((values + self._eps) ** float(self._alpha)).astype(np.float32))
         if self._max_priority_within_buffer and (rises or place in steps):
             self._find_largest()
 
-    def _steps(self, index: Index, storage: Storage | None) -> Any:
+    def _steps(self, index: Index, storage: Storage | None) -> Steps:
         """Return step numbers, int64 ``[N]``."""
         if isinstance(index, np.ndarray):
             return index
@@ -225,7 +227,7 @@ class PrioritizedSampler(Sampler):
         self._sum_tree = SegmentTree(self._max_capacity, np.add, 0.0)
         self._min_tree = SegmentTree(self._max_capacity, np.minimum, float("inf"))
 
-    def _write(self, steps: Any, values: Any) -> None:
+    def _write(self, steps: Steps, values: NDArray[np.floating] | float) -> None:
         self._grow(int(steps.max()) + 1 if len(steps) else 0)
         self._sum_tree[steps] = values
         self._min_tree[steps] = np.where(np.asarray(values) > 0, values, np.inf)
@@ -291,9 +293,6 @@ class PrioritizedSampler(Sampler):
         return f"{type(self).__name__}(alpha={self._alpha}, beta={self.beta}, eps={self._eps})"
 
 
-Floats = NDArray[np.float64]
-
-
 class SegmentTree:
     """An array of float64 that reduces any range in logarithmic time.
 
@@ -326,7 +325,7 @@ class SegmentTree:
     def __getitem__(self, index: Index) -> Any:
         return self.values[index]
 
-    def __setitem__(self, index: Index, values: Any) -> None:
+    def __setitem__(self, index: Index, values: NDArray[np.floating] | float) -> None:
         self.values[index] = values
         changed = np.atleast_1d(np.arange(self._first, self._first + self.size)[index])
         while len(changed) and changed[0] > 1:

@@ -141,7 +141,12 @@ def save(folder: FilePath, saved: Saved) -> None:
 
 
 def _save(folder: Container, saved: Saved, token: str) -> None:
-    outdated = _list_files(folder)
+    outdated: set[str] = set()
+    # Without a valid manifest there are no files to remove; a link in its place is an error.
+    with suppress(FileNotFoundError):
+        text = folder.read(MANIFEST, MAX_HEADER_BYTES)
+        with suppress(StorageError):
+            _parse(text, MANIFEST).map(lambda array: outdated.add(array.file))
     written: list[str] = []
 
     def write(tensor: Tensor) -> _Array:
@@ -152,10 +157,10 @@ def _save(folder: Container, saved: Saved, token: str) -> None:
         return _Array(file, tensor.dtype, tuple(tensor.shape), crc32)
 
     try:
-        text, _ = seal(_to_document(saved.map(write)), indent=1)
+        manifest, _ = seal(_to_document(saved.map(write)), indent=1)
         # The names of the files are on the disk before the manifest that lists them.
         os.fsync(folder.descriptor)
-        folder.replace(MANIFEST, text, completes=True)
+        folder.replace(MANIFEST, manifest, completes=True)
     except UnsyncedError:
         raise
     except BaseException:
@@ -163,22 +168,6 @@ def _save(folder: Container, saved: Saved, token: str) -> None:
         raise
     left = {name for name in folder.names() if name in outdated or _LEFTOVER.fullmatch(name)}
     folder.discard(left.difference(written))
-
-
-def _list_files(folder: Container) -> set[str]:
-    """Return the names of the files in the current manifest; empty without a valid one.
-
-    Raises:
-        StorageError: The manifest is a link or not a regular file.
-    """
-    files: set[str] = set()
-    try:
-        text = folder.read(MANIFEST, MAX_HEADER_BYTES)
-    except FileNotFoundError:
-        return files
-    with suppress(StorageError):
-        _parse(text, MANIFEST).map(lambda array: files.add(array.file))
-    return files
 
 
 def _to_document(content: Content[_Array]) -> Document:
@@ -328,8 +317,8 @@ def _layout(
     if not leaves:
         return None
     groups: dict[Path, torch.Size] = {}
-    for each in document["groups"]:
-        groups[_path(each["key"])] = torch.Size(validate_shape(each["batch"], "batch of a group"))
+    for group in document["groups"]:
+        groups[_path(group["key"])] = torch.Size(validate_shape(group["batch"], "batch of a group"))
     for path, shape in [*shapes.items(), *groups.items()]:
         for end in range(len(path)):
             outer = groups[path[:end]]
@@ -343,7 +332,7 @@ def _layout(
     if len(names) != len(groups.get((), ())):
         raise ValueError("names and dims differ in number")
     sizes = {path: torch.Size(shape) for path, shape in shapes.items()}
-    return Layout({path: each.dtype for path, each in leaves.items()}, sizes, groups, names)
+    return Layout({path: leaf.dtype for path, leaf in leaves.items()}, sizes, groups, names)
 
 
 def _array(entry: Document) -> _Array:

@@ -347,7 +347,7 @@ class SliceSampler(Sampler):
                 hint="store TensorDicts in a LazyTensorStorage or a LazyMemmapStorage",
             )
         count, length = self._sizes(batch_size)
-        plan = self._cached_plan(storage, count, length)
+        plan = self._plan(storage, count, length)
         chosen, offset, info = self._choose(storage, plan, count)
         notes: State = {"flags": plan.flags, "info": info}
         first = plan.firsts[: len(chosen)]
@@ -423,25 +423,34 @@ class SliceSampler(Sampler):
             )
         return (given, rest) if self.num_slices else (rest, given)
 
-    def _cached_plan(self, storage: TensorStorage, count: int, length: int) -> Plan:
+    def _plan(self, storage: TensorStorage, count: int, length: int) -> Plan:
         """Return the plan, cached until data is written or the size changes."""
         size = (storage.version, count, length)
         if self._known is not None and self._known[0]() is storage and self._known[1] == size:
             return self._known[2]
-        plan = self._plan(storage, count, length)
-        self._known = (weakref.ref(storage), size, plan)
-        return plan
-
-    def _plan(self, storage: TensorStorage, count: int, length: int) -> Plan:
         episodes = self.boundaries.find(storage)
         if self._skips_short:
             fits = episodes.length >= length
             if not fits.any():
-                raise self._too_short(episodes, length, storage)
+                shortest, longest = int(episodes.length.min()), int(episodes.length.max())
+                message = f"no stored episode has {length} steps: they have {shortest} to {longest}"
+                hint = "use shorter slices, or strict_length=False"
+                cut = int(storage.begins[: storage.rows].sum())
+                if cut and self.traj_key is None:
+                    message += f", and {cut} of the {len(storage)} steps do not continue the "
+                    message += "previous step"
+                    hint = "write steps in time order, or separate episodes by a traj_key"
+                raise ChainError(message, hint=hint)
             episodes = Episodes(episodes.first[fits], episodes.length[fits], episodes.column[fits])
         steps = torch.arange(length)
         start, stop = self._start_range(episodes.length, length)
-        return Plan(
+        flags: dict[NestedKey, None] = {}
+        if self.truncated_key is not None and storage.layout is not None:
+            flags = dict.fromkeys([self.truncated_key, sibling_key(self.truncated_key, "done")])
+            for path in storage.layout.shapes:
+                if path[0] == "next" and path[-1] in ("done", "truncated"):
+                    flags[normalize_key(path)] = None
+        plan = Plan(
             first=episodes.first + storage.oldest,
             length=episodes.length,
             column=episodes.column,
@@ -450,9 +459,11 @@ class SliceSampler(Sampler):
             steps=steps,
             firsts=(steps == 0).expand(count, length).contiguous(),
             lasts=(steps == length - 1).expand(count, length).contiguous(),
-            flags=self._end_flags(storage),
+            flags=tuple(flags),
             init=self.init_key if storage.leaf(self.init_key or ()) is not None else None,
         )
+        self._known = (weakref.ref(storage), size, plan)
+        return plan
 
     def _start_range(self, lengths: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return the first step at which a slice of each episode can start, and one past the last.
@@ -470,16 +481,6 @@ class SliceSampler(Sampler):
         shortest = (1 if span is True else length - int(span) for span in self.span)
         left, right = ((longest - steps).clamp(min=0) for steps in shortest)
         return -left, lengths - (longest - right) + 1
-
-    def _too_short(self, episodes: Episodes, length: int, storage: TensorStorage) -> ChainError:
-        shortest, longest = int(episodes.length.min()), int(episodes.length.max())
-        message = f"no stored episode has {length} steps: they have {shortest} to {longest}"
-        hint = "use shorter slices, or strict_length=False"
-        cut = int(storage.begins[: storage.rows].sum())
-        if cut and self.traj_key is None:
-            message += f", and {cut} of the {len(storage)} steps do not continue the previous step"
-            hint = "write steps in time order, or separate episodes by a traj_key"
-        return ChainError(message, hint=hint)
 
     # The batch
 
@@ -516,18 +517,6 @@ class SliceSampler(Sampler):
             flag = read(batch, key)
             info[key] = torch.zeros_like(info[self.truncated_key]) if flag is None else flag
         return info
-
-    def _end_flags(self, storage: TensorStorage) -> tuple[NestedKey, ...]:
-        """Return the flags that end an episode: the given ones and those of every group."""
-        if self.truncated_key is None or storage.layout is None:
-            return ()
-        keys = [self.truncated_key, sibling_key(self.truncated_key, "done")]
-        keys += [
-            normalize_key(path)
-            for path in storage.layout.shapes
-            if path[0] == "next" and path[-1] in ("done", "truncated")
-        ]
-        return tuple(dict.fromkeys(keys))
 
     def __repr__(self) -> str:
         size = f"num_slices={self.num_slices}" if self.num_slices else f"slice_len={self.slice_len}"

@@ -1195,7 +1195,7 @@ class LazyStackStorage(ListStorage):
         return LazyStackedTensorDict.lazy_stack(gathered, self.stack_dim)
 
 
-def _copy(leaf: Any) -> Any:
+def _copy(leaf: object) -> object:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else deepcopy(leaf)
 
 

@@ -135,25 +135,20 @@ class TensorDictReplayBuffer(ReplayBuffer):
                 f"the batches are {type(data).__name__} instead of TensorDicts",
                 hint="use ReplayBuffer, which stores data of any kind",
             )
-        index = info["index"]
-        if data.ndim > 1 or len(info) > 1:
-            for key, value in info.items():
-                entry = torch.stack(value, -1) if isinstance(value, tuple) else value
-                _write_info(data, key, entry)
-        else:
-            write(data, "index", torch.stack(index, -1) if isinstance(index, tuple) else index)
+        for key, value in info.items():
+            entry = torch.stack(value, -1) if isinstance(value, tuple) else value
+            if data.ndim == 1 and key == "index":
+                write(data, key, entry)
+                continue
+            # The same for all elements of the other batch dims.
+            missing = data.ndim - entry.ndim
+            if missing > 0:
+                entry = entry.reshape(*entry.shape, *[1] * missing).expand(data.shape)
+            data.set(key, entry)
         return data
 
     def _info_keys(self, info: Info) -> Collection[str]:
         return [key for key in info if isinstance(key, str)]
-
-
-def _write_info(data: TensorDictBase, key: Any, value: Tensor) -> None:
-    """Write an entry ``[N, ...]``, repeated over the other batch dims of the data."""
-    missing = data.ndim - value.ndim
-    if missing > 0:
-        value = value.reshape(*value.shape, *[1] * missing).expand(data.shape)
-    data.set(key, value)
 
 
 class PrioritizedReplayBuffer(ReplayBuffer):

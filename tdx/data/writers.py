@@ -206,10 +206,18 @@ class TensorDictMaxValueWriter(Writer):
         self._rank_stored_rows()
         index = torch.full((len(data),), -1)
         chosen: dict[int, int] = {}
+        storage, top = self._storage, self._current_top_values
         for step, value in enumerate(self._rank(data).tolist()):
-            row = self._choose_row(value)
-            if row is not None:
-                chosen[row] = step
+            if len(top) < storage.max_rows:
+                row = int(storage.cursor)
+                storage.cursor = (row + 1) % storage.max_rows
+                heapq.heappush(top, (value, row))
+            elif value > top[0][0]:
+                row = top[0][1]
+                heapq.heapreplace(top, (value, row))
+            else:
+                continue
+            chosen[row] = step
         if chosen:
             rows, steps = torch.tensor(list(chosen)), torch.tensor(list(chosen.values()))
             self._storage.set(rows, data[steps.to(data.device or "cpu")])
@@ -229,19 +237,6 @@ class TensorDictMaxValueWriter(Writer):
                 hint="pass rank_key, and data with one dim of steps",
             )
         return reduce_elements(value.reshape(len(data), -1), self.reduction)
-
-    def _choose_row(self, value: float) -> int | None:
-        storage, top = self._storage, self._current_top_values
-        if len(top) < storage.max_rows:
-            row = storage.cursor
-            storage.cursor = (row + 1) % storage.max_rows
-            heapq.heappush(top, (value, row))
-            return int(row)
-        if value <= top[0][0]:
-            return None
-        row = top[0][1]
-        heapq.heapreplace(top, (value, row))
-        return row
 
     def _rank_stored_rows(self) -> None:
         """Rank the stored rows again, if others wrote to the storage."""

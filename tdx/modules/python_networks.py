@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ class _PythonNetwork(nn.RNNBase):
         assert weight_hh is not None
         return linear(value, weight_ih, bias_ih), linear(hidden, weight_hh, bias_hh)
 
-    def _run(self, value: Any, first: States | None, sizes: tuple[int, ...]) -> tuple[Any, States]:
+    def _run(
+        self, value: Tensor | PackedSequence, first: States | None, sizes: tuple[int, ...]
+    ) -> tuple[Any, States]:
         """Run all layers.
 
         Args:
@@ -44,15 +47,14 @@ class _PythonNetwork(nn.RNNBase):
             raise ArgumentError(
                 "networks in Python are not bidirectional", hint="pass python_based=False"
             )
-        packed = isinstance(value, PackedSequence)
         lengths: Tensor | None = None
-        if packed:
+        if isinstance(value, PackedSequence):
             value, lengths = pad_packed_sequence(value, batch_first=True)
         single = value.ndim == 2
         if single:
             value = value.unsqueeze(0)
             first = None if first is None else tuple(state.unsqueeze(1) for state in first)
-        elif not packed and not self.batch_first:
+        elif lengths is None and not self.batch_first:
             value = value.transpose(0, 1)
         if first is None:
             first = tuple(value.new_zeros(self.num_layers, len(value), size) for size in sizes)
@@ -68,14 +70,12 @@ class _PythonNetwork(nn.RNNBase):
             if layer < self.num_layers - 1:
                 value = dropout(value, self.dropout, self.training)
         after = tuple(torch.stack(layers) for layers in zip(*last, strict=True))
-        if packed:
-            assert lengths is not None
-            value = pack_padded_sequence(value, lengths, batch_first=True, enforce_sorted=False)
-        elif single:
-            value, after = value.squeeze(0), tuple(state.squeeze(1) for state in after)
-        elif not self.batch_first:
-            value = value.transpose(0, 1)
-        return value, after
+        if lengths is not None:
+            packed = pack_padded_sequence(value, lengths, batch_first=True, enforce_sorted=False)
+            return packed, after
+        if single:
+            return value.squeeze(0), tuple(state.squeeze(1) for state in after)
+        return value if self.batch_first else value.transpose(0, 1), after
 
     def _run_layer(
         self, value: Tensor, states: States, layer: int, active: Tensor | None
@@ -105,7 +105,9 @@ class GRU(_PythonNetwork, nn.GRU):
         (torch.Size([2, 5, 4]), torch.Size([1, 2, 4]))
     """
 
-    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Tensor | None = None
+    ) -> tuple[Any, Tensor]:
         """Return the outputs and the last state, as ``torch.nn.GRU``."""
         first = None if hx is None else (hx,)
         output, last = self._run(input, first, (self.hidden_size,))
@@ -132,7 +134,9 @@ class LSTM(_PythonNetwork, nn.LSTM):
         (torch.Size([2, 5, 4]), torch.Size([1, 2, 4]))
     """
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, tuple[Tensor, Tensor]]:
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Sequence[Tensor] | None = None
+    ) -> tuple[Any, tuple[Tensor, Tensor]]:
         """Return the outputs and the last states, as ``torch.nn.LSTM``."""
         sizes = (self.proj_size or self.hidden_size, self.hidden_size)
         output, last = self._run(input, None if hx is None else tuple(hx), sizes)
@@ -210,7 +214,7 @@ def _lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sigmoid(leave) * torch.tanh(cell), cell
 
 
-def rebuild_network(network: Any, kind: type[Any]) -> Any:
+def rebuild_network(network: nn.RNNBase, kind: type[nn.RNNBase]) -> nn.RNNBase:
     """Return a network of another class with the same parameters.
 
     Args:

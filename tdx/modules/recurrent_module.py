@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, dispatch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from tdx.core.recurrent_mode import recurrent_mode
 from tdx.core.transforms import Compose
@@ -395,7 +395,7 @@ def _run_episodes(
     return output.unflatten(0, (count, steps)), _at_ends(states, sequence, ends, last)
 
 
-def _run(network: nn.Module, value: Any, first: States) -> tuple[Any, States]:
+def _run(network: nn.Module, value: Tensor | PackedSequence, first: States) -> tuple[Any, States]:
     """Run the network with states ``[N, L, H]``, which it expects as ``[L, N, H]``."""
     inner = tuple(state.transpose(0, 1).contiguous() for state in first)
     output, last = network(value, inner if len(inner) > 1 else inner[0])

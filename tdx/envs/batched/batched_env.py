@@ -20,7 +20,7 @@ from tdx.envs.batched.shared_memory import TensorLayout, has_fixed_shape
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import plain_entries, read
-from tdx.specs import Composite, StackedComposite
+from tdx.specs import StackedComposite
 from tdx.specs.arguments import Value
 from tdx.specs.violations import SpecViolation
 
@@ -116,9 +116,19 @@ class BatchedEnv(EnvBase):
         for side, parts in _PARTS.items():
             for part in parts:
                 specs = [getattr(row, side)[part] for row in metadata]
-                setattr(self, part, stack_specs(specs))
+                first = specs[0]
+                if all(spec == first for spec in specs[1:]):
+                    stacked = first.expand(len(specs), *first.shape)
+                else:
+                    stacked = torch.stack(specs, 0)
+                setattr(self, part, stacked)
         self._keys = EnvKeys.of(metadata[0])
-        self._homogeneous = _are_homogeneous(metadata)
+        # The outputs of the envs can be stacked: same keys, shapes and dtypes.
+        layout = TensorLayout.of(metadata[:1])
+        self._homogeneous = _is_regular(metadata[0]) and all(
+            EnvKeys.of(row) == self._keys and TensorLayout.of([row]) == layout and _is_regular(row)
+            for row in metadata[1:]
+        )
         self._members = () if self._homogeneous else tuple(metadata)
         self.steps_some_rows = self._homogeneous and not metadata[0].batch_size
 
@@ -224,7 +234,9 @@ class BatchedEnv(EnvBase):
         self._check_batch(tensordict)
         masks = reset_masks(tensordict, self._keys.masks)
         rows: list[TensorDictBase] = list(tensordict.unbind(0))
-        wanted = {index: rows[index] for index in self._rows_to_reset(masks)}
+        wanted = {
+            index: rows[index] for index, (some, _) in enumerate(self._mask_extent(masks)) if some
+        }
         results = self._reset_rows({**wanted}, kwargs)
         for index, row in enumerate(rows):
             if index in results:
@@ -232,10 +244,6 @@ class BatchedEnv(EnvBase):
             else:
                 rows[index] = row.exclude(*masks)
         return self._stack_lazily(rows)
-
-    def _rows_to_reset(self, masks: dict[NestedKey, Tensor]) -> list[int]:
-        """Return the workers with a true flag in any mask; all workers without a mask."""
-        return [index for index, (some, _) in enumerate(self._mask_extent(masks)) if some]
 
     def _rows_to_step(self, mask: Tensor) -> list[int]:
         """Return the workers with a true flag in the ``_step`` mask."""
@@ -318,36 +326,14 @@ class BatchedEnv(EnvBase):
         return self
 
 
-def stack_specs(specs: Sequence[Composite]) -> Composite:
-    """Stack specs: equal ones get a new dim, others become a stack."""
-    first = specs[0]
-    if all(spec == first for spec in specs[1:]):
-        return first.expand(len(specs), *first.shape)
-    stacked = torch.stack(list(specs), 0)  # type: ignore[arg-type]
-    assert isinstance(stacked, Composite)
-    return stacked
-
-
-def _are_homogeneous(workers: Sequence[EnvMetaData]) -> bool:
-    """Return True if the outputs of the envs can be stacked: same keys, shapes and dtypes."""
-    keys, layout = EnvKeys.of(workers[0]), TensorLayout.of(workers[:1])
-    return _is_regular(workers[0]) and all(
-        EnvKeys.of(other) == keys and TensorLayout.of([other]) == layout and _is_regular(other)
-        for other in workers[1:]
-    )
-
-
 def _is_regular(metadata: EnvMetaData) -> bool:
-    return all(_has_uniform_keys(part) for part in metadata.parts) and all(
-        has_fixed_shape(leaf) for part in metadata.parts for leaf in part.values(True, True)
-    )
-
-
-def _has_uniform_keys(spec: Composite) -> bool:
-    inner = [spec, *(part for part in spec.values(True) if isinstance(part, Composite))]
-    return all(
-        set(member.keys(True, True)) == set(stack.keys(True, True))
-        for stack in inner
-        if isinstance(stack, StackedComposite)
-        for member in stack.specs
-    )
+    """Return True if no entry has an unknown size, and members of stacks have the same keys."""
+    for part in metadata.parts:
+        inner = [spec for spec in (part, *part.values(True)) if isinstance(spec, StackedComposite)]
+        for stack in inner:
+            keys = set(stack.keys(True, True))
+            if any(set(member.keys(True, True)) != keys for member in stack.specs):
+                return False
+        if not all(has_fixed_shape(leaf) for leaf in part.values(True, True)):
+            return False
+    return True

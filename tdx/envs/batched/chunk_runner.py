@@ -120,8 +120,14 @@ class ChunkRunner:
         """
         env = self._env
         assert env is not None
-        policy = self._policy_of(task, rows)
-        reads = policy.reads if isinstance(policy, KeyedPolicy) else None
+        policy: KeyedPolicy | ActionSequence
+        if task.actions is not None:
+            policy, reads = ActionSequence(task.actions), None
+        else:
+            known = self._policy
+            assert known is not None
+            act, reads = act_for_rows(known, rows, task.batch), known.reads
+            policy = KeyedPolicy(reads, known.writes, act, known.name)
         program = cached_program(env, reads)
         if program.plan.executor == "eager":
             return None
@@ -139,14 +145,6 @@ class ChunkRunner:
         after = None if task.generator is None else torch.get_rng_state()
         torch.set_rng_state(before)
         return self._report(chunk, read_memory(stages), after)
-
-    def _policy_of(self, task: ChunkTask, rows: range) -> KeyedPolicy | ActionSequence:
-        if task.actions is not None:
-            return ActionSequence(task.actions)
-        policy = self._policy
-        assert policy is not None
-        act = act_for_rows(policy, rows, task.batch)
-        return KeyedPolicy(policy.reads, policy.writes, act, policy.name)
 
     def _report(self, chunk: RolloutChunk, memory: Memory, generator: Tensor | None) -> Report:
         failure = None

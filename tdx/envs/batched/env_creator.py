@@ -62,14 +62,8 @@ class EnvFactory:
             )
         return env
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _unpickle_factory, (cloudpickle.dumps(self._unpickle()),)
-
-
-def _unpickle_factory(data: bytes) -> EnvFactory:
-    factory = EnvFactory.__new__(EnvFactory)
-    factory._parts = data
-    return factory
+    def __getstate__(self) -> dict[str, bytes]:
+        return {"_parts": cloudpickle.dumps(self._unpickle())}
 
 
 def create_env_factories(
@@ -151,7 +145,13 @@ class EnvCreator:
         self._factory = EnvFactory(create_env_fn, {**(create_env_kwargs or {}), **kwargs})
         env = self._factory()
         self._meta_data = EnvMetaData.of(env)
-        state = _shareable_state(env)
+        state = {
+            name: value
+            for name, value in env.state_dict().items()
+            if isinstance(value, Tensor)
+            and not nn.parameter.is_lazy(value)
+            and _find_owner(env, name)
+        }
         fields = {name: Field.of(tensor) for name, tensor in state.items()}
         self._block = TensorBlock(fields, shared=share_memory)
         for name, shared in self._block.tensors().items():
@@ -190,9 +190,23 @@ class EnvCreator:
         env = EnvFactory(factory.create, {**factory.kwargs, **kwargs})()
         env.output_spec  # noqa: B018 - some modules create state when specs are computed
         for name, shared in self._block.tensors().items():
-            _replace_tensor(env, name, shared)
+            owner = _find_owner(env, name)
+            if owner is None:
+                continue
+            module, leaf = owner
+            current = getattr(module, leaf)
+            if current is None or _signature(current) != _signature(shared):
+                continue
+            if isinstance(current, nn.Parameter):
+                current.data = shared
+            else:
+                setattr(module, leaf, shared)
         if self._lock is not None:
-            _pass_lock(env, self._lock)
+            # For modules that update their state in several operations.
+            for module in env.modules():
+                take: Callable[[StateLock], None] | None = getattr(module, "_take_lock", None)
+                if take is not None:
+                    take(self._lock)
         return env
 
     def state_dict(self) -> OrderedDict[str, Tensor]:
@@ -217,44 +231,17 @@ class EnvCreator:
         return f"EnvCreator({self.create_env_fn!r}, {self.create_env_kwargs!r})"
 
 
-def _shareable_state(env: EnvBase) -> dict[str, Tensor]:
-    return {
-        name: value
-        for name, value in env.state_dict().items()
-        if isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and _find_owner(env, name)
-    }
-
-
 def _find_owner(env: EnvBase, name: str) -> tuple[nn.Module, str] | None:
     path, _, leaf = name.rpartition(".")
     try:
         module = env.get_submodule(path)
     except AttributeError:
         return None
-    return (module, leaf) if leaf in module._buffers or leaf in module._parameters else None
-
-
-def _pass_lock(env: EnvBase, lock: StateLock) -> None:
-    """Pass the lock to the modules that update their state in several operations."""
-    for module in env.modules():
-        take: Callable[[StateLock], None] | None = getattr(module, "_take_lock", None)
-        if take is not None:
-            take(lock)
-
-
-def _replace_tensor(env: EnvBase, name: str, shared: Tensor) -> None:
-    owner = _find_owner(env, name)
-    if owner is None:
-        return
-    module, leaf = owner
-    parameter = module._parameters.get(leaf)
-    current = module._buffers.get(leaf) if parameter is None else parameter
-    if current is None or _signature(current) != _signature(shared):
-        return
-    if parameter is None:
-        module._buffers[leaf] = shared
-    else:
-        parameter.data = shared
+    own = [
+        *module.named_buffers(recurse=False, remove_duplicate=False),
+        *module.named_parameters(recurse=False, remove_duplicate=False),
+    ]
+    return (module, leaf) if any(known == leaf for known, _ in own) else None
 
 
 def _signature(tensor: Tensor) -> tuple[torch.device, Field]:

@@ -63,7 +63,7 @@ def save_env_state(env: EnvBase) -> EnvState | None:
     """
     workers = _base_of(env).row_states
     if workers is not None:
-        rows: list[EnvState | None] = workers.save()
+        rows: list[EnvState | None] = workers.save_row_states()
         states = [row for row in rows if row is not None]
         if len(states) < len(rows):
             return None
@@ -99,7 +99,7 @@ def restore_env_state(env: EnvBase, state: EnvState) -> None:
         for name, part in state.items():
             _, row, rest = name.split("/", 2)
             rows[int(row)][f"env/{rest}"] = part
-        workers.restore(rows)
+        workers.restore_row_states(rows)
         return
     parts = dict(_parts(env))
     if parts.keys() != state.keys():
@@ -171,15 +171,10 @@ def _is_shared(value: object) -> bool:
     if isinstance(value, (list, tuple)) and value:
         return all(_is_shared(item) for item in value)
     parts = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.Space, *_CONSTANT_TYPES)
-    return isinstance(value, (*parts, *_rendering_types()))
-
-
-def _rendering_types() -> tuple[type, ...]:
-    """Return the classes that Gymnasium envs render with: every frame is rendered from scratch."""
     pygame = sys.modules.get("pygame")
-    if pygame is None:
-        return ()
-    return (pygame.Surface, pygame.time.Clock, pygame.Rect)
+    # Every frame is rendered from scratch.
+    drawing = () if pygame is None else (pygame.Surface, pygame.time.Clock, pygame.Rect)
+    return isinstance(value, (*parts, *drawing))
 
 
 def _encode(value: object) -> object:

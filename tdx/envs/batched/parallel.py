@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -18,7 +17,7 @@ from tdx.envs.batched.env_creator import CreateEnv, Kwargs
 from tdx.envs.batched.env_state import EnvState
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.serial import SerialEnv
-from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
+from tdx.envs.batched.shared_memory import BatchBuffers
 from tdx.envs.batched.worker_pool import (
     ProcessOptions,
     WorkerPool,
@@ -191,7 +190,16 @@ class ParallelEnv(BatchedEnv):
             refusable: True if an env may refuse the command; its reply is the failure.
         """
         self._check_open()
-        messages = self._messages(kind, arguments)
+        if arguments is None:
+            messages = dict.fromkeys(range(len(self._pool.groups)), kind)
+        else:
+            by_process: dict[int, dict[int, object]] = {}
+            for row, argument in arguments.items():
+                process, place = self._place_of[row]
+                by_process.setdefault(process, {})[place] = argument
+            messages = {
+                process: protocol.pack(kind, content) for process, content in by_process.items()
+            }
         try:
             replies = self._pool.request(messages)
         except BaseException:
@@ -211,15 +219,6 @@ class ParallelEnv(BatchedEnv):
             else:
                 values.update((rows[place], value) for place, value in content.items())
         return values
-
-    def _messages(self, kind: bytes, arguments: Mapping[int, object] | None) -> dict[int, bytes]:
-        if arguments is None:
-            return dict.fromkeys(range(len(self._pool.groups)), kind)
-        by_process: dict[int, dict[int, object]] = {}
-        for row, argument in arguments.items():
-            process, place = self._place_of[row]
-            by_process.setdefault(process, {})[place] = argument
-        return {process: protocol.pack(kind, content) for process, content in by_process.items()}
 
     def _request_all(self, kind: bytes, argument: object = None) -> list[Any]:
         rows = range(self.num_workers)
@@ -266,9 +265,13 @@ class ParallelEnv(BatchedEnv):
         arguments = {}
         for index, (some, every) in enumerate(self._mask_extent(masks)):
             if some:
-                left_out = set(masks) if every else set()
-                present_here, others_here = _drop_keys(present, others[index], left_out)
-                arguments[index] = (present_here, others_here, kwargs[index])
+                # The reset of a whole env needs no mask.
+                left_out = masks if every else {}
+                arguments[index] = (
+                    [key for key in present if key not in left_out],
+                    {key: value for key, value in others[index].items() if key not in left_out},
+                    kwargs[index],
+                )
         reports = self._request(protocol.RESET, arguments) if arguments else {}
         by_worker = memory.inputs_by_worker(present, others)
         return memory.take("reset", reports, self.main_device, by_worker)
@@ -294,8 +297,16 @@ class ParallelEnv(BatchedEnv):
         return self._chunks
 
     @property
-    def row_states(self) -> RowStates:
-        return RowStates(self._request_all, self._request)
+    def row_states(self) -> Self:
+        return self
+
+    def save_row_states(self) -> list[EnvState | None]:
+        """Return the state of each env, for ``env_state``; ``None`` where it is not known."""
+        return self._request_all(protocol.SAVE_STATE)
+
+    def restore_row_states(self, states: Sequence[EnvState]) -> None:
+        """Reset each env, and put it into a state that :meth:`save_row_states` returned."""
+        self._request(protocol.RESTORE_STATE, dict(enumerate(states)))
 
     def _why_stepwise(self) -> str:
         """Return why the processes cannot run chunks; empty if they can."""
@@ -322,20 +333,17 @@ class ParallelEnv(BatchedEnv):
             if isinstance(reply, protocol.Failure):
                 raise AttributeError(reply.to_worker_error(row, "").message)  # noqa: TRY004
         if any(is_callable for is_callable, _ in replies.values()):
-            return self._caller(name)
+
+            def call(*args: object, **kwargs: object) -> list[object]:
+                arguments = dict.fromkeys(rows, (name, args, kwargs))
+                replies = self._request(protocol.CALL, arguments, refusable=True)
+                for row, reply in sorted(replies.items()):
+                    if isinstance(reply, protocol.Failure):
+                        raise reply.to_worker_error(row, name)
+                return [replies[row][0] for row in rows]
+
+            return call
         return [replies[row][1] for row in rows]
-
-    def _caller(self, name: str) -> Callable[..., list[object]]:
-        def call(*args: Any, **kwargs: Any) -> list[Any]:
-            rows = range(self.num_workers)
-            arguments = dict.fromkeys(rows, (name, args, kwargs))
-            replies = self._request(protocol.CALL, arguments, refusable=True)
-            for row, reply in sorted(replies.items()):
-                if isinstance(reply, protocol.Failure):
-                    raise reply.to_worker_error(row, name)
-            return [replies[row][0] for row in rows]
-
-        return call
 
     def train(self, mode: bool = True) -> Self:
         if not self.__dict__.get("is_closed", True):
@@ -374,34 +382,6 @@ class ParallelEnv(BatchedEnv):
             unexpected_keys.extend(f"{prefix}worker{index}.{key}" for key in unexpected)
 
 
-def _drop_keys(
-    present: list[NestedKey], others: ValueEntries, keys: set[NestedKey]
-) -> tuple[list[NestedKey], ValueEntries]:
-    remaining = {key: value for key, value in others.items() if key not in keys}
-    return [key for key in present if key not in keys], remaining
-
-
 def _copy_for_sending(row: TensorDictBase) -> TensorDictBase:
     # A view would be sent with the whole memory that it is a view of.
     return row.detach().cpu().clone()
-
-
-@dataclass(frozen=True, slots=True)
-class RowStates:
-    """The states of the envs in the workers.
-
-    Args:
-        request_all: Sends a command to all envs.
-        request: Sends a command with an argument for each env.
-    """
-
-    request_all: Callable[[bytes], list[Any]]
-    request: Callable[[bytes, Mapping[int, object]], object]
-
-    def save(self) -> list[EnvState | None]:
-        """Return the state of each env; ``None`` where it is not known."""
-        return self.request_all(protocol.SAVE_STATE)
-
-    def restore(self, states: Sequence[EnvState]) -> None:
-        """Reset each env, and put it into a state."""
-        self.request(protocol.RESTORE_STATE, dict(enumerate(states)))

@@ -252,16 +252,11 @@ class SerialEnv(BatchedEnv):
 
     def _get_from_workers(self, name: str) -> Any:
         values = [getattr(env, name) for env in self._envs]
-        return _call_each(values) if all(map(is_method, values)) else values
+        if not all(map(is_method, values)):
+            return values
+        return lambda *args, **kwargs: [function(*args, **kwargs) for function in values]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Leave the envs on their device and dtype: only the outputs of the batch are converted."""
         moved: Self = super()._apply(fn, recurse=False)  # type: ignore[no-untyped-call]
         return moved
-
-
-def _call_each(functions: Sequence[Callable[..., object]]) -> Callable[..., list[object]]:
-    def call(*args: object, **kwargs: object) -> list[object]:
-        return [function(*args, **kwargs) for function in functions]
-
-    return call

@@ -156,15 +156,6 @@ class TensorLayout:
             outputs={**_collect_fields([observation, reward]), **flags},
         )
 
-    def for_workers(self, num_workers: int) -> dict[tuple[str, NestedKey], Field]:
-        """Return the tensors of all workers, with keys ``("in", key)`` and ``("out", key)``."""
-        sides = {"in": self.inputs, "out": self.outputs}
-        return {
-            (side, key): Field(torch.Size((num_workers, *field.shape)), field.dtype)
-            for side, fields in sides.items()
-            for key, field in fields.items()
-        }
-
 
 def _select_composites(spec: Composite, names: Iterable[str]) -> list[Composite]:
     parts = [spec[name] for name in names]
@@ -176,14 +167,10 @@ def _collect_fields(specs: Iterable[Composite]) -> dict[NestedKey, Field]:
         key: Field(leaf.shape, leaf.dtype)
         for spec in specs
         for key, leaf in spec.items(True, True)
-        if _fits_in_shared_memory(leaf)
+        if not isinstance(leaf, (NonTensor, Choice))
+        and leaf.dtype is not None
+        and has_fixed_shape(leaf)
     }
-
-
-def _fits_in_shared_memory(leaf: TensorSpec) -> bool:
-    if isinstance(leaf, (NonTensor, Choice)) or leaf.dtype is None:
-        return False
-    return has_fixed_shape(leaf)
 
 
 def has_fixed_shape(leaf: TensorSpec) -> bool:
@@ -224,13 +211,10 @@ class RowBuffers:
 
     def step_input(self, report: WriteReport | None) -> TensorDictBase:
         """Build the input of the next step."""
-        return self._input(*(report or (self._step_inputs, {})))
+        return self.input(*(report or (self._step_inputs, {})))
 
-    def reset_input(self, present: Sequence[NestedKey], others: ValueEntries) -> TensorDictBase:
-        """Build the input of the next reset."""
-        return self._input(present, others)
-
-    def _input(self, present: Sequence[NestedKey], others: ValueEntries) -> TensorDictBase:
+    def input(self, present: Sequence[NestedKey], others: ValueEntries) -> TensorDictBase:
+        """Build an input of the keys in shared memory, and of entries sent by value."""
         # Copy, since the env may keep its input and the parent overwrites the memory.
         fields: dict[NestedKey, Value] = {key: self._inputs[key].clone() for key in present}
         fields.update(others)
@@ -252,7 +236,12 @@ class RowBuffers:
         ]
         if len(written) == len(expected) == sum(1 for _ in flat_items(tensordict)):
             return None
-        return written, _copy_entries(tensordict, set(written))
+        others = {
+            key: value.detach().cpu().clone() if isinstance(value, Tensor) else value
+            for key, value in flat_items(tensordict)
+            if key not in written
+        }
+        return written, others
 
 
 def _copy_if_fits(value: object, row: Tensor) -> bool:
@@ -260,14 +249,6 @@ def _copy_if_fits(value: object, row: Tensor) -> bool:
         return False
     row.copy_(value.detach())
     return True
-
-
-def _copy_entries(tensordict: TensorDictBase, without: set[NestedKey]) -> ValueEntries:
-    return {
-        key: value.detach().cpu().clone() if isinstance(value, Tensor) else value
-        for key, value in flat_items(tensordict)
-        if key not in without
-    }
 
 
 def split_by_worker(values: Mapping[NestedKey, Value], num_workers: int) -> list[ValueEntries]:
@@ -299,11 +280,18 @@ class BatchBuffers:
         non_blocking: bool,
     ) -> None:
         self._num_workers = len(workers)
-        fields = TensorLayout.of(workers).for_workers(len(workers)) if use_memory else {}
+        layout = TensorLayout.of(workers) if use_memory else TensorLayout({}, {})
+        fields = {
+            (side, key): Field(torch.Size((len(workers), *field.shape)), field.dtype)
+            for side, entries in (("in", layout.inputs), ("out", layout.outputs))
+            for key, field in entries.items()
+        }
         self.block = TensorBlock(fields)
         tensors = self.block.tensors()
-        self._inputs: dict[NestedKey, Tensor] = _select_side(tensors, "in")
-        self._outputs: dict[NestedKey, Tensor] = _select_side(tensors, "out")
+        self._inputs: dict[NestedKey, Tensor] = {key: tensors["in", key] for key in layout.inputs}
+        self._outputs: dict[NestedKey, Tensor] = {
+            key: tensors["out", key] for key in layout.outputs
+        }
         self._expected_inputs = {key for key in keys.inputs if key in self._inputs}
         self._expected = {
             "step": [key for key in keys.step_outputs if key in self._outputs],
@@ -324,8 +312,7 @@ class BatchBuffers:
         present, others = [], {}
         for key, value in inputs.items():
             buffer = self._inputs.get(key)
-            if buffer is not None and Field.of(buffer) == _field_of(value):
-                buffer.copy_(value.detach())
+            if buffer is not None and _copy_if_fits(value, buffer):
                 present.append(key)
             else:
                 others[key] = value
@@ -392,13 +379,3 @@ class BatchBuffers:
         written, others = report
         fields: dict[NestedKey, Value] = {key: self._outputs[key][index].clone() for key in written}
         return self._row_builder.build({**fields, **others})
-
-
-def _select_side(
-    tensors: Mapping[tuple[str, NestedKey], Tensor], side: str
-) -> dict[NestedKey, Tensor]:
-    return {key: tensor for (mine, key), tensor in tensors.items() if mine == side}
-
-
-def _field_of(value: object) -> Field | None:
-    return Field.of(value) if isinstance(value, Tensor) else None

@@ -223,7 +223,7 @@ class _Server:
         self, env: EnvBase, content: tuple[Sequence[NestedKey], ValueEntries, Kwargs]
     ) -> WriteReport | None:
         buffers, (present, others, kwargs) = self._buffers[self._place], content
-        tensordict = buffers.reset_input(present, others)
+        tensordict = buffers.input(present, others)
         return buffers.put_reset(env.completed_reset(tensordict, **kwargs))
 
     def _step_row(self, env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:

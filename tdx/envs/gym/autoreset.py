@@ -38,7 +38,11 @@ def create_without_autoreset(kind: Callable[..., Any], builds: list[Build], **kw
     """
     if RESETS_ROWS:
         return kind(builds, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
-    env = kind([partial(_build_row, build, row) for row, build in enumerate(builds)], **kwargs)
+
+    def build_row(build: Build, row: int) -> RowReset:
+        return RowReset(build(), row)
+
+    env = kind([partial(build_row, build, row) for row, build in enumerate(builds)], **kwargs)
     env.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.DISABLED}
     return env
 
@@ -74,7 +78,3 @@ class RowReset(AnyWrapper):
             options = {key: value for key, value in options.items() if key != "reset_mask"}
         self._observation, info = super().reset(seed=seed, options=options)
         return self._observation, info
-
-
-def _build_row(build: Build, row: int) -> RowReset:
-    return RowReset(build(), row)

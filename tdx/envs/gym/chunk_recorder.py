@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,9 +121,28 @@ class ChunkRecorder:
             self._reset_rows(index, [row for row, _, _ in ended_rows])
             if root is not None:
                 env_count = len(self.settings.envs)
-                observed = self.store.rows((index + 1) * env_count)[-env_count:]
+                observed = list(self.store.rows((index + 1) * env_count)[-env_count:])
+                latest = self.reset_rows[-1]
+                for row, observation in zip(
+                    latest, self.reset_observations[-len(latest) :], strict=True
+                ):
+                    observed[row] = observation
                 root.update(self._root_after_reset(root, observed))
         return False
+
+    def _root_after_reset(
+        self, root: dict[NestedKey, Value], observed: Sequence[object]
+    ) -> dict[NestedKey, Value]:
+        """Return the root entries that the latest reset changed."""
+        settings = self.settings
+        fields = stack_observations(settings.envs[0], observed)
+        flag = torch.zeros(len(settings.envs), 1, dtype=torch.bool)
+        fields |= {name: flag.clone() for name in ("done", "terminated", "truncated")}
+        if settings.single:
+            fields = {key: value[0] for key, value in fields.items()}
+        mask = self._mask(-1)
+        after = settings.immediate.reset(root, fields, {"_reset": mask})
+        return {key: merge_rows(mask, value, root.get(key)) for key, value in after.items()}
 
     def _reset_rows(self, index: int, rows: list[int]) -> None:
         self.times.append(index + 1)
@@ -137,20 +156,6 @@ class ChunkRecorder:
                 at = None if self.settings.single else row
                 raise env.failure("reset", error, at) from error
             self.limits[row] = index + self.settings.max_episode_steps
-
-    def _root_after_reset(
-        self, root: dict[NestedKey, Value], observed: Batch
-    ) -> dict[NestedKey, Value]:
-        """Return the root entries that the latest reset changed."""
-        settings = self.settings
-        fields = stack_observations(settings.envs[0], self._observations_after(-1, observed))
-        flag = torch.zeros(len(settings.envs), 1, dtype=torch.bool)
-        fields |= {name: flag.clone() for name in ("done", "terminated", "truncated")}
-        if settings.single:
-            fields = {key: value[0] for key, value in fields.items()}
-        mask = self._mask(-1)
-        after = settings.immediate.reset(root, fields, {"_reset": mask})
-        return {key: merge_rows(mask, value, root.get(key)) for key, value in after.items()}
 
     def _undo_reset(self) -> None:
         """Remove the last reset, whose rows may be incomplete."""
@@ -174,15 +179,6 @@ class ChunkRecorder:
         mask = torch.zeros(len(self.settings.envs), 1, dtype=torch.bool)
         mask[self.reset_rows[reset]] = True
         return mask[0] if self.settings.single else mask
-
-    def _observations_after(self, reset: int, before: Batch) -> list[object]:
-        """Return the observations after a reset; rows that were not reset keep theirs."""
-        position = reset % len(self.reset_rows)
-        start = sum(len(rows) for rows in self.reset_rows[:position])
-        observed = list(before)
-        for offset, row in enumerate(self.reset_rows[position]):
-            observed[row] = self.reset_observations[start + offset]
-        return observed
 
     def result(self, first: Mapping[NestedKey, Tensor]) -> CollectedSteps:
         """Return the complete steps as columns.

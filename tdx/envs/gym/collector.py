@@ -112,7 +112,16 @@ class GymCollector:
     ) -> CollectedSteps:
         """See :class:`~tdx.core.planned.collectors.Collector`."""
         settings = self.settings
-        recorder = ChunkRecorder(settings, self._first_limits(first), stop, length)
+        # The step at which the chain truncates the current episode of each env.
+        limits = [NEVER] * len(settings.envs)
+        for limit in self._limits:
+            counted = limit.counted(first)
+            counts = [0] * len(limits) if counted is None else counted.reshape(-1).tolist()
+            limits = [
+                min(known, limit.most - count - 1)
+                for known, count in zip(limits, counts, strict=True)
+            ]
+        recorder = ChunkRecorder(settings, limits, stop, length)
         lead, forms = tuple(settings.batch_size), recorder.store.forms
         forms = {key: ArrayForm((*lead, *form.shape), form.dtype) for key, form in forms.items()}
         settings.immediate.begin(forms, length)
@@ -137,18 +146,6 @@ class GymCollector:
             return recorder.result(first)
         finally:
             settings.immediate.finish()
-
-    def _first_limits(self, first: Mapping[NestedKey, Tensor]) -> list[int]:
-        """Return the step at which the current episode of each env is truncated by the chain."""
-        limits = [NEVER] * len(self.settings.envs)
-        for limit in self._limits:
-            counted = limit.counted(first)
-            counts = [0] * len(limits) if counted is None else counted.reshape(-1).tolist()
-            limits = [
-                min(known, limit.most - count - 1)
-                for known, count in zip(limits, counts, strict=True)
-            ]
-        return limits
 
 
 def step_env(recorder: ChunkRecorder, actions: Batch) -> None:

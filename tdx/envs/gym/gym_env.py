@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -103,6 +102,13 @@ class GymEnv(GymWrapper):
         env_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        own = env_kwargs or {}
+        if duplicates := sorted(kwargs.keys() & own.keys()):
+            raise ArgumentError(
+                f"{duplicates[0]} is given twice, by keyword and in env_kwargs",
+                hint=f"remove {duplicates[0]} from env_kwargs",
+                where=Where(env=env_name),
+            )
         env = make_env(
             env_name,
             num_envs=0 if num_envs is None else num_envs,
@@ -110,7 +116,7 @@ class GymEnv(GymWrapper):
             from_pixels=from_pixels,
             pixels_only=pixels_only,
             frame_skip=frame_skip,
-            kwargs=_merge_kwargs(kwargs, env_kwargs or {}, env_name),
+            kwargs={**kwargs, **own},
             disable_env_checker=disable_env_checker,
         )
         self._initialize(env, env_name, categorical_action_encoding, device, seed)
@@ -120,19 +126,6 @@ class GymEnv(GymWrapper):
     def env_name(self) -> str:
         """Id of the env, as given."""
         return self._name
-
-
-def _merge_kwargs(
-    kwargs: Mapping[str, Any], more: Mapping[str, Any], env_name: str
-) -> dict[str, Any]:
-    duplicates = sorted(kwargs.keys() & more.keys())
-    if duplicates:
-        raise ArgumentError(
-            f"{duplicates[0]} is given twice, by keyword and in env_kwargs",
-            hint=f"remove {duplicates[0]} from env_kwargs",
-            where=Where(env=env_name),
-        )
-    return {**kwargs, **more}
 
 
 def make_env(
@@ -225,7 +218,16 @@ def _construction_error(name: str, entry_point: object, error: Exception) -> Tdx
         return error
     where = Where(env=name)
     if isinstance(error, (ImportError, DependencyNotInstalled)):
-        message, hint = _loading_problem(name, entry_point, error)
+        message = f"cannot load the env: {summarize_error(error)}"
+        hint = find_replacement_hint(name)
+        needed = find_requirement(entry_point)
+        if hint is None and needed is None:
+            hint = "install it, or see the documentation of the env"
+        elif hint is None and needed is not None:
+            module, package = needed
+            if not is_installed(module):
+                message = f"the env needs the package {module}, which is not installed"
+            hint = install_hint(package)
         return MissingPackageError(message, hint=hint, where=where)
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         keyword = str(error).partition("unexpected keyword argument")[2].split("'")[1]
@@ -240,21 +242,6 @@ def _construction_error(name: str, entry_point: object, error: Exception) -> Tdx
     return EnvError(
         f"cannot create the env: {summarize_error(error)}", hint=ENV_ERROR_HINT, where=where
     )
-
-
-def _loading_problem(name: str, entry_point: object, error: Exception) -> tuple[str, str]:
-    """Return the message and the hint for an env whose code cannot be imported."""
-    message = f"cannot load the env: {summarize_error(error)}"
-    moved_hint = find_replacement_hint(name)
-    if moved_hint is not None:
-        return message, moved_hint
-    needed = find_requirement(entry_point)
-    if needed is None:
-        return message, "install it, or see the documentation of the env"
-    module, package = needed
-    if not is_installed(module):
-        message = f"the env needs the package {module}, which is not installed"
-    return message, install_hint(package)
 
 
 def _list_arguments(entry_point: object) -> list[str]:
@@ -279,8 +266,16 @@ def log_mujoco_warnings(entry_point: object = "") -> Iterator[None]:
     Args:
         entry_point: Entry point of the env that is created in the block, if one is.
     """
-    mujoco = _find_mujoco("mujoco" in str(entry_point))
-    if mujoco is None or mujoco.get_mju_user_warning() is not None:
+    if "mujoco" in str(entry_point):
+        with suppress(ImportError):
+            import_module("mujoco")
+    mujoco = sys.modules.get("mujoco")
+    # Older versions have no callback for warnings.
+    if (
+        mujoco is None
+        or not hasattr(mujoco, "get_mju_user_warning")
+        or mujoco.get_mju_user_warning() is not None
+    ):
         yield
         return
     mujoco.set_mju_user_warning(log_mujoco_warning)
@@ -288,15 +283,6 @@ def log_mujoco_warnings(entry_point: object = "") -> Iterator[None]:
         yield
     finally:
         mujoco.set_mju_user_warning(None)
-
-
-def _find_mujoco(needed: bool) -> ModuleType | None:
-    """Return MuJoCo if it is loaded or needed, and its version supports a warning callback."""
-    if needed:
-        with suppress(ImportError):
-            import_module("mujoco")
-    module = sys.modules.get("mujoco")
-    return module if hasattr(module, "get_mju_user_warning") else None
 
 
 def log_mujoco_warning(text: str) -> None:

@@ -24,7 +24,6 @@ from tdx.envs.gym.vector import VectorEnvRows, autoreset_mode_of, mode_name
 from tdx.envs.gym.wrappers import FrameSkip, RenderedPixels
 from tdx.foundation.errors import ArgumentError, SpecError, Where
 from tdx.foundation.keys import NestedKey, normalize_key
-from tdx.specs import Composite
 from tdx.specs.arguments import Value
 
 _PROBE_STEPS = 3
@@ -137,8 +136,11 @@ class GymWrapper(EnvBase):
         self._layout = Layout(rows, bool(categorical), remap_state=True)
         self._seed = PendingSeed(seed)
         self.info_dict_reader: list[InfoReader] = []
-        self._conversion = self._create_conversion()
-        self._set_specs()
+        conversion = self._conversion = self._create_conversion()
+        self.full_observation_spec = root_spec(conversion.observation)
+        self.full_action_spec = root_spec(conversion.action)
+        if conversion.reward is not None:
+            self.full_reward_spec = conversion.reward.spec
         self._stepper = self._create_stepper()
 
     def _create_conversion(self) -> Conversion:
@@ -146,13 +148,6 @@ class GymWrapper(EnvBase):
             self._env, self._name, self._layout, self.batch_size, self.env_specs.main_device
         )
         return replace(created, readers=tuple(self.info_dict_reader))
-
-    def _set_specs(self) -> None:
-        conversion = self._conversion
-        self.full_observation_spec = root_spec(conversion.observation)
-        self.full_action_spec = root_spec(conversion.action)
-        if conversion.reward is not None:
-            self.full_reward_spec = conversion.reward.spec
 
     def _create_stepper(self) -> SingleEnv | VectorEnvRows:
         if isinstance(self._env, gymnasium.vector.VectorEnv):
@@ -247,7 +242,17 @@ class GymWrapper(EnvBase):
             reader.learn(self._probe(), self.batch_size)
         added = getattr(reader, "info_spec", None)
         if added is not None:
-            self._add_observations(added)
+            whole = self.observation_spec.clone()
+            whole.unlock_()
+            for key, leaf in added.items(True, True):
+                if normalize_key(key) in self.observation_keys:
+                    raise SpecError(
+                        f"the info entry {key!r} has the same key as an observation",
+                        hint="select other keys: default_info_dict_reader(keys=[...])",
+                        where=Where(env=self._name),
+                    )
+                whole[key] = leaf.to(self.device)
+            self.observation_spec = whole
         self.info_dict_reader.append(reader)
         self._update_conversion()
         return self
@@ -274,19 +279,6 @@ class GymWrapper(EnvBase):
             return self._stepper.probe([act(tensordict) for tensordict in actions])
         except Exception as error:
             raise self._conversion.failure(None, "a trial step", error) from error
-
-    def _add_observations(self, added: Composite) -> None:
-        whole = self.observation_spec.clone()
-        whole.unlock_()
-        for key, leaf in added.items(True, True):
-            if normalize_key(key) in self.observation_keys:
-                raise SpecError(
-                    f"the info entry {key!r} has the same key as an observation",
-                    hint="select other keys: default_info_dict_reader(keys=[...])",
-                    where=Where(env=self._name),
-                )
-            whole[key] = leaf.to(self.device)
-        self.observation_spec = whole
 
     def read_action(self, tensordict: TensorDictBase) -> Any:
         """Convert the action in a TensorDict ``[*B]`` for the Gymnasium env."""

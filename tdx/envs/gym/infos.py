@@ -82,7 +82,14 @@ class default_info_dict_reader:  # noqa: N801  the documented name
                 values.setdefault(key, []).append(value)
         inferred = {key: _infer_spec(examples, batch_size) for key, examples in values.items()}
         if self.keys is not None:
-            self._check_keys_exist(inferred)
+            for requested in self.keys:
+                parts = split_key(requested)
+                if not any(split_key(key)[: len(parts)] == parts for key in inferred):
+                    known = ", ".join(sorted({split_key(key)[0] for key in inferred})) or "none"
+                    raise ArgumentError(
+                        f"a reset and a few steps have no info entry {requested!r}",
+                        hint=f"entries found: {known}; pass its spec if it appears later",
+                    )
             inferred = {key: spec for key, spec in inferred.items() if self._is_selected(key)}
         self.info_spec = Composite(shape=batch_size)
         for key, spec in inferred.items():
@@ -96,22 +103,15 @@ class default_info_dict_reader:  # noqa: N801  the documented name
             parts[: len(split_key(requested))] == split_key(requested) for requested in self.keys
         )
 
-    def _check_keys_exist(self, inferred: Mapping[NestedKey, TensorSpec]) -> None:
-        for requested in self.keys or ():
-            parts = split_key(requested)
-            if not any(split_key(key)[: len(parts)] == parts for key in inferred):
-                known = ", ".join(sorted({split_key(key)[0] for key in inferred})) or "none"
-                raise ArgumentError(
-                    f"a reset and a few steps have no info entry {requested!r}",
-                    hint=f"entries found: {known}; pass its spec if it appears later",
-                )
-
     def _set_leaves(self, spec: Composite) -> None:
         self._leaves = [(normalize_key(key), leaf) for key, leaf in spec.items(True, True)]
 
     def __call__(self, info: Info, tensordict: TensorDictBase) -> TensorDictBase:
         for key, spec in self._leaves:
-            write(tensordict, key, _encode(_lookup(info, key), spec))
+            value: object = info
+            for part in split_key(key):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            write(tensordict, key, _encode(value, spec))
         return tensordict
 
 
@@ -171,17 +171,12 @@ def _to_numbers(value: object) -> Array | None:
     return array if array.dtype.kind in "biuf" else None
 
 
-def _lookup(info: object, key: NestedKey) -> Any:
-    for part in split_key(key):
-        if not isinstance(info, Mapping) or part not in info:
-            return None
-        info = info[part]
-    return info
-
-
 def _encode(value: Any, spec: TensorSpec) -> Value:
     if isinstance(spec, NonTensor):
-        return _encode_object(value, spec)
+        if not spec.shape:
+            return encode_object(value)
+        rows = [None] * spec.shape[0] if value is None else list(value)
+        return NonTensorStack(*[encode_object(row) for row in rows])
     if value is None:
         return spec.zero().cpu()
     dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
@@ -189,13 +184,6 @@ def _encode(value: Any, spec: TensorSpec) -> Value:
         blank = np.zeros(tuple(spec.shape[1:]), dtype)
         value = np.stack([blank if row is None else np.asarray(row, dtype) for row in value])
     return torch.from_numpy(np.array(value, dtype, order="C").reshape(tuple(spec.shape)))
-
-
-def _encode_object(value: Any, spec: TensorSpec) -> Value:
-    if not spec.shape:
-        return encode_object(value)
-    rows = [None] * spec.shape[0] if value is None else list(value)
-    return NonTensorStack(*[encode_object(row) for row in rows])
 
 
 def merge_final_info(info: Info) -> Info:

@@ -116,7 +116,20 @@ def box_codec(space: spaces.Box, layout: Layout) -> Codec:
     def decode(tensor: torch.Tensor) -> object:
         return tensor.numpy(force=True).astype(space.dtype, copy=False).reshape(inner)
 
-    spec = _box_spec(space, array_dtype, dtype, shape)
+    spec: TensorSpec = Unbounded(shape=shape, dtype=dtype)
+    kind: DType = np.dtype(space.dtype)
+    least: float
+    most: float
+    least, most = False, True
+    if kind.kind != "b":
+        limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+        least, most = limits.min, limits.max
+    if not (bool(np.all(space.low <= least)) and bool(np.all(space.high >= most))):
+        low, high = (
+            torch.from_numpy(np.array(np.broadcast_to(bound.astype(array_dtype), shape)))
+            for bound in (space.low, space.high)
+        )
+        spec = Bounded(low, high, shape=shape, dtype=dtype)
     if space.shape and array_dtype == space.dtype:
         return Codec(spec, encode, _as_array, array_dtype, _as_array)
     return Codec(spec, encode, decode)
@@ -136,27 +149,6 @@ def _array_encoder(array_dtype: DType, shape: tuple[int, ...]) -> Callable[[obje
         return _from_numpy(to_array(value, array_dtype, shape))
 
     return encode
-
-
-def _box_spec(
-    space: spaces.Box, array_dtype: DType, dtype: torch.dtype, shape: tuple[int, ...]
-) -> TensorSpec:
-    least, most = _dtype_range(space.dtype)
-    if bool(np.all(space.low <= least)) and bool(np.all(space.high >= most)):
-        return Unbounded(shape=shape, dtype=dtype)
-    low, high = (
-        torch.from_numpy(np.array(np.broadcast_to(bound.astype(array_dtype), shape)))
-        for bound in (space.low, space.high)
-    )
-    return Bounded(low, high, shape=shape, dtype=dtype)
-
-
-def _dtype_range(dtype: npt.DTypeLike) -> tuple[float, float]:
-    kind = np.dtype(dtype)
-    if kind.kind == "b":
-        return False, True
-    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
-    return limits.min, limits.max
 
 
 def multi_binary_codec(space: spaces.MultiBinary, layout: Layout) -> Codec:

@@ -273,7 +273,9 @@ def list_versions(env_id: str) -> tuple[str, ...]:
 
 def package_of(spec: EnvSpec) -> str:
     """Return the package that registers an env."""
-    module = _module_of(spec)
+    entry = spec.entry_point or spec.vector_entry_point
+    name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+    module = name.partition(":")[0].partition(".")[0]
     packages = {provider.module.partition(".")[0]: provider.package for provider in PROVIDERS}
     return packages.get(module, module)
 
@@ -295,12 +297,6 @@ def find_replacement_hint(env_id: str) -> str | None:
         return f"use {newer}"
     provider = find_provider(env_id)
     return provider.hint if provider is not None and not provider.installed else None
-
-
-def _module_of(spec: EnvSpec) -> str:
-    entry = spec.entry_point or spec.vector_entry_point
-    name = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
-    return name.partition(":")[0].partition(".")[0]
 
 
 _MIN_PREFIX = 4
@@ -340,7 +336,14 @@ def find_similar_ids(env_id: str, known: Iterable[str], limit: int = 3) -> list[
     ]
     ids: list[str] = []
     for name in dict.fromkeys(names):
-        newest_first = sorted(by_name[name], key=lambda parts: _distance(parts, target))
+        newest_first = sorted(
+            by_name[name],
+            key=lambda parts: (
+                parts.namespace != target.namespace,
+                parts.namespace,
+                -parts.version,
+            ),
+        )
         same_name = newest_first if name == target.name else _newest(newest_first)
         ids += [parts.id for parts in same_name]
     return ids[:limit]
@@ -350,10 +353,6 @@ def _parts(env_id: str) -> _Parts:
     namespace, _, rest = env_id.rpartition("/")
     name, version = re.fullmatch(r"(.*?)(?:-v(\d+))?", rest, re.DOTALL).groups()  # type: ignore[union-attr]
     return _Parts(env_id, namespace, name.casefold(), int(version or 0))
-
-
-def _distance(parts: _Parts, target: _Parts) -> tuple[bool, str, int]:
-    return parts.namespace != target.namespace, parts.namespace, -parts.version
 
 
 def _newest(ids: list[_Parts]) -> list[_Parts]:

@@ -13,9 +13,8 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.core.envs.capabilities import StepFields
-from tdx.envs.gym.conversion import Conversion, EntryForm, root_spec
+from tdx.envs.gym.conversion import Conversion, root_spec
 from tdx.envs.gym.interface import AnyEnv, Array, Batch, Info, StepResult
-from tdx.envs.gym.numeric_spaces import Codec
 from tdx.envs.gym.observation_store import (
     EntryRows,
     MappedStore,
@@ -278,7 +277,19 @@ def create_raw_env(
     if conversion.readers or conversion.device.type != "cpu" or conversion.reward is not None:
         return None
     form, action = conversion.array, conversion.action
-    functions = _array_functions(form) if form else _entry_functions(conversion.observation)
+    tensor, array = torch.from_numpy, np.array
+
+    def keep_array(observation: object) -> Array:
+        assert form is not None
+        checked = form.check(observation)
+        return array(checked) if checked is observation else checked
+
+    def stack_arrays(rows: Batch) -> dict[str, Value]:
+        assert form is not None
+        return {form.key: tensor(rows if isinstance(rows, np.ndarray) else array(rows))}
+
+    def stack_encoded(rows: Batch) -> dict[str, Value]:
+        return rows.stack() if isinstance(rows, EntryRows) else stack_entries(list(rows))
 
     def reset() -> object:
         return env.reset(seed=take_seed())[0]
@@ -290,33 +301,11 @@ def create_raw_env(
     if action.array_dtype is not None:
         many = _array_action
     create = partial(create_store, conversion)
-    return RawEnv(env.step, reset, *functions, many, conversion, create)
-
-
-_Functions = tuple[Callable[[object], object], Callable[[Batch], dict[str, Value]]]
-
-
-def _array_functions(form: EntryForm) -> _Functions:
-    """Return ``keep`` and ``stack`` for observations that are single arrays."""
-    tensor, array, key = torch.from_numpy, np.array, form.key
-
-    def keep(observation: object) -> object:
-        checked = form.check(observation)
-        return array(checked) if checked is observation else checked
-
-    def stack(rows: Batch) -> dict[str, Value]:
-        return {key: tensor(rows if isinstance(rows, np.ndarray) else array(rows))}
-
-    return keep, stack
-
-
-def _entry_functions(codec: Codec) -> _Functions:
-    """Return ``keep`` and ``stack`` for observations that are encoded one by one."""
-
-    def stack(rows: Batch) -> dict[str, Value]:
-        return rows.stack() if isinstance(rows, EntryRows) else stack_entries(list(rows))
-
-    return codec.encode, stack
+    if form is None:
+        keep, stack = conversion.observation.encode, stack_encoded
+    else:
+        keep, stack = keep_array, stack_arrays
+    return RawEnv(env.step, reset, keep, stack, many, conversion, create)
 
 
 # Rewards
@@ -360,16 +349,15 @@ def reward_rows(rewards: Sequence[object]) -> Array:
             rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
         if np.isfinite(rows).all():
             return rows
-    return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
-
-
-def _one_reward(reward: object, index: int) -> Array:
-    hint = _REWARD_HINT
-    try:
-        source = as_numbers(reward, "a number")
-        if source.size != 1:
-            raise wrong_value_error(source, "a number")
-        hint = _REWARD_RANGE_HINT
-        return cast_numbers(source, _REWARD_DTYPE).reshape(1)
-    except WrongValueError as wrong:
-        raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None
+    converted = []
+    for index, reward in enumerate(rewards):
+        hint = _REWARD_HINT
+        try:
+            source = as_numbers(reward, "a number")
+            if source.size != 1:
+                raise wrong_value_error(source, "a number")
+            hint = _REWARD_RANGE_HINT
+            converted.append(cast_numbers(source, _REWARD_DTYPE).reshape(1))
+        except WrongValueError as wrong:
+            raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None
+    return np.stack(converted)

@@ -85,11 +85,8 @@ def describe(value: object) -> str:
 
 def describe_array(dtype: DType, shape: Sequence[int]) -> str:
     """Describe arrays of a dtype and shape."""
-    return f"{_article(str(dtype))} array of shape {tuple(shape)}"
-
-
-def _article(name: str) -> str:
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    article = "an" if str(dtype)[0] in "aeiou" else "a"
+    return f"{article} {dtype} array of shape {tuple(shape)}"
 
 
 def to_array(value: object, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -157,12 +154,9 @@ def cast_numbers(source: Array, dtype: DType) -> Array:
     if lost is None:
         return result
     number = source.flat[lost]
-    raise WrongValueError(f"{number:g}, which {dtype} cannot represent", _range_hint(dtype))
-
-
-def _range_hint(dtype: DType) -> str:
     most = np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
-    return f"fix the env, or declare a wider dtype in its observation_space: {dtype} ends at {most}"
+    hint = f"fix the env, or declare a wider dtype in its observation_space: {dtype} ends at {most}"
+    raise WrongValueError(f"{number:g}, which {dtype} cannot represent", hint)
 
 
 def find_lost_number(source: Array, result: Array) -> int | None:

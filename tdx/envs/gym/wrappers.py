@@ -129,9 +129,15 @@ class CheckedValues(AnyWrapper):
     def __init__(self, env: AnyEnv, row: int) -> None:
         super().__init__(env)
         self._row = row
-        self._check_observation = _root_check(env.observation_space)
-        space = reward_space_of(env)
-        self._check_reward = reward_array if space is None else reward_encoder(space, _SINGLE)
+        space = env.observation_space
+        self._key = None
+        if not isinstance(space, spaces.Dict):
+            self._key = "pixels" if is_image(space) else "observation"
+        self._check_observation = _check_of(space)
+        reward_space = reward_space_of(env)
+        self._check_reward: Check = reward_array
+        if reward_space is not None:
+            self._check_reward = reward_encoder(reward_space, _SINGLE)
 
     def reset(self, **kwargs: Any) -> ResetResult:
         observation, info = self.env.reset(**kwargs)
@@ -152,35 +158,45 @@ class CheckedValues(AnyWrapper):
         try:
             self._check_observation(observation)
         except WrongValueError as wrong:
+            if self._key is not None:
+                wrong.below(self._key)
             raise wrong.in_row(self._row) from None
-
-
-def _root_check(space: AnySpace) -> Check:
-    if isinstance(space, spaces.Dict):
-        return _check_of(space)
-    check, key = _check_of(space), "pixels" if is_image(space) else "observation"
-
-    def check_root(value: object) -> None:
-        try:
-            check(value)
-        except WrongValueError as wrong:
-            raise wrong.below(key) from None
-
-    return check_root
 
 
 def _check_of(space: AnySpace) -> Check:
     """Create the check of a space, which raises ``WrongValueError`` and does not copy arrays."""
     if isinstance(space, spaces.Box):
-        return _box_check(space)
+        dtype, shape = np.dtype(space.dtype), space.shape
+
+        def check_array(value: object) -> None:
+            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                to_array(value, dtype, shape)
+
+        return check_array
     if isinstance(space, spaces.Dict):
-        return _dict_check(space)
+        names = list(space.spaces)
+        parts = [
+            (name, entry_key(name, names, _SINGLE), _check_of(inner))
+            for name, inner in space.spaces.items()
+        ]
+
+        def check_entries(value: object) -> None:
+            mapping = require_mapping(value, names)
+            for name, key, check_entry in parts:
+                if name not in mapping:
+                    raise missing_value_error(name).below(key)
+                try:
+                    check_entry(mapping[name])
+                except WrongValueError as wrong:
+                    raise wrong.below(key) from None
+
+        return check_entries
     if isinstance(space, spaces.Tuple):
         checks = [_check_of(inner) for inner in space.spaces]
 
         def check_elements(value: object) -> None:
-            parts = zip(checks, require_elements(value, len(checks)), strict=True)
-            for index, (check, part) in enumerate(parts):
+            elements = zip(checks, require_elements(value, len(checks)), strict=True)
+            for index, (check, part) in enumerate(elements):
                 try:
                     check(part)
                 except WrongValueError as wrong:
@@ -188,33 +204,3 @@ def _check_of(space: AnySpace) -> Check:
 
         return check_elements
     return codec_of(space, _SINGLE).encode
-
-
-def _box_check(space: spaces.Box) -> Check:
-    dtype, shape = np.dtype(space.dtype), space.shape
-
-    def check(value: object) -> None:
-        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-            to_array(value, dtype, shape)
-
-    return check
-
-
-def _dict_check(space: spaces.Dict) -> Check:
-    names = list(space.spaces)
-    parts = [
-        (name, entry_key(name, names, _SINGLE), _check_of(inner))
-        for name, inner in space.spaces.items()
-    ]
-
-    def check(value: object) -> None:
-        mapping = require_mapping(value, names)
-        for name, key, check_entry in parts:
-            if name not in mapping:
-                raise missing_value_error(name).below(key)
-            try:
-                check_entry(mapping[name])
-            except WrongValueError as wrong:
-                raise wrong.below(key) from None
-
-    return check
