@@ -417,6 +417,18 @@ TARGET_HELP = (
 )
 
 
+Samples = Annotated[
+    str | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="Samples for the processors of a robot policy: arrays [N, ...] by key in .npz or "
+        ".safetensors; drawn by default.",
+        rich_help_panel=_PIPELINE,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class TargetOptions(PipelineOptions):
     """The env and the chain of transforms, for commands whose argument names the env."""

@@ -150,15 +150,13 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
         raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
     from tdx.stacks.checkpoints import is_checkpoint, is_dataset
 
-    for matches, kind, commands in (
-        (is_checkpoint, "a policy checkpoint", "check, inspect spec, values and state, and diff"),
-        (is_dataset, "a LeRobot dataset", "check"),
-    ):
-        if matches(target):
-            raise ArgumentError(
-                f"{target} is {kind}, which this command does not take",
-                hint=f"these commands of tdx take it: {commands}",
-            )
+    if is_dataset(target):
+        raise ArgumentError(
+            f"{target} is a LeRobot dataset, which this command does not take",
+            hint="this command of tdx takes it: check",
+        )
+    if is_checkpoint(target):
+        return replace(options, env=target)
     if is_file_target(target):
         return replace(options, pipeline=target)
     _check_no_folder(target)
@@ -316,7 +314,11 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 
 @contextmanager
 def open_stack(
-    pipeline: Pipeline, options: PipelineOptions, *, is_measured: bool = False
+    pipeline: Pipeline,
+    options: PipelineOptions,
+    *,
+    is_measured: bool = False,
+    samples: str | None = None,
 ) -> Iterator[Stack]:
     """Build the env of a pipeline as a stack, and close it at the end.
 
@@ -328,12 +330,13 @@ def open_stack(
         options: Options of the command.
         is_measured: Leave worker processes as they are, so that the times are those of the env.
             Otherwise their sub-envs are created in this process, where all stages are seen.
+        samples: Value of ``--samples``.
     """
     from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
     with third_party_code():
-        stack = build_stack(pipeline, options.allow_code)
+        stack = build_stack(pipeline, options.allow_code, samples)
         try:
             with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
                 for note in shown.notes:

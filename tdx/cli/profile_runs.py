@@ -40,6 +40,7 @@ class ProfileRequest:
         plan: Steps, repeats and other settings of the measurement.
         policy: Value of ``--policy``. ``None``: the policy of the pipeline.
         as_stack: If True, an env of another library runs in its own loop, not in rollouts of tdx.
+        samples: Value of ``--samples``.
     """
 
     config: Pipeline
@@ -48,6 +49,7 @@ class ProfileRequest:
     plan: ProfilePlan
     policy: str | None = None
     as_stack: bool = False
+    samples: str | None = None
 
     def load_policy(self, env: EnvBase) -> Any:
         """Load the policy for an env."""
@@ -90,7 +92,7 @@ def measure(
         options, config = request.options, request.config
         with (
             activity_on(sys.stderr) as on_progress,
-            open_stack(config, options, is_measured=True) as stack,
+            open_stack(config, options, is_measured=True, samples=request.samples) as stack,
         ):
             policy = load_stack_policy(
                 request.policy, config, stack, request.plan.steps, allow_code=options.allow_code

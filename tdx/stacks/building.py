@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
@@ -21,7 +22,8 @@ from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_env as build_pipeline_env
 from tdx.pipeline.build import check_arguments
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.stacks.kinds import describe_object, open_stack
+from tdx.stacks.kinds import CHECKPOINT, describe_object, open_stack
+from tdx.stacks.recordings import read_samples
 from tdx.stacks.sources import is_closed
 
 if TYPE_CHECKING:
@@ -32,15 +34,20 @@ if TYPE_CHECKING:
     from tdx.stacks.stack import Stack
 
 
-def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
+def build_stack(
+    pipeline: Pipeline, allow_code: bool = False, samples: str | Path | None = None
+) -> Stack:
     """Build the env of a pipeline and open it as a stack; the caller closes it.
 
     A factory without further stages may return an env of any supported library, whose own wrappers
-    are then the stages. Otherwise the env is built as a chain of tdx.
+    are then the stages; the folder of a policy checkpoint has its processors. Otherwise the env is
+    built as a chain of tdx.
 
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing Python objects that the pipeline names.
+        samples: File or folder with the samples of a data pipeline without an env. ``None``: they
+            are drawn from its specs.
 
     Raises:
         TdxError: First problem of the pipeline, or of the factory.
@@ -52,6 +59,14 @@ def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
     """
     from tdx.stacks.native import NativeStack
 
+    if CHECKPOINT.accepts(pipeline.env.id):
+        if pipeline.transforms:
+            raise ArgumentError(
+                "-t does not apply to a policy checkpoint", hint="its processors are its stages"
+            )
+        return CHECKPOINT.open(pipeline.env.id, None if samples is None else read_samples(samples))
+    if samples is not None:
+        raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
     if not pipeline.is_factory:
         return NativeStack(build_env(pipeline, allow_code), pipeline)
 
@@ -78,6 +93,12 @@ def build_env(
     Raises:
         TdxError: First problem of the pipeline, or of the factory.
     """
+    if CHECKPOINT.accepts(pipeline.env.id):
+        raise ArgumentError(
+            f"{pipeline.env.id} is a policy checkpoint, which this command does not take",
+            hint="these commands of tdx take it: check, freeze, diff, profile, and inspect spec, "
+            "chain, keys, values and state",
+        )
     return build_pipeline_env(pipeline, allow_code, base, convert_to_env)
 
 

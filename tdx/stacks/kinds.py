@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
@@ -92,6 +93,34 @@ def _open_torchrl(target: Any) -> Stack:
     return TorchRLStack(target)
 
 
+class CheckpointKind:
+    """The folder of a policy checkpoint, or what was read from it."""
+
+    title = "the folder of a policy checkpoint"
+
+    def accepts(self, target: Any) -> bool:
+        """Return True for a path that names a checkpoint, and for a checkpoint that was read."""
+        from tdx.stacks.checkpoints import Checkpoint, is_checkpoint
+
+        return isinstance(target, Checkpoint) or (
+            isinstance(target, str | Path) and is_checkpoint(target)
+        )
+
+    def open(self, target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
+        """Open a checkpoint.
+
+        Args:
+            target: Its folder, or the checkpoint.
+            samples: Recorded samples. ``None``: drawn from its specs.
+        """
+        from tdx.stacks.checkpoints import read_checkpoint
+        from tdx.stacks.checkpoints.stack import CheckpointStack
+
+        checkpoint = read_checkpoint(target) if isinstance(target, str | Path) else target
+        return CheckpointStack(checkpoint, samples)
+
+
+CHECKPOINT = CheckpointKind()
 KINDS: tuple[BuiltinKind, ...] = (
     BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native),
     BuiltinKind(
@@ -114,15 +143,16 @@ KINDS: tuple[BuiltinKind, ...] = (
 
 
 def open_stack(target: Any) -> Stack:
-    """Open an env with its stages.
+    """Open an env, or the processors of a policy checkpoint, with its stages.
 
     Args:
-        target: An env of tdx or Gymnasium, of a library with an entry point in ``tdx.stacks``, or a
-            stack, which is returned unchanged.
+        target: An env of tdx or Gymnasium, of a library with an entry point in ``tdx.stacks``, the
+            folder of a policy checkpoint, or a stack, which is returned unchanged.
 
     Raises:
         ArgumentError: No kind of stack accepts the object.
         EnvError: The env is closed.
+        StorageError: The checkpoint cannot be read.
 
     Example:
         >>> import gymnasium
@@ -136,6 +166,8 @@ def open_stack(target: Any) -> Stack:
             return own.open(target)
     if is_stack(target):
         return target
+    if CHECKPOINT.accepts(target):
+        return CHECKPOINT.open(target)
     for plugin, kind in plugin_kinds():
         try:
             accepted = kind.accepts(target)
@@ -179,7 +211,8 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 def unsupported_error(target: Any) -> ArgumentError:
     """Return the error for an unsupported object; it lists what is supported."""
     hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
-    kinds = [*(kind.title for kind in KINDS), *(kind.title for _, kind in plugin_kinds())]
+    own: tuple[StackKind, ...] = (*KINDS, CHECKPOINT)
+    kinds = [kind.title for kind in (*own, *(kind for _, kind in plugin_kinds()))]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     if disabled is not None:
         hint = f"{disabled.message}: {disabled.hint}"

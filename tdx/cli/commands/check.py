@@ -18,6 +18,7 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    Samples,
     TargetOptions,
     configured_values,
     split_list,
@@ -154,6 +155,7 @@ def check(
     evaluation: Evaluation = False,
     against: Against = None,
     data: Data = None,
+    samples: Samples = None,
     verbose: Verbose = False,
 ) -> int:
     """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
@@ -179,7 +181,11 @@ def check(
             raise ArgumentError(
                 f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
             )
-        return check_against(pipeline, against, output.output, evaluation=evaluation)
+        return check_against(
+            pipeline, against, output.output, evaluation=evaluation, samples=samples
+        )
+    if samples is not None:
+        raise ArgumentError("--samples needs --against", hint="leave it out")
     if pipeline.target is not None and is_dataset(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 

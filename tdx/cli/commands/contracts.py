@@ -16,6 +16,7 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    Samples,
     TargetOptions,
     split_list,
 )
@@ -45,6 +46,7 @@ def freeze(
     out: Out = "contract",
     compare: Compare = None,
     force: Force = False,
+    samples: Samples = None,
 ) -> None:
     """Write a contract: what the stages of an env do, and the state that they have.
 
@@ -69,7 +71,7 @@ def freeze(
             hint = did_you_mean(part, _PARTS, otherwise=f"the parts are {', '.join(_PARTS)}")
             raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
     for stage in contract.stages:
@@ -91,6 +93,7 @@ def check_against(
     output: OutputOptions,
     *,
     evaluation: bool,
+    samples: str | None = None,
 ) -> int:
     """Check an env against a contract, and write the report.
 
@@ -99,6 +102,7 @@ def check_against(
         folder: Folder of the contract.
         output: Output format.
         evaluation: The env is used for evaluation.
+        samples: Value of ``--samples``.
 
     Returns:
         The exit code.
@@ -110,7 +114,7 @@ def check_against(
 
     contract = load_contract(folder)
     config = read_pipeline(options)
-    with open_stack(config, options) as stack:
+    with open_stack(config, options, samples=samples) as stack:
         report = check_contract(
             stack, contract, config.env.id, evaluation=evaluation, reference=folder
         )

@@ -19,6 +19,7 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    Samples,
     TargetOptions,
     format_option,
     integer_option,
@@ -71,15 +72,6 @@ Words = Annotated[
     ),
 ]
 Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
-Samples = Annotated[
-    str | None,
-    typer.Option(
-        "--samples",
-        metavar="FILE",
-        help="Samples for the processors of a robot policy: arrays [N, ...] by key in .npz or "
-        ".safetensors; drawn by default.",
-    ),
-]
 StateSteps = Annotated[
     int, integer_option("--steps", 0, "Number of random steps before the state is read.")
 ]
@@ -126,7 +118,8 @@ def inspect_spec(
     if stages and changes:
         raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
     if (checkpoint := find_checkpoint(pipeline)) is not None:
-        from tdx.inspection.checkpoint_report import checkpoint_calls, inspect_checkpoint
+        from tdx.inspection.checkpoint_report import inspect_checkpoint
+        from tdx.stacks.checkpoints.specs import checkpoint_calls
 
         report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)
         write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
@@ -138,7 +131,9 @@ def inspect_spec(
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
-def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = False) -> None:
+def inspect_chain(
+    pipeline: TargetOptions, output: ImageOptions, graph: Graph = False, samples: Samples = None
+) -> None:
     """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
 
     tdx inspect chain Pendulum-v1 -t StepCounter -t RewardSum
@@ -151,7 +146,7 @@ def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = 
     from tdx.inspection.chain_report import inspect_chain
 
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = stack.calls
     if output.format in (ImageFormat.MERMAID, ImageFormat.SVG):
@@ -167,7 +162,9 @@ def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = 
         write_view(chain_view(report, calls, graph=graph), output.output)
 
 
-def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words = None) -> None:
+def inspect_keys(
+    pipeline: PipelineOptions, output: DiagramOptions, words: Words = None, samples: Samples = None
+) -> None:
     """Trace keys through a chain: each version, its writer and its readers.
 
     tdx inspect keys Pendulum-v1 reward -t RewardSum -t "RewardClipping(-1, 1)"
@@ -183,7 +180,7 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words
     if keys and pipeline.env is None and pipeline.pipeline is None:
         pipeline = with_target(pipeline, keys.pop(0))
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
     if output.format is DiagramFormat.MERMAID:
@@ -210,32 +207,13 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import (
-        find_checkpoint,
-        load_stack_policy,
-        open_stack,
-        read_pipeline,
-    )
+    from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
 
-    if (checkpoint := find_checkpoint(pipeline)) is not None:
-        from tdx.inspection import checkpoint_values
-        from tdx.inspection.checkpoint_report import checkpoint_calls
-
-        seed = pipeline.seed or 0
-        drawn = checkpoint_values.draw_samples(checkpoint, steps, seed)
-        given = drawn if samples is None else checkpoint_values.read_samples(samples)[:steps]
-        report = checkpoint_values.checkpoint_values(checkpoint, given)
-        write_view(values_view(report, checkpoint_calls(checkpoint)), output)
-        if report.error is not None:
-            raise report.error
-        return
-    if samples is not None:
-        raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         actor = load_stack_policy(policy, config, stack, steps, allow_code=pipeline.allow_code)
         report = inspect_values(
             stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
@@ -266,20 +244,11 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
 
-    if (checkpoint := find_checkpoint(pipeline)) is not None:
-        from tdx.inspection.checkpoint_report import checkpoint_calls
-        from tdx.inspection.checkpoint_values import checkpoint_state
-
-        if load is not None or export is not None or steps:
-            raise ArgumentError("--steps, --load and --export do not apply to a policy checkpoint")
-        view = state_view(checkpoint_state(checkpoint), checkpoint_calls(checkpoint))
-        write_view(view, output)
-        return
     if export is not None:
         check_replaceable(export, force=force)
     config = read_pipeline(pipeline)

@@ -141,7 +141,18 @@ class Checkpoint:
 
     def processor(self, role: Role) -> Processor | None:
         """Return the processor with a role; ``None`` if the checkpoint has none."""
-        return next((each for each in self.processors if each.role == role), None)
+        return next((p for p in self.processors if p.role == role), None)
+
+    @property
+    def stages(self) -> tuple[tuple[Processor, Step], ...]:
+        """All steps from the robot to the policy: the last one of the postprocessor acts first."""
+        return tuple(
+            (processor, step)
+            for processor in self.processors
+            for step in (
+                processor.steps if processor.role == "preprocessor" else processor.steps[::-1]
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
