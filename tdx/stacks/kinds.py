@@ -211,8 +211,8 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 def unsupported_error(target: Any) -> ArgumentError:
     """Return the error for an unsupported object; it lists what is supported."""
     hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
-    own: tuple[StackKind, ...] = (*KINDS, CHECKPOINT)
-    kinds = [kind.title for kind in (*own, *(kind for _, kind in plugin_kinds()))]
+    plugins = (kind.title for _, kind in plugin_kinds())
+    kinds = [*(kind.title for kind in KINDS), CHECKPOINT.title, *plugins]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     if disabled is not None:
         hint = f"{disabled.message}: {disabled.hint}"
