@@ -151,7 +151,7 @@ def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
         # The same for both sides, whatever their other features are.
         rng = np.random.default_rng(zlib.crc32(key.encode()))
         shape = leaf.shape
-        drawn = rng.random(shape) if leaf.kind == "Bounded" else rng.normal(size=shape)
+        drawn = rng.random(shape) if leaf.domain.low is not None else rng.normal(size=shape)
         sample.setdefault(key, drawn.astype(np.float32))
     return sample
 
