@@ -12,7 +12,8 @@ import torch
 
 from tdx.inspection.checkpoint_check import check_checkpoint
 from tdx.stacks.checkpoints import Entries, Processor, read_checkpoint
-from tdx.stacks.checkpoints.steps import STATISTICS, run
+from tdx.stacks.checkpoints.scaling import STATISTICS
+from tdx.stacks.checkpoints.steps import run
 from tests.programs import require_lerobot
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tdx.specs.leaf import Domain, LeafSpec, Part
 from tdx.stacks.checkpoints.model import Checkpoint, Feature, Processor, Step
-from tdx.stacks.checkpoints.steps import DEFINITIONS, IDENTITY, Leaves, why_unchanged
+from tdx.stacks.checkpoints.steps import DEFINITIONS, Leaves, why_unchanged
 
 
 def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
@@ -28,7 +28,8 @@ def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
     if after is not None:
         outputs = outputs or _declared(after, action=True)
     observations: Leaves = {key: _leaf("observation", key, value) for key, value in inputs.items()}
-    policy: Leaves = {key: _leaf("action", key, value, (1,)) for key, value in outputs.items()}
+    lead = checkpoint.action_lead
+    policy: Leaves = {key: _leaf("action", key, value, lead) for key, value in outputs.items()}
     actions = [policy]
     for step in () if after is None else after.steps:
         actions.append(_after(step, actions[-1]))
@@ -58,7 +59,7 @@ def checkpoint_calls(checkpoint: Checkpoint) -> tuple[str, ...]:
 def _arguments(step: Step) -> Iterator[str]:
     if step.modes:
         for key, feature in step.features.items():
-            mode = step.modes.get(feature.kind, IDENTITY)
+            mode = step.mode_of(key, feature)
             lost = why_unchanged(step, key, feature) is not None
             yield f"{key}: {mode}{' without statistics' if lost else ''}"
         return

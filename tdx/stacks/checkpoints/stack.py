@@ -9,8 +9,9 @@ from gymnasium.spaces import Box
 
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Entries, Processor, Step
+from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
-from tdx.stacks.checkpoints.steps import ACTION, DEFINITIONS, IDENTITY, STATISTICS, why_opaque
+from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
 from tdx.stacks.samples import Part, SampleStack, Spaces, State, require_samples
 
 
@@ -78,9 +79,9 @@ class _StepPart(Part):
     def state(self) -> State:
         # What the modes read comes first: it is named first where checkpoints differ.
         used = {
-            f"{ACTION if feature.kind == 'ACTION' else key}.{statistic}"
+            f"{self._step.key_of(key, feature)}.{statistic}"
             for key, feature in self._step.features.items()
-            for statistic in STATISTICS.get(self._step.modes.get(feature.kind, IDENTITY), ())
+            for statistic in STATISTICS.get(self._step.mode_of(key, feature), ())
         }
         state = self._step.state
         return {name: state[name] for name in sorted(state, key=lambda name: name not in used)}

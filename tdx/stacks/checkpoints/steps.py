@@ -15,7 +15,8 @@ import numpy as np
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_SIZE
 from tdx.specs.leaf import Domain, LeafSpec
-from tdx.stacks.checkpoints.model import Array, Entries, Feature, Processor, Step, Trace
+from tdx.stacks.checkpoints.model import IDENTITY, Array, Entries, Feature, Processor, Step, Trace
+from tdx.stacks.checkpoints.scaling import SCALINGS, SIN_COS, STATISTICS, UNSCALED, WIDENING
 
 ACTION = "action"
 IMAGES = "observation.images"
@@ -24,17 +25,6 @@ VECTORS = ("observation.state", "observation.environment_state")
 
 Leaves = Mapping[str, LeafSpec]
 """Specs of a sample by key."""
-
-STATISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "MEAN_STD": ("mean", "std"),
-        "MIN_MAX": ("min", "max"),
-        "QUANTILES": ("q01", "q99"),
-        "QUANTILE10": ("q10", "q90"),
-    }
-)
-"""The two statistics that each normalization mode reads."""
-IDENTITY = "IDENTITY"
 
 # Means and standard deviations of the ImageNet training set, as torchvision documents them.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -93,10 +83,10 @@ def why_unchanged(step: Step, key: str, feature: Feature) -> str | None:
     Returns:
         ``None`` if it normalizes the feature, or is not meant to.
     """
-    mode = step.modes.get(feature.kind, IDENTITY)
-    if mode == IDENTITY or not _is_selected(step, key):
+    mode = step.mode_of(key, feature)
+    if mode in UNSCALED or not _is_selected(step, key):
         return None
-    if key not in step.statistics:
+    if step.key_of(key, feature) not in step.statistics:
         return f"{mode} needs statistics of {key!r}, and it has none"
     return None
 
@@ -130,11 +120,20 @@ def normalize(step: Step, sample: Entries, *, inverse: bool) -> Entries:
 
 def _normalized_specs(step: Step, leaves: Leaves) -> Leaves:
     scaled = {
-        ACTION if feature.kind == "ACTION" else key
+        step.key_of(key, feature)
         for key, feature in step.features.items()
-        if step.modes.get(feature.kind, IDENTITY) != IDENTITY and _is_selected(step, key)
+        if step.mode_of(key, feature) not in UNSCALED and _is_selected(step, key)
     } & step.statistics.keys()
-    return {key: _unbounded(leaf) if key in scaled else leaf for key, leaf in leaves.items()}
+    dtype = "float64" if step.name in WIDENING else None
+    result = {
+        key: replace(_unbounded(leaf), dtype=dtype or leaf.dtype) if key in scaled else leaf
+        for key, leaf in leaves.items()
+    }
+    for key, feature in step.features.items():
+        if key in result and step.mode_of(key, feature) == SIN_COS:
+            *lead, size = result[key].shape
+            result[key] = replace(result[key], shape=(*lead, 2 * size))
+    return result
 
 
 def _scale(step: Step, key: str, kind: str, value: Array, *, inverse: bool) -> Array:
@@ -473,6 +472,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "unnormalizer_processor": Definition(
             lambda step, sample: normalize(step, sample, inverse=True), _normalized_specs
         ),
+        **{name: Definition(scale, _normalized_specs) for name, scale in SCALINGS.items()},
         "observation_processor": Definition(_from_env),
         "image_crop_resize_processor": Definition(_crop_and_resize, _cropped_specs),
         "xvla_image_scale": Definition(_scale_images, _image_specs),
