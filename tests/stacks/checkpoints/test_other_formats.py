@@ -150,7 +150,7 @@ def test_other_statistics_of_openpi_differ_in_their_step(openpi: Path, tmp_path:
     other = write_openpi(tmp_path / "other", {"lab/libero": features})
     report = tdx.check_contract(other, tdx.freeze(openpi))
     assert report.first is not None
-    assert (report.first.name, report.first.key) == ("openpi_unnormalize", "actions.mean")
+    assert (report.first.name, report.first.key) == ("openpi_normalize", "actions.mean")
 
 
 # -------------------------------------------------------------------------------- GR00T
