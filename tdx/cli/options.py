@@ -422,8 +422,8 @@ Samples = Annotated[
     typer.Option(
         "--samples",
         metavar="FILE",
-        help="Samples for the processors of a robot policy: arrays [N, ...] by key in .npz or "
-        ".safetensors; drawn by default.",
+        help="Samples for a data pipeline without an env, and for the processors of a policy, "
+        "where they are drawn by default: arrays [N, ...] by key in .npz or .safetensors.",
         rich_help_panel=_PIPELINE,
     ),
 ]

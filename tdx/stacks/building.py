@@ -13,7 +13,7 @@ Three functions return a :class:`~tdx.stacks.Stack`, each calling the next:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,11 @@ def build_stack(
             )
         return CHECKPOINT.open(pipeline.env.id, None if samples is None else read_samples(samples))
     if samples is not None:
-        raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
+        if not pipeline.is_factory:
+            raise ArgumentError(
+                "--samples needs a policy checkpoint or module:function", hint="leave it out"
+            )
+        return open_target(pipeline.env, allow_code, read_samples(samples))
     if not pipeline.is_factory:
         return NativeStack(build_env(pipeline, allow_code), pipeline)
 
@@ -154,12 +158,15 @@ def load_policy(
     return policy
 
 
-def open_target(env: EnvConfig, allow_code: bool) -> Stack:
+def open_target(
+    env: EnvConfig, allow_code: bool, samples: Sequence[Mapping[str, object]] | None = None
+) -> Stack:
     """Call the factory of an env and open its result.
 
     Args:
         env: Config of an env that is Python code.
         allow_code: Allow importing and calling it.
+        samples: Samples of a data pipeline, which the code may be itself.
 
     Raises:
         CodeNotAllowedError: Code is not allowed.
@@ -174,11 +181,17 @@ def open_target(env: EnvConfig, allow_code: bool) -> Stack:
         kwargs = {
             name: resolver.resolve(coerce_untyped(value)) for name, value in env.kwargs.items()
         }
-        target = call_factory(reference, factory, kwargs)
+        is_itself = False
+        if samples is not None:
+            from tdx.stacks.callables import is_pipeline
+
+            is_itself = is_pipeline(factory)
+        target = factory if is_itself else call_factory(reference, factory, kwargs)
         try:
-            return open_stack(target)
+            return open_stack(target, samples)
         except ArgumentError as error:
-            error.message = f"{reference.name}() returned {error.message}"
+            if samples is None:
+                error.message = f"{reference.name}() returned {error.message}"
             raise
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__

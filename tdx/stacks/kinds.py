@@ -142,12 +142,16 @@ KINDS: tuple[BuiltinKind, ...] = (
 )
 
 
-def open_stack(target: Any) -> Stack:
-    """Open an env, or the processors of a policy checkpoint, with its stages.
+def open_stack(target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
+    """Open an env, the processors of a policy checkpoint, or a data pipeline, with its stages.
 
     Args:
         target: An env of tdx or Gymnasium, of a library with an entry point in ``tdx.stacks``, the
-            folder of a policy checkpoint, or a stack, which is returned unchanged.
+            folder of a policy checkpoint, or a stack, which is returned unchanged. With samples
+            also a list of callables, a ``torch.nn.Sequential``, a ``Compose`` of torchvision, a
+            pipeline of scikit-learn, or a function of a sample.
+        samples: Samples of a checkpoint or a data pipeline, arrays by key. ``None``: those of a
+            checkpoint are drawn from its specs.
 
     Raises:
         ArgumentError: No kind of stack accepts the object.
@@ -160,14 +164,23 @@ def open_stack(target: Any) -> Stack:
         >>> [stage.name for stage in stack.stages]
         ['PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
     """
+    if CHECKPOINT.accepts(target):
+        return CHECKPOINT.open(target, samples)
+    if samples is not None:
+        from tdx.stacks.callables import CallableStack, is_pipeline
+
+        is_env = is_stack(target) or any(own.accepts(target) for own in KINDS)
+        if not is_env and is_pipeline(target):
+            return CallableStack(target, samples)
+        raise ArgumentError(
+            f"{describe_object(target)} takes no samples", hint="leave them out for an env"
+        )
     for own in KINDS:
         if own.accepts(target):
             _check_open(target)
             return own.open(target)
     if is_stack(target):
         return target
-    if CHECKPOINT.accepts(target):
-        return CHECKPOINT.open(target)
     for plugin, kind in plugin_kinds():
         try:
             accepted = kind.accepts(target)
@@ -194,12 +207,12 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
     return load_plugins(GROUP, lambda plugin: (plugin, plugin.load()))
 
 
-_PROCESSOR = "a processor without an env is not supported: pass the env that it is applied to"
+_PROCESSOR = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
     ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
-    ("torch.nn.modules.module:Module", "pass the env that it acts in"),
+    ("torch.nn.modules.module:Module", _PROCESSOR),
     ("brax.envs.base:Env", "wrap it: torchrl.envs.BraxWrapper(env)"),
     ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
     ("lerobot.processor.pipeline:DataProcessorPipeline", _PROCESSOR),
@@ -253,6 +266,6 @@ def _next_step(target: Any) -> str:
         if hasattr(target, "num_envs"):
             return "wrap it in a subclass of gymnasium.vector.VectorEnv: it has several envs"
         return "wrap it in a subclass of gymnasium.Env, or make its class one"
-    if callable(target):
+    if callable(target) or isinstance(target, list | tuple):
         return _PROCESSOR
     return f"other libraries register a kind in the entry-point group {GROUP}"

@@ -32,7 +32,6 @@ from tdx.stacks.gymnasium.snapshots import space_specs
 from tdx.stacks.gymnasium.stack import GymnasiumDriver
 from tdx.stacks.observe import Event, Method
 from tdx.stacks.observe.copies import Entries
-from tdx.stacks.observe.events import ACTION, OBSERVATION
 from tdx.stacks.replay import Entries as Tensors
 from tdx.stacks.replay import fit
 from tdx.stacks.stack import Direction, StageInfo
@@ -247,11 +246,22 @@ def _entries(sample: Any) -> Entries:
 
 
 def _to_tensor(value: object) -> object:
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+    if isinstance(value, Tensor | str | bytes):
+        return value
+    try:
+        # Images, lists and numbers too.
         array = np.asarray(value)
-        is_wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
-        return torch.from_numpy((array.astype(np.int64) if is_wide else array).copy())
-    return value
+    except (ValueError, TypeError):
+        return value
+    if array.dtype.kind not in "biuf":
+        return value
+    is_wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
+    return torch.from_numpy((array.astype(np.int64) if is_wide else array).copy())
+
+
+def _specs(space: Any) -> Composite:
+    boxes: Mapping[str, Box] = space.spaces
+    return Composite({key: space_specs(box, key, None)[key] for key, box in boxes.items()})
 
 
 class SampleStack(LevelStack):
@@ -285,11 +295,9 @@ class SampleStack(LevelStack):
         self.parts, self.source = tuple(parts), owners[0]
 
     def _level_specs(self, level: Level) -> StageSpecs:
-        observation = space_specs(level.observation_space, OBSERVATION, None)[OBSERVATION]
-        action = space_specs(level.action_space, ACTION, None)[ACTION]
-        inputs = {"full_action_spec": action, "full_state_spec": Composite()}
+        inputs = {"full_action_spec": _specs(level.action_space), "full_state_spec": Composite()}
         outputs = {
-            "full_observation_spec": observation,
+            "full_observation_spec": _specs(level.observation_space),
             "full_reward_spec": Composite(),
             "full_done_spec": Composite(),
         }

@@ -184,8 +184,6 @@ def check(
         return check_against(
             pipeline, against, output.output, evaluation=evaluation, samples=samples
         )
-    if samples is not None:
-        raise ArgumentError("--samples needs --against", hint="leave it out")
     if pipeline.target is not None and is_dataset(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 
@@ -221,8 +219,10 @@ def check(
         raise ArgumentError("--unsafe-fixes alone has no effect", hint="add --fix or --diff")
     fixes = None
     report = None
+    if samples is not None and not config.is_factory:
+        raise ArgumentError("--samples needs --against or module:function", hint="leave it out")
     if config.is_factory:
-        report = _check_stack(config, options, rules, evaluation=evaluation)
+        report = _check_stack(config, options, rules, samples, evaluation=evaluation)
         if report is not None and (diff or fix):
             print(f"nothing to fix: the stages of {config.env.id} are Python code", file=sys.stderr)
     if report is not None:
@@ -270,19 +270,24 @@ def _rules(
 
 
 def _check_stack(
-    config: Pipeline, options: PipelineOptions, rules: Sequence[Rule], *, evaluation: bool
+    config: Pipeline,
+    options: PipelineOptions,
+    rules: Sequence[Rule],
+    samples: str | None,
+    *,
+    evaluation: bool,
 ) -> CheckReport | None:
     """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.stack_check import check as check_stack
     from tdx.pipeline import check_arguments
-    from tdx.stacks.building import open_target
+    from tdx.stacks.building import build_stack
 
     if check_arguments(config, options.allow_code):
         return None
     with third_party_code():
-        stack = open_target(config.env, options.allow_code)
+        stack = build_stack(config, options.allow_code, samples)
         try:
             if config.policy not in (None, "random"):
                 if (base := stack.chain_env) is not None:

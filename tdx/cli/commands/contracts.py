@@ -131,6 +131,7 @@ def diff_stacks(
     allow_code: bool,
     html: str | None,
     force: bool,
+    samples: str | None = None,
 ) -> int:
     """Compare two stacks, or a contract and a stack, and write the report.
 
@@ -142,6 +143,7 @@ def diff_stacks(
         allow_code: Allow importing the functions.
         html: File for an HTML report. ``None``: only the report on stdout.
         force: True to replace the HTML report.
+        samples: Value of ``--samples``.
 
     Returns:
         The exit code.
@@ -152,7 +154,7 @@ def diff_stacks(
 
     if html is not None:
         check_target(html, force=force)
-    report = _compare_sides(a, b, seed, allow_code=allow_code)
+    report = _compare_sides(a, b, seed, samples, allow_code=allow_code)
     if html is not None:
         write_file(html, html_page(side_by_side_blocks(report)), force=force)
         print(f"wrote {html}", file=sys.stderr)
@@ -160,7 +162,9 @@ def diff_stacks(
     return report.exit_code
 
 
-def _compare_sides(a: str, b: str, seed: int | None, *, allow_code: bool) -> ContractReport:
+def _compare_sides(
+    a: str, b: str, seed: int | None, samples: str | None, *, allow_code: bool
+) -> ContractReport:
     from tdx.contracts import check_contract, freeze, load_contract
     from tdx.contracts.storage import is_contract
 
@@ -168,23 +172,23 @@ def _compare_sides(a: str, b: str, seed: int | None, *, allow_code: bool) -> Con
         if is_contract(a):
             contract = load_contract(a)
         else:
-            contract = freeze(opened.enter_context(_open(a, allow_code)), seed=seed or 0)
+            contract = freeze(opened.enter_context(_open(a, samples, allow_code)), seed=seed or 0)
         if is_contract(b):
             if not is_contract(a):
                 raise ArgumentError(
                     f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}"
                 )
             raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
-        stack = opened.enter_context(_open(b, allow_code))
+        stack = opened.enter_context(_open(b, samples, allow_code))
         return check_contract(stack, contract, b, reference=a)
 
 
 @contextmanager
-def _open(target: str, allow_code: bool) -> Iterator[Stack]:
+def _open(target: str, samples: str | None, allow_code: bool) -> Iterator[Stack]:
     from tdx.cli.pipelines import open_stack, read_pipeline, with_target
 
     options = with_target(PipelineOptions(allow_code=allow_code), target)
-    with open_stack(read_pipeline(options), options) as stack:
+    with open_stack(read_pipeline(options), options, samples=samples) as stack:
         yield stack
 
 

@@ -103,6 +103,7 @@ def inspect_spec(
     stages: Stages = False,
     changes: Changes = False,
     key: Key = None,
+    samples: Samples = None,
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
@@ -125,7 +126,7 @@ def inspect_spec(
         write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
         return
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         report = compare_specs(stack, config.env.id)
         calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
@@ -233,6 +234,7 @@ def inspect_state(
     load: Load = None,
     export: Export = None,
     force: Force = False,
+    samples: Samples = None,
 ) -> None:
     """Show the state that each stage keeps: running statistics, counters, queues, parameters.
 
@@ -252,7 +254,7 @@ def inspect_state(
     if export is not None:
         check_replaceable(export, force=force)
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         if load is not None:
             from tdx.contracts import load_state
 
@@ -337,6 +339,7 @@ def diff(
     allow_code: AllowCode = False,
     html: Html = None,
     force: Force = False,
+    samples: Samples = None,
 ) -> int:
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
@@ -358,9 +361,9 @@ def diff(
     if (checkpoints := _checkpoints(a, b)) is not None:
         from tdx.inspection.checkpoint_diff import compare_checkpoints
 
-        if steps is not None or seed is not None or html is not None:
+        if any(value is not None for value in (steps, seed, html, samples)):
             raise ArgumentError(
-                "--steps, --seed and --html do not apply to policy checkpoints",
+                "--steps, --seed, --html and --samples do not apply to policy checkpoints",
                 hint="leave them out: both run on one drawn sample",
             )
         report = compare_checkpoints(*checkpoints)
@@ -374,7 +377,16 @@ def diff(
                 "--steps does not apply to stacks and contracts",
                 hint="leave it out: they are compared in a few reference steps",
             )
-        return diff_stacks(a, b, output, seed=seed, allow_code=allow_code, html=html, force=force)
+        return diff_stacks(
+            *(a, b, output),
+            seed=seed,
+            allow_code=allow_code,
+            html=html,
+            force=force,
+            samples=samples,
+        )
+    if samples is not None:
+        raise ArgumentError("--samples needs data pipelines", hint="name them: module:function")
     if seed is not None and steps is None:
         raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
     has_dump = any(Path(path).is_dir() for path in (a, b))

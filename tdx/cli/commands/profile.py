@@ -295,7 +295,7 @@ def profile(
     if is_data or (request.config.is_factory and not any(rollout_options)):
         request = replace(request, as_stack=True, samples=samples)
     elif samples is not None:
-        raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
+        raise ArgumentError("--samples does not apply to rollouts", hint="leave it out")
     others: dict[str, Any] = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
     others |= {"--dry-run": dry_run, "--fail-if": fail_if}
     if on is not None and not sweep:
