@@ -121,7 +121,8 @@ class CallableStack(SampleStack):
         listed = list_parts(target)
         listed = [(target, target)] if listed is None else listed
         parts = [_CallablePart(owner, call) for owner, call in listed]
-        trace = _find_form(parts, samples[0])
+        takes_dict = len(samples[0]) > 1 or hasattr(target, "to_transition")
+        trace = _find_form(parts, samples[0], _forms_of(target, samples[0]), takes_dict=takes_dict)
         spaces = [Spaces(dict(_boxes(sample))) for sample in trace]
         super().__init__(target, parts, spaces, samples)
 
@@ -194,23 +195,23 @@ def _form_of(value: object) -> Form:
     return _keep if isinstance(value, np.ndarray) or not hasattr(value, "getbands") else _to_image
 
 
-def _find_form(parts: Sequence[_CallablePart], sample: Sample) -> list[Sample]:
+def _find_form(
+    parts: Sequence[_CallablePart], sample: Sample, forms: Sequence[Form], *, takes_dict: bool
+) -> list[Sample]:
     """Return a sample before the parts and after each, in the first form that they can process.
+
+    Args:
+        parts: The parts.
+        sample: A recorded sample.
+        forms: Forms of an array, in the order in which they are tried.
+        takes_dict: True if a single array is never passed as such.
 
     Raises:
         ArgumentError: They can process none.
     """
     owners = [owner for part in parts for owner in part.owners()]
-    libraries = {type(owner).__module__.partition(".")[0] for owner in owners}
-    forms: list[Form] = [_keep, _to_tensor, _to_row, _to_image]
-    if "torchvision" in libraries and any(map(_is_image, sample.values())):
-        # Its second version passes an array on unchanged.
-        forms = [_to_image, _keep, _to_tensor]
-    elif libraries & {"torch", "torchvision", "lerobot"}:
-        forms = [_to_tensor, _keep]
     keeper = StateKeeper(owners)
     failures: list[tuple[int, str, Exception]] = []
-    takes_dict = len(sample) > 1 or "lerobot" in libraries
     for is_bare in (False,) if takes_dict else (True, False):
         for form in forms:
             at = 0
@@ -228,13 +229,22 @@ def _find_form(parts: Sequence[_CallablePart], sample: Sample) -> list[Sample]:
             finally:
                 keeper.restore()
     # The form that came farthest is the one that the pipeline takes.
-    if not libraries & {"torch", "torchvision", "sklearn"}:
-        failures.reverse()  # of equals, the failure with a dict
     at, name, cause = max(failures, key=lambda failure: failure[0])
     raise ArgumentError(
         f"{name} cannot process the first sample: {summarize_error(cause)}",
         hint="one array in the file is passed as such, and several arrays as a dict",
     ).at(stage=at, transform=name) from cause
+
+
+def _forms_of(target: object, sample: Sample) -> Sequence[Form]:
+    """Return the forms in which a pipeline may take an array, the likeliest first."""
+    if hasattr(target, "transforms") and any(map(_is_image, sample.values())):
+        # The second version of torchvision passes an array on unchanged.
+        return _to_image, _keep, _to_tensor
+    has_tensors = hasattr(target, "transforms") or hasattr(target, "to_transition")
+    if has_tensors or isinstance(target, torch.nn.Module):
+        return _to_tensor, _keep
+    return _keep, _to_tensor, _to_row, _to_image
 
 
 def _is_image(value: object) -> bool:
