@@ -423,7 +423,8 @@ Samples = Annotated[
         "--samples",
         metavar="FILE",
         help="Samples for a data pipeline without an env, and for the processors of a policy, "
-        "where they are drawn by default: arrays [N, ...] by key in .npz or .safetensors.",
+        "where they are drawn by default: .npz or .safetensors with arrays [N, ...] by key, a "
+        "LeRobot dataset, or a dump.",
         rich_help_panel=_PIPELINE,
     ),
 ]

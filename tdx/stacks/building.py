@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
@@ -23,7 +22,6 @@ from tdx.pipeline.build import build_env as build_pipeline_env
 from tdx.pipeline.build import check_arguments
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.stacks.kinds import CHECKPOINT, describe_object, open_stack
-from tdx.stacks.recordings import read_samples
 from tdx.stacks.sources import is_closed
 
 if TYPE_CHECKING:
@@ -35,7 +33,9 @@ if TYPE_CHECKING:
 
 
 def build_stack(
-    pipeline: Pipeline, allow_code: bool = False, samples: str | Path | None = None
+    pipeline: Pipeline,
+    allow_code: bool = False,
+    samples: Sequence[Mapping[str, object]] | None = None,
 ) -> Stack:
     """Build the env of a pipeline and open it as a stack; the caller closes it.
 
@@ -46,8 +46,8 @@ def build_stack(
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing Python objects that the pipeline names.
-        samples: File or folder with the samples of a data pipeline without an env. ``None``: they
-            are drawn from its specs.
+        samples: Samples of a data pipeline without an env, or of a checkpoint. ``None``: those of a
+            checkpoint are drawn from its specs.
 
     Raises:
         TdxError: First problem of the pipeline, or of the factory.
@@ -64,13 +64,13 @@ def build_stack(
             raise ArgumentError(
                 "-t does not apply to a policy checkpoint", hint="its processors are its stages"
             )
-        return CHECKPOINT.open(pipeline.env.id, None if samples is None else read_samples(samples))
+        return CHECKPOINT.open(pipeline.env.id, samples)
     if samples is not None:
         if not pipeline.is_factory:
             raise ArgumentError(
                 "--samples needs a policy checkpoint or module:function", hint="leave it out"
             )
-        return open_target(pipeline.env, allow_code, read_samples(samples))
+        return open_target(pipeline.env, allow_code, samples)
     if not pipeline.is_factory:
         return NativeStack(build_env(pipeline, allow_code), pipeline)
 
@@ -99,7 +99,8 @@ def build_env(
     """
     if CHECKPOINT.accepts(pipeline.env.id):
         raise ArgumentError(
-            f"{pipeline.env.id} is a policy checkpoint, which this command does not take",
+            f"{pipeline.env.id} is {CHECKPOINT.describe(pipeline.env.id)}, which this command does "
+            "not take",
             hint="these commands of tdx take it: check, freeze, diff, profile, and inspect spec, "
             "chain, keys, values and state",
         )

@@ -94,28 +94,44 @@ def _open_torchrl(target: Any) -> Stack:
 
 
 class CheckpointKind:
-    """The folder of a policy checkpoint, or what was read from it."""
+    """The folder of a policy checkpoint or of a dataset, or what was read from it."""
 
-    title = "the folder of a policy checkpoint"
+    title = "the folder of a policy checkpoint or of a LeRobot dataset"
 
     def accepts(self, target: Any) -> bool:
-        """Return True for a path that names a checkpoint, and for a checkpoint that was read."""
-        from tdx.stacks.checkpoints import Checkpoint, is_checkpoint
+        """Return True for the path of a checkpoint or dataset, and for what was read from one."""
+        from tdx.stacks.checkpoints import Checkpoint, Dataset, is_checkpoint, is_dataset
 
-        return isinstance(target, Checkpoint) or (
-            isinstance(target, str | Path) and is_checkpoint(target)
+        return isinstance(target, Checkpoint | Dataset) or (
+            isinstance(target, str | Path) and (is_checkpoint(target) or is_dataset(target))
         )
 
+    def describe(self, target: Any) -> str:
+        """Return what a target that it accepts is, for messages."""
+        from tdx.stacks.checkpoints import Dataset, is_dataset
+
+        is_path = isinstance(target, str | Path)
+        is_data = is_dataset(target) if is_path else isinstance(target, Dataset)
+        return "a LeRobot dataset" if is_data else "a policy checkpoint"
+
     def open(self, target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
-        """Open a checkpoint.
+        """Open a checkpoint or a dataset.
 
         Args:
-            target: Its folder, or the checkpoint.
-            samples: Recorded samples. ``None``: drawn from its specs.
-        """
-        from tdx.stacks.checkpoints import read_checkpoint
-        from tdx.stacks.checkpoints.stack import CheckpointStack
+            target: Its folder, or what was read from it.
+            samples: Recorded samples of a checkpoint. ``None``: drawn from its specs.
 
+        Raises:
+            ArgumentError: There are samples for a dataset.
+        """
+        from tdx.stacks.checkpoints import Dataset, is_dataset, read_checkpoint, read_dataset
+        from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
+
+        if isinstance(target, Dataset) or (isinstance(target, str | Path) and is_dataset(target)):
+            if samples is not None:
+                raise ArgumentError("a dataset has samples of its own", hint="leave out --samples")
+            dataset = target if isinstance(target, Dataset) else read_dataset(target)
+            return DatasetStack(dataset)
         checkpoint = read_checkpoint(target) if isinstance(target, str | Path) else target
         return CheckpointStack(checkpoint, samples)
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from tests.stacks.checkpoints.datasets import draw, write_dataset
@@ -142,7 +143,7 @@ def test_link_of_a_snapshot_that_leads_elsewhere_is_refused(
     assert "symbolic link" in result.err
 
 
-def test_values_of_samples(tdx: Tdx, folder: Path) -> None:
+def test_values_of_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     result = tdx("inspect", "values", str(folder), "--steps", "3", "--format", "json")
     assert result.code == 0
     phase = json.loads(result.out)["phases"][-1]
@@ -152,7 +153,36 @@ def test_values_of_samples(tdx: Tdx, folder: Path) -> None:
     }
     assert written["normalizer", "forward"] == [STATE, IMAGE]
     assert written["unnormalizer", "inverse"] == [ACTION]
-    assert tdx("inspect", "values", "Pendulum-v1", "--samples", "x.npz").code == 2
+    samples = str(tmp_path / "samples.npz")
+    np.savez(samples, x=np.zeros(3))
+    assert tdx("inspect", "values", "Pendulum-v1", "--samples", samples).code == 2
+
+
+def test_samples_of_a_dataset_and_of_a_dump(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    data = str(write_dataset(tmp_path / "data", [draw(300)]))
+    result = tdx("inspect", "values", str(folder), "--samples", data, "--steps", "20")
+    assert result.code == 0
+    assert "20 steps" in result.out
+    dump = str(tmp_path / "dump")
+    assert tdx("rollout", "Pendulum-v1", "--steps", "5", "--out", dump).code == 0
+    result = tdx("inspect", "values", str(folder), "--samples", dump)
+    assert result.code == 0
+    assert "observation" in result.out
+
+
+def test_dataset_is_a_source_of_values(tdx: Tdx, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [draw(300)])
+    result = tdx("inspect", "values", str(data), "--steps", "299", "--format", "json")
+    assert result.code == 0
+    assert "images are not decoded" in result.err
+    report = json.loads(result.out)
+    assert report["violations"] == []
+    (stage,) = [s for s in report["phases"][-1]["stages"] if s["values"]]
+    assert [value["key"] for value in stage["values"]] == [STATE, ACTION]
+    assert tdx("inspect", "spec", str(data)).code == 0
+    result = tdx("inspect", "plan", str(data))
+    assert result.code == 2
+    assert "is a LeRobot dataset" in result.err
 
 
 def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ def _check_stack(
     evaluation: bool,
 ) -> CheckReport | None:
     """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
+    from tdx.cli.pipelines import read_samples
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.stack_check import check as check_stack
@@ -287,7 +288,9 @@ def _check_stack(
     if check_arguments(config, options.allow_code):
         return None
     with third_party_code():
-        stack = build_stack(config, options.allow_code, samples)
+        stack = build_stack(
+            config, options.allow_code, None if samples is None else read_samples(samples)
+        )
         try:
             if config.policy not in (None, "random"):
                 if (base := stack.chain_env) is not None:

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from tdx.specs.leaf import LeafSpec
+from tdx.stacks.checkpoints.dataset import Dataset, DatasetSamples
 from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Entries, Processor, Step
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
@@ -58,6 +59,30 @@ class CheckpointStack(SampleStack):
             if step.name not in DEFINITIONS
         ]
         return (*self.checkpoint.notes, *opaque)
+
+
+class DatasetStack(SampleStack):
+    """The steps of a dataset, without any part that changes them.
+
+    Args:
+        dataset: The dataset.
+    """
+
+    kind = "dataset"
+
+    def __init__(self, dataset: Dataset) -> None:
+        samples = DatasetSamples(dataset)
+        boxes = {
+            key: Box(-np.inf, np.inf, value.shape, value.dtype.type)
+            for key, value in samples[0].items()
+        }
+        super().__init__(dataset, (), [Spaces(boxes)], samples)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; the images, which are not decoded."""
+        images = [key for key, feature in self.original.features.items() if feature.is_image]
+        return (f"images are not decoded: {', '.join(images)}",) if images else ()
 
 
 class _StepPart(Part):
