@@ -454,6 +454,68 @@ def _delta_action_specs(step: Step, leaves: Leaves) -> Leaves:
     return rest | {name: replace(leaf, key=name, shape=()) for name in _delta_names(step)}
 
 
+_SIX_D_SIZE = 10
+"""Position, two columns of a rotation matrix, gripper."""
+
+
+def _axis_angle_action(step: Step, sample: Entries) -> Entries:
+    """Turn the rotation of actions ``[B, 10]`` into an axis times its angle: ``[B, 7]``.
+
+    The gripper becomes 1 or -1. LeRobot computes the rotation by eigenvectors, so that values
+    differ from these in the last digits.
+    """
+    action = sample.get(ACTION)
+    if not isinstance(action, np.ndarray):
+        return sample
+    if action.ndim != 2 or action.shape[1] < _SIX_D_SIZE:
+        raise ArgumentError(
+            f"{step.name} needs actions [B, {_SIX_D_SIZE}] or more, not {list(action.shape)}"
+        )
+    first = _unit(action[:, 3:6])
+    second = action[:, 6:9]
+    second = _unit(second - (first * second).sum(1, keepdims=True) * first)
+    matrix = np.stack([first, second, np.cross(first, second)], -1)
+    gripper = np.where(action[:, 9:10] > 0.5, 1.0, -1.0)
+    parts = [action[:, :3], _axis_angles(matrix), gripper]
+    return {**sample, ACTION: np.concatenate(parts, 1).astype(action.dtype)}
+
+
+def _unit(vectors: Array) -> Array:
+    lengths: Array = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / (lengths + 1e-6)
+
+
+def _axis_angles(matrix: Array) -> Array:
+    """Return rotation matrices ``[B, 3, 3]`` as axes times angles from 0 to π, ``[B, 3]``."""
+    diagonal = np.diagonal(matrix, axis1=1, axis2=2)
+    trace = diagonal.sum(1, keepdims=True)
+    # Of the unit quaternion: the real part, and the size of each imaginary part.
+    real = np.sqrt(np.maximum(1 + trace, 0)) / 2
+    sizes = np.sqrt(np.maximum(1 - trace + 2 * diagonal, 0)) / 2
+    skew = np.stack(
+        [
+            matrix[:, 2, 1] - matrix[:, 1, 2],
+            matrix[:, 0, 2] - matrix[:, 2, 0],
+            matrix[:, 1, 0] - matrix[:, 0, 1],
+        ],
+        1,
+    )
+    # The sizes are inexact near 0, and the quotient for an angle near π.
+    quotient = skew / (4 * np.maximum(real, 0.1))
+    imaginary = np.where(real > 0.5, quotient, np.copysign(sizes, skew))
+    length = np.linalg.norm(imaginary, axis=1, keepdims=True)
+    angle = 2 * np.arctan2(length, real)
+    result: Array = imaginary * (angle / np.where(length > 0, length, 1))
+    return result
+
+
+def _axis_angle_specs(_: Step, leaves: Leaves) -> Leaves:
+    leaf = leaves.get(ACTION)
+    if leaf is None or len(leaf.shape) < 1:
+        return leaves
+    return {**leaves, ACTION: replace(leaf, shape=(*leaf.shape[:-1], 7))}
+
+
 def _same(_: Step, sample: Entries) -> Entries:
     return sample
 
@@ -482,6 +544,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "pi0_new_line_processor": Definition(_end_with_newline),
         "torch2numpy_action_processor": Definition(_to_numpy_action, _to_numpy_action_specs),
         "numpy2torch_action_processor": Definition(_same),
+        "xvla_rotation_6d_to_axis_angle": Definition(_axis_angle_action, _axis_angle_specs),
         "map_tensor_to_delta_action_dict": Definition(_delta_action, _delta_action_specs),
     }
 )

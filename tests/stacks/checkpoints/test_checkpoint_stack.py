@@ -14,8 +14,9 @@ from tdx.inspection.chain_report import inspect_chain
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.spec_report import compare_specs
 from tdx.inspection.values_report import inspect_state, inspect_values
-from tdx.stacks.checkpoints import read_checkpoint
+from tdx.stacks.checkpoints import Processor, Step, read_checkpoint
 from tdx.stacks.checkpoints.stack import CheckpointStack
+from tdx.stacks.checkpoints.steps import run
 from tdx.stacks.recordings import read_samples
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
 
@@ -174,6 +175,18 @@ def test_steps_that_are_code_are_passed_over_and_named(tmp_path: Path) -> None:
         "is not imported",
     )
     assert inspect_values(stack).error is None
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.3, 2.0, 3.1])
+def test_rotation_of_an_action_becomes_an_axis_times_its_angle(angle: float) -> None:
+    axis = np.array([1.0, -2.0, 2.0]) / 3
+    x, y, z = axis
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    matrix = np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+    action = np.concatenate([[1, 2, 3], 2 * matrix[:, 0], matrix[:, 1], [0.7]])[None]
+    processor = Processor("postprocessor", "", (Step(0, "xvla_rotation_6d_to_axis_angle"),))
+    result = np.asarray(run(processor, {ACTION: action}).samples[-1][ACTION])
+    assert result[0] == pytest.approx([1, 2, 3, *(axis * angle), 1], abs=1e-5)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
