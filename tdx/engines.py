@@ -13,6 +13,7 @@ import shutil
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import chdir, suppress
 from dataclasses import dataclass
@@ -227,7 +228,7 @@ def map_in_processes(
     """
     engine = LocalEngine(_Mapping(function, items, noun))
     results: dict[int, Returned] = {}
-    for task, result in run_tasks(engine, len(items)):
+    for task, result in run_tasks(engine, deque(range(len(items)))):
         if isinstance(result, WorkerError):
             raise result
         results[task] = result
@@ -235,24 +236,28 @@ def map_in_processes(
 
 
 def run_tasks(
-    engine: Engine[Returned], count: int
+    engine: Engine[Returned], waiting: deque[int], on_wait: Callable[[], object] | None = None
 ) -> Generator[tuple[int, Returned | WorkerError]]:
-    """Run tasks once; yield each with its result when it has ended, and close the engine.
+    """Run tasks; yield each with its result when it has ended, and close the engine.
 
     Args:
         engine: The engine.
-        count: Number of tasks.
+        waiting: Tasks to run. The caller may add one again, or remove those that have not started.
+        on_wait: Called about twice per second.
     """
-    waiting, running = list(range(count)), 0
+    running = 0
     try:
         while waiting or running:
             free = len(waiting) if engine.slots is None else engine.slots - running
-            engine.submit(waiting[:free])
-            running += len(waiting[:free])
-            del waiting[:free]
+            tasks = [waiting.popleft() for _ in range(min(free, len(waiting)))]
+            if tasks:
+                engine.submit(tasks)
+            running += len(tasks)
             for task, result in engine.collect(_POLL_SECONDS):
                 running -= 1
                 yield task, result
+            if on_wait is not None:
+                on_wait()
     finally:
         engine.close()
 
@@ -281,7 +286,22 @@ class RayEngine(Generic[Returned]):
         self._refs: dict[Any, int] = {}
         self._is_mine = not ray.is_initialized()
         if self._is_mine:
-            _connect_to_ray(ray)
+            address = os.environ.get(_RAY_ADDRESS, "auto")
+            try:
+                host, _, port = address.removeprefix("ray://").rpartition(":")
+                if host and port.isdecimal():
+                    # Ray itself waits for half a minute.
+                    place = (host.strip("[]"), int(port))
+                    socket.create_connection(place, _CONNECT_SECONDS).close()
+                # Ray puts the current folder first on the path of its workers.
+                with chdir(os.sep):
+                    ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, ValueError, RuntimeError) as error:
+                where = "on this machine" if address == "auto" else f"at {address}"
+                raise WorkerError(
+                    f"no Ray cluster is running {where}",
+                    hint=f"start one with `ray start --head`, or set {_RAY_ADDRESS}",
+                ) from error
         # Ray would repeat a task without reporting it.
         self._task: Any = ray.remote(max_retries=0, num_cpus=1)(_run_pickled)
         self._job, self._pickled = job, _pickle(job)
@@ -311,38 +331,6 @@ class RayEngine(Generic[Returned]):
         self._refs = {}
         if self._is_mine:
             self._ray.shutdown()
-
-
-def _connect_to_ray(ray: Any) -> None:
-    """Connect to the cluster.
-
-    Raises:
-        WorkerError: No cluster is running.
-    """
-    address = os.environ.get(_RAY_ADDRESS, "auto")
-    try:
-        # Ray itself waits for half a minute.
-        _check_connection(address)
-        # Ray puts the current folder first on the path of its workers.
-        with chdir(os.sep):
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (OSError, ValueError, RuntimeError) as error:
-        place = "on this machine" if address == "auto" else f"at {address}"
-        raise WorkerError(
-            f"no Ray cluster is running {place}",
-            hint=f"start one with `ray start --head`, or set {_RAY_ADDRESS}",
-        ) from error
-
-
-def _check_connection(address: str) -> None:
-    """Open and close a connection, unless the address does not name a host and a port.
-
-    Raises:
-        OSError: Nothing accepts connections there.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
 
 
 def _lost(job: Job[Any], task: int, error: BaseException) -> WorkerError:

@@ -14,6 +14,11 @@ MUST_EXIST = "TDX_TEST_PROGRAMS"
 """Environment variable that makes a missing program a failure; ``.ci/run`` installs them all."""
 
 
+def is_exhaustive() -> bool:
+    """Return True in the tests with programs of ``.ci/run``, which run larger samples."""
+    return bool(os.environ.get(MUST_EXIST))
+
+
 def require_program(name: str, *alternatives: str) -> str:
     """Return the path of a program; skip the running test, naming the program, if it is missing.
 
@@ -40,6 +45,6 @@ def require_lerobot() -> None:
 
 def _miss(name: str) -> NoReturn:
     reason = f"{name} is not installed"
-    if os.environ.get(MUST_EXIST):
+    if is_exhaustive():
         pytest.fail(f"{reason}, and {MUST_EXIST} is set", pytrace=False)
     pytest.skip(reason)

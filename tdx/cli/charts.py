@@ -98,13 +98,6 @@ def _flames(node: CallNode, left: float, level: int, scale: float, whole: float)
     width = node.step_us * scale
     if width < _MIN_WIDTH:
         return
-    yield _flame(node, left, level * _LEVEL_HEIGHT, width, whole)
-    for child in node.children.values():
-        yield from _flames(child, left, level + 1, scale, whole)
-        left += child.step_us * scale
-
-
-def _flame(node: CallNode, x: float, y: float, width: float, whole: float) -> str:
     name = node.label if node.work == "engine" else f"{node.label} {node.lane}"
     tooltip = (
         f"{name}: {micros(node.step_us)} µs per step, {node.step_us / whole:.1%}; "
@@ -112,12 +105,16 @@ def _flame(node: CallNode, x: float, y: float, width: float, whole: float) -> st
     )
     columns = int((width - 8) / CHARACTER_WIDTH)
     short = name if len(name) <= columns else f"{name[: columns - 1]}…" if columns > 3 else ""
-    text = label(x + 4, y + 16, short) if short else ""
-    return (
+    top = level * _LEVEL_HEIGHT
+    text = label(left + 4, top + 16, short) if short else ""
+    yield (
         f'<g class="flame {node.work}"><title>{escape_html(tooltip)}</title>'
-        f'<rect x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{_LEVEL_HEIGHT - 1:.1f}"/>'
+        f'<rect x="{left:.2f}" y="{top:.1f}" width="{width:.2f}" height="{_LEVEL_HEIGHT - 1:.1f}"/>'
         f"{text}</g>"
     )
+    for child in node.children.values():
+        yield from _flames(child, left, level + 1, scale, whole)
+        left += child.step_us * scale
 
 
 def times_plot(row: Row) -> str:

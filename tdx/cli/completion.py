@@ -7,22 +7,24 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tdx import __version__
-from tdx.foundation.errors import TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
 
 if TYPE_CHECKING:
+    from tdx.envs import EnvBase
     from tdx.pipeline.transform_info import Type
 
 Completion = tuple[str, str]
 """Completed word and its description."""
 
+_POLICIES = ("random", "zero", "sequence:", "mlp:", "module:")
 _DEVICES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
@@ -34,6 +36,11 @@ def complete_env(incomplete: str) -> list[Completion]:
     return _matching(incomplete, [(env.id, env.package) for env in list_envs()])
 
 
+def complete_policy(incomplete: str) -> list[str]:
+    """Complete the kind of a policy; the shell completes the file after it."""
+    return [name for name in _POLICIES if name.startswith(incomplete)]
+
+
 def complete_device(incomplete: str) -> list[str]:
     """Complete the names of devices; asking torch which of them exist takes seconds."""
     return [name for name in _DEVICES if name.startswith(incomplete)]
@@ -41,15 +48,25 @@ def complete_device(incomplete: str) -> list[str]:
 
 def complete_dump(incomplete: str) -> list[Completion]:
     """Complete dumps, and folders that may contain some."""
+    return [
+        (word, "dump") if _is_dump(path) else (f"{word}/", "folder")
+        for word, path in _list_paths(incomplete)
+        if path.is_dir()
+    ]
+
+
+def _list_paths(incomplete: str) -> Iterator[tuple[str, Path]]:
+    """Yield the visible files and folders that a path may become, as they are typed."""
     folder, slash, _ = incomplete.rpartition("/")
-    matches: list[Completion] = []
     with contextlib.suppress(OSError):
         for path in sorted(Path(folder or (slash or ".")).iterdir()):
             word = f"{folder}{slash}{path.name}"
-            if word.startswith(incomplete) and not path.name.startswith(".") and path.is_dir():
-                is_dump = (path / "manifest.json").is_file()
-                matches.append((word, "dump") if is_dump else (f"{word}/", "folder"))
-    return matches
+            if word.startswith(incomplete) and not path.name.startswith("."):
+                yield word, path
+
+
+def _is_dump(path: Path) -> bool:
+    return (path / "manifest.json").is_file()
 
 
 DUMP: Any = typer.Argument(metavar="DUMP", autocompletion=complete_dump, help="Folder of a dump.")
@@ -58,19 +75,14 @@ DUMP: Any = typer.Argument(metavar="DUMP", autocompletion=complete_dump, help="F
 
 def complete_target(incomplete: str) -> list[Completion]:
     """Complete the pipeline files and dumps of a folder, or else env ids."""
-    folder, slash, _ = incomplete.rpartition("/")
     paths: list[Completion] = []
-    with contextlib.suppress(OSError):
-        for path in sorted(Path(folder or (slash or ".")).iterdir()):
-            word = f"{folder}{slash}{path.name}"
-            if not word.startswith(incomplete) or path.name.startswith("."):
-                continue
-            if path.suffix in {".yaml", ".yml"}:
-                paths.append((word, "pipeline file"))
-            elif (path / "manifest.json").is_file():
-                paths.append((word, "dump"))
-            elif path.is_dir() and slash:
-                paths.append((f"{word}/", "folder"))
+    for word, path in _list_paths(incomplete):
+        if path.suffix in {".yaml", ".yml"}:
+            paths.append((word, "pipeline file"))
+        elif _is_dump(path):
+            paths.append((word, "dump"))
+        elif path.is_dir() and "/" in incomplete:
+            paths.append((f"{word}/", "folder"))
     return paths + (complete_env(incomplete) if incomplete or not paths else [])
 
 
@@ -160,15 +172,35 @@ def complete_transform(incomplete: str) -> list[Completion]:
     return completions
 
 
+_LIST = re.compile(
+    r"""(?P<before>.*\b(?P<name>\w*keys\w*)\s*=\s*\[(?:[^\[\]]*,)?\s*)(?P<quote>["']?)(?P<word>[\w.]*)"""
+)
+"""A stage that ends inside a list of keys, before the quote that closes a key."""
+
+
 def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
-    """Complete a stage like :func:`complete_transform`, and the keys in its lists of keys."""
+    """Complete a stage like :func:`complete_transform`, and the keys in its lists of keys.
+
+    The keys in ``CatFrames(in_keys=["obs`` are those of the env and of the chain so far.
+    """
     completed = complete_transform(incomplete)
-    if completed or "[" not in incomplete:
+    match = _LIST.fullmatch(incomplete)
+    if completed or match is None or match["name"].startswith("out_"):
         return completed
-    # Typer does not parse the words after an option without a value.
-    words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
-    targets = [str(word) for word in words if word and not str(word).startswith("-")]
-    return [(text, "key") for text in complete_keys_of_stage(ctx.params, targets, incomplete)]
+    # The quote that does not end the word on the command line.
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    start = line.rfind(incomplete)
+    other = '"' if start > 0 and line[start - 1] == "'" else "'"
+    quote = match["quote"] or other
+    taken = set(re.findall(r"[\w.]+", match["before"].rpartition("[")[2]))
+    stages = [
+        f"{match['before']}{quote}{key}{quote}"
+        for key in _keys(ctx, _chain_keys)
+        if key.startswith(match["word"]) and key not in taken and "." not in key
+    ]
+    # A shell closes the quotes after a single completion; a second one keeps them open.
+    stages += [f"{stages[0]}]"] if len(stages) == 1 else []
+    return [(stage, "key") for stage in stages]
 
 
 def split_arguments(inside: str) -> list[str] | None:
@@ -222,22 +254,24 @@ def _matching(incomplete: str, candidates: list[Completion]) -> list[Completion]
     return matches or [item for item in candidates if folded in item[0].casefold()]
 
 
+def complete_last(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Complete the last of a comma-separated list of names."""
+    done, comma, word = incomplete.rpartition(",")
+    return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
+
+
 _MAX_LINE = 2**22
 
 
 def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the last of a comma-separated list of entries of the dump on the command line."""
-    done, comma, word = incomplete.rpartition(",")
-    # Typer does not parse the words after an option without a value.
-    folder = next((name for name in (ctx.params.get("dump"), *ctx.args) if name), None)
-    names = [] if folder is None else _names(folder)
-    return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
-
-
-def _names(folder: Any) -> list[str]:
     from tdx.foundation.container import Container
     from tdx.foundation.untrusted import parse_json
 
+    # Typer does not parse the words after an option without a value.
+    folder = next((name for name in (ctx.params.get("dump"), *ctx.args) if name), None)
+    if folder is None:
+        return []
     try:
         with Container.open(folder) as root, root.open_file("chunks.jsonl") as file:
             first = parse_json(file.readline(_MAX_LINE), "chunks.jsonl")
@@ -245,73 +279,77 @@ def _names(folder: Any) -> list[str]:
     except (OSError, TdxError, ValueError, KeyError, TypeError):
         return []
     inner = [key[1:] if key[0] == "next" else key for key in keys if key]
-    return list(dict.fromkeys(".".join(key) for key in (*inner, *keys)))
+    return complete_last(incomplete, dict.fromkeys(".".join(key) for key in (*inner, *keys)))
+
+
+def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the keys that a policy can read from the env.
+
+    Args:
+        ctx: Command line so far.
+        incomplete: Word to complete.
+    """
+    return [key for key in _keys(ctx, _policy_keys) if key.startswith(incomplete)]
+
+
+def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete keys of the env and of its chain."""
+    return [key for key in _keys(ctx, _chain_keys) if key.startswith(incomplete)]
+
+
+def complete_stored_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the last of a comma-separated list of entries that a rollout can store."""
+    return complete_last(incomplete, _keys(ctx, _rollout_keys))
+
+
+def _policy_keys(env: EnvBase) -> list[str]:
+    from tdx.foundation.keys import format_key
+    from tdx.inspection.plan_report import policy_keys
+
+    return [format_key(key) for key in policy_keys(env)]
+
+
+def _chain_keys(env: EnvBase) -> list[str]:
+    from tdx.inspection.lineage import inspect_keys
+
+    return inspect_keys(env).keys()
+
+
+def _rollout_keys(env: EnvBase) -> list[str]:
+    from tdx.rollouts.dump.entries import key_names, list_keys
+
+    names = [name for key in list_keys(env.fake_tensordict()) for name in key_names(key)]
+    return list(dict.fromkeys(names))
+
+
+def _keys(ctx: typer.Context, find_keys: Callable[[EnvBase], list[str]]) -> list[str]:
+    """Return keys of the env that the command line names; empty if it names none."""
+    from tdx.cli.options import PipelineOptions, TargetOptions
+
+    values: dict[str, Any] = {
+        field.name: ctx.params[field.name]
+        for field in fields(PipelineOptions)
+        if field.name in ctx.params
+    }
+    if not (values.get("env") or values.get("pipeline")):
+        # Typer does not parse the words after an option without a value.
+        words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
+        words = [word for word in words if word and not word.startswith("-")]
+        values["target"] = next(iter(words), None)
+
+    def find() -> list[str]:
+        from tdx.cli.pipelines import open_env, read_pipeline, with_target
+
+        options = with_target(TargetOptions(**values))
+        if options.pipeline == "-":
+            return []
+        with open_env(read_pipeline(options), options) as env:
+            return find_keys(env)
+
+    return cached_names([find_keys.__name__, values], find)
 
 
 _MAX_ENTRIES = 100
-_LIST = re.compile(
-    r"""(?P<before>.*\b(?P<name>\w*keys\w*)\s*=\s*\[(?:[^\[\]]*,)?\s*)(?P<quote>["']?)(?P<word>[\w.]*)"""
-)
-"""A stage that ends inside a list of keys, before the quote that closes a key."""
-
-
-def complete_keys_of_stage(params: Mapping[str, Any], words: list[str], stage: str) -> list[str]:
-    """Complete the last key in a list of keys, such as ``CatFrames(in_keys=["obs``.
-
-    Args:
-        params: Values of the options before it.
-        words: Words without an option before it.
-        stage: Unfinished stage.
-
-    Returns:
-        Completed stages; empty if the stage does not end inside a list of keys.
-    """
-    match = _LIST.fullmatch(stage)
-    if match is None or match["name"].startswith("out_"):
-        return []
-    target = next(filter(None, [params.get("env"), params.get("pipeline"), *words]), None)
-    if target is None or target == "-":
-        return []
-    values = {name: params.get(name) for name in ("transforms", "env_kwargs", "from_pixels")}
-    keys = cached_names([target, values], lambda: _chain_keys(target, values))
-    quote = match["quote"] or _other_quote(stage)
-    taken = set(re.findall(r"[\w.]+", match["before"].rpartition("[")[2]))
-    completed = [
-        f"{match['before']}{quote}{key}{quote}"
-        for key in keys
-        if key.startswith(match["word"]) and key not in taken and "." not in key
-    ]
-    # A shell closes the quotes after a single completion; a second one keeps them open.
-    return [*completed, f"{completed[0]}]"] if len(completed) == 1 else completed
-
-
-def _other_quote(stage: str) -> str:
-    """Return the quote that does not end the word on the command line."""
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
-    start = line.rfind(stage)
-    return '"' if start > 0 and line[start - 1] == "'" else "'"
-
-
-def _chain_keys(target: str, values: Mapping[str, Any]) -> list[str]:
-    from tdx.inspection.lineage import inspect_keys
-    from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, parse_stage
-    from tdx.pipeline.grammar import parse_kwargs
-    from tdx.stacks.building import build_env
-
-    if Path(target).is_file():
-        pipeline = PipelineFile.load(target).pipeline
-    else:
-        kwargs = parse_kwargs(values["env_kwargs"]) if values["env_kwargs"] else {}
-        pipeline = Pipeline(EnvConfig(target, kwargs=kwargs))
-    stages = map(parse_stage, values["transforms"] or ())
-    pipeline = pipeline.with_stages(*pipeline.transforms, *stages)
-    if values["from_pixels"]:
-        pipeline = replace(pipeline, env=replace(pipeline.env, from_pixels=True))
-    env = build_env(pipeline, False)
-    try:
-        return inspect_keys(env).keys()
-    finally:
-        env.close()
 
 
 def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
@@ -321,9 +359,18 @@ def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
         question: What the names depend on, as plain data; files count with their time of change.
         find: Returns the names. What it prints is discarded; if it fails, there are none.
     """
-    changed = [_change_time(word) for word in _texts(question)]
+    changed = []
+    for word in _texts(question):
+        with contextlib.suppress(OSError, ValueError):
+            changed.append(os.stat(word).st_mtime_ns)
     fingerprint = json.dumps([__version__, os.getcwd(), question, changed], default=str)
-    stored = _read_cache()
+    from platformdirs import user_cache_path
+
+    path = user_cache_path("tdx") / "keys.json"
+    stored: dict[str, list[str]] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        read = json.loads(path.read_text(encoding="utf-8"))
+        stored = {str(name): [str(key) for key in keys] for name, keys in read.items()}
     if fingerprint in stored:
         return stored[fingerprint]
     names: list[str] = []
@@ -336,7 +383,12 @@ def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
     ):
         names = find()
     if names:
-        _write_cache({**dict(list(stored.items())[1 - _MAX_ENTRIES :]), fingerprint: names})
+        from tdx.foundation.files import write_atomically
+
+        kept = {**dict(list(stored.items())[1 - _MAX_ENTRIES :]), fingerprint: names}
+        with contextlib.suppress(OSError, ArgumentError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(kept), sync=False)
     return names
 
 
@@ -348,34 +400,3 @@ def _texts(question: Any) -> Iterator[str]:
     elif isinstance(question, list | tuple):
         for part in question:
             yield from _texts(part)
-
-
-def _change_time(word: str) -> int | None:
-    try:
-        return os.stat(word).st_mtime_ns
-    except (OSError, ValueError):
-        return None
-
-
-def _cache_path() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("tdx") / "keys.json"
-
-
-def _read_cache() -> dict[str, list[str]]:
-    try:
-        stored = json.loads(_cache_path().read_text(encoding="utf-8"))
-        return {str(name): [str(key) for key in keys] for name, keys in stored.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def _write_cache(stored: Mapping[str, list[str]]) -> None:
-    from tdx.foundation.errors import ArgumentError
-    from tdx.foundation.files import write_atomically
-
-    path = _cache_path()
-    with contextlib.suppress(OSError, ArgumentError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(stored), sync=False)

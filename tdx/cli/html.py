@@ -208,7 +208,15 @@ class _Writer:
             case Table():
                 return self._table(block)
             case Paragraph():
-                lines = [self._paragraph(line) for line in blocks if isinstance(line, Paragraph)]
+                lines = []
+                for line in blocks:
+                    assert isinstance(line, Paragraph)
+                    texts = [(cell.style, self._text(cell.text)) for cell in line.cells]
+                    spans = "".join(
+                        f'<span class="{style}">{text}</span>' if style and text else text
+                        for style, text in texts
+                    )
+                    lines.append(f'<p style="padding-left:{line.indent}ch">{spans}</p>')
                 return self._folded(lines, "line")
             case Heading():
                 return self._heading(block)
@@ -220,7 +228,12 @@ class _Writer:
                 self._left += len(inner.encode())
                 return f"<details><summary>{self._text(block.summary)}</summary>{inner}</details>"
             case Gallery():
-                return self._gallery(block)
+                pictures = "".join(map(self._picture, block.pictures))
+                if not pictures:
+                    return ""
+                heading = "" if block.heading is None else self._heading(block.heading)
+                text = f'<p class="dim">{self._text(block.text)}</p>' if block.text else ""
+                return f"{heading}{text}<div>{pictures}</div>"
         raise AssertionError("blocks that depend on a width are resolved before")
 
     def _heading(self, heading: Heading) -> str:
@@ -238,14 +251,6 @@ class _Writer:
         self.sections[name] = text
         return f'<h2 id="{name}"><a href="#{name}">{text}</a> {aside}</h2>'
 
-    def _paragraph(self, paragraph: Paragraph) -> str:
-        spans = "".join(
-            f'<span class="{cell.style}">{text}</span>' if cell.style and text else text
-            for cell in paragraph.cells
-            for text in [self._text(cell.text)]
-        )
-        return f'<p style="padding-left:{paragraph.indent}ch">{spans}</p>'
-
     def _table(self, table: Table) -> str:
         rows = []
         for row in table.rows:
@@ -255,13 +260,13 @@ class _Writer:
                 attribute = f' class="{style}"' if style else ""
                 cells.append(f"<td{attribute}>{self._text(cell.text)}</td>")
             rows.append(f"<tr>{''.join(cells)}</tr>")
-        head, number = "", ' class="number"'
-        if any(column.title for column in table.columns):
-            titles = [
-                f"<th{number if column.is_number else ''}>{self._text(column.title)}</th>"
-                for column in table.columns
-            ]
-            head = f"<tr>{''.join(titles)}</tr>"
+        number = ' class="number"'
+        titles = [
+            f"<th{number if column.is_number else ''}>{self._text(column.title)}</th>"
+            for column in table.columns
+        ]
+        has_titles = any(column.title for column in table.columns)
+        head = f"<tr>{''.join(titles)}</tr>" if has_titles else ""
         start, end = ('<div class="wide">', "</div>") if self._is_page else ("", "")
         kind = ' class="numbers"' if any(column.is_number for column in table.columns) else ""
         return self._folded(rows, "row", f"{start}<table{kind}>{head}", f"</table>{end}")
@@ -285,14 +290,6 @@ class _Writer:
         if fitting < len(lines):
             html += f'<p class="dim">… {_more(len(lines) - fitting, noun)}, left out</p>'
         return html
-
-    def _gallery(self, gallery: Gallery) -> str:
-        pictures = "".join(filter(None, map(self._picture, gallery.pictures)))
-        if not pictures:
-            return ""
-        heading = "" if gallery.heading is None else self._heading(gallery.heading)
-        text = f'<p class="dim">{self._text(gallery.text)}</p>' if gallery.text else ""
-        return f"{heading}{text}<div>{pictures}</div>"
 
     def _picture(self, picture: Picture) -> str:
         caption = self._text(picture.caption)

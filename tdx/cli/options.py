@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
+from typing import Annotated, Any, TextIO, TypeAlias
 
 import typer
 
@@ -22,17 +22,7 @@ Functions: TypeAlias = Mapping[str, Function]
 
 
 class Format(StrEnum):
-    """Output formats of data."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-    MD = "md"
-
-
-class DiagramFormat(StrEnum):
-    """Output formats of data that forms a graph."""
+    """Output formats. Most commands have :data:`DATA_FORMATS`."""
 
     TABLE = "table"
     JSON = "json"
@@ -40,17 +30,18 @@ class DiagramFormat(StrEnum):
     CSV = "csv"
     MD = "md"
     MERMAID = "mermaid"
-
-
-class CheckFormat(StrEnum):
-    """Output formats of findings."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-    MD = "md"
+    SVG = "svg"
     SARIF = "sarif"
+
+
+DATA_FORMATS = (Format.TABLE, Format.JSON, Format.JSONL, Format.CSV, Format.MD)
+"""Output formats of any data."""
+GRAPH_FORMATS = (*DATA_FORMATS, Format.MERMAID)
+"""Output formats of data that forms a graph."""
+IMAGE_FORMATS = (*GRAPH_FORMATS, Format.SVG)
+"""Output formats of data that can be drawn as an image."""
+FINDINGS_FORMATS = (*DATA_FORMATS, Format.SARIF)
+"""Output formats of findings."""
 
 
 class Color(StrEnum):
@@ -79,39 +70,48 @@ class Batching(StrEnum):
     PARALLEL = "parallel"
 
 
-Choice = TypeVar("Choice", bound=StrEnum)
 _MAX_INTEGER, _MAX_DIGITS = 2**63 - 1, 30
 _POWER_OF_TEN = re.compile(r"([1-9]\d*)[eE](\d{1,2})")
 
 
-def choice_parser(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
-    """Return a parser that suggests the nearest spelling of an invalid value.
+def choice_option(
+    option: str,
+    choices: Iterable[StrEnum],
+    help: str,
+    *,
+    metavar: str | None = None,
+    panel: str | None = None,
+) -> Any:
+    """Declare an option with a limited number of values; an invalid one suggests the nearest.
 
     Args:
-        kind: Valid values.
-        option: Name of the option. ``None``: the name of ``kind``.
+        option: Name, such as ``--color``.
+        choices: Valid values.
+        help: Help text.
+        metavar: Placeholder of the value in the help. ``None``: all values.
+        panel: Section of the help.
     """
-    name = option or f"--{kind.__name__.lower()}"
+    known = {choice.value: choice for choice in choices}
 
-    def parse(value: str) -> Choice:
-        try:
-            return kind(value)
-        except ValueError:
-            known = [member.value for member in kind]
-            hint = _export_format_hint(value) if kind is Format else None
-            hint = hint or did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
-            raise UnknownNameError(f"invalid value {value!r} for {name}", hint=hint) from None
+    def parse(value: str) -> StrEnum:
+        if value in known:
+            return known[value]
+        hint = did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
+        if Format.TABLE in known:
+            from tdx.rollouts.formats.registry import export_formats
 
-    return parse
+            if value in {form.name for form in export_formats()}:
+                hint = f"{value} is a format of dumps: use tdx export DUMP --to {value}"
+        raise UnknownNameError(f"invalid value {value!r} for {option}", hint=hint)
 
-
-def _export_format_hint(value: str) -> str | None:
-    """Return a hint if ``value`` is an export format of dumps."""
-    from tdx.rollouts.formats.registry import export_formats
-
-    if value not in {form.name for form in export_formats()}:
-        return None
-    return f"{value} is a format of dumps: use tdx export DUMP --to {value}"
+    return typer.Option(
+        option,
+        parser=parse,
+        metavar=metavar or "|".join(known),
+        autocompletion=lambda incomplete: [name for name in known if name.startswith(incomplete)],
+        help=help,
+        rich_help_panel=panel,
+    )
 
 
 def integer_parser(option: str, minimum: int, maximum: int = _MAX_INTEGER) -> Callable[[str], int]:
@@ -177,15 +177,6 @@ def seconds_parser(option: str) -> Callable[[str], float]:
     return parse
 
 
-def complete_members(kind: type[StrEnum]) -> Callable[[str], list[str]]:
-    """Return a completion function for the values of an enum."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [member.value for member in kind if member.value.startswith(incomplete)]
-
-    return complete
-
-
 def split_list(values: list[str] | None) -> list[str]:
     """Split the values of an option that can be repeated and can contain commas.
 
@@ -206,52 +197,47 @@ Debug = Annotated[
 
 ColorOption = Annotated[
     Color,
-    typer.Option(
-        "--color",
-        parser=choice_parser(Color),
-        metavar="|".join(Color),
-        autocompletion=complete_members(Color),
-        help="When to color the output; NO_COLOR and FORCE_COLOR also apply.",
-        rich_help_panel=_OUTPUT,
+    choice_option(
+        *("--color", Color),
+        "When to color the output; NO_COLOR and FORCE_COLOR also apply.",
+        panel=_OUTPUT,
     ),
 ]
 
 
-def format_option(kind: type[StrEnum]) -> Any:
+def format_option(formats: Iterable[Format]) -> Any:
     """Declare ``--format`` with some formats."""
-    return typer.Option(
-        "--format",
-        parser=choice_parser(kind, "--format"),
-        metavar="|".join(kind),
-        autocompletion=complete_members(kind),
-        help="Output format.",
-        rich_help_panel=_OUTPUT,
-    )
+    return choice_option("--format", formats, "Output format.", panel=_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """Output options of most commands."""
 
-    format: Annotated[Format, format_option(Format)] = Format.TABLE
+    format: Annotated[Format, format_option(DATA_FORMATS)] = Format.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
 
 @dataclass(frozen=True, slots=True)
-class DiagramOptions:
+class DiagramOptions(OutputOptions):
     """Output options of commands whose result can be drawn as a graph."""
 
-    format: Annotated[DiagramFormat, format_option(DiagramFormat)] = DiagramFormat.TABLE
-    color: ColorOption = Color.AUTO
-    debug: Debug = False
+    format: Annotated[Format, format_option(GRAPH_FORMATS)] = Format.TABLE
 
-    @property
-    def output(self) -> OutputOptions:
-        """Options for writing a view; diagrams count as tables."""
-        drawn = self.format.value not in list(Format)
-        form = Format.TABLE if drawn else Format(self.format.value)
-        return OutputOptions(form, self.color, self.debug)
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions(OutputOptions):
+    """Output options of commands whose result can be drawn as an image."""
+
+    format: Annotated[Format, format_option(IMAGE_FORMATS)] = Format.TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsOptions(OutputOptions):
+    """Output options of ``tdx check``."""
+
+    format: Annotated[Format, format_option(FINDINGS_FORMATS)] = Format.TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,22 +246,6 @@ class DialogOptions:
 
     color: ColorOption = Color.AUTO
     debug: Debug = False
-
-
-@dataclass(frozen=True, slots=True)
-class FindingsOptions:
-    """Output options of ``tdx check``."""
-
-    format: Annotated[CheckFormat, format_option(CheckFormat)] = CheckFormat.TABLE
-    color: ColorOption = Color.AUTO
-    debug: Debug = False
-
-    @property
-    def output(self) -> OutputOptions:
-        """Options for writing a view; SARIF counts as JSON."""
-        if self.format is CheckFormat.SARIF:
-            return OutputOptions(Format.JSON, self.color, self.debug)
-        return OutputOptions(Format(self.format.value), self.color, self.debug)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,14 +327,12 @@ class PipelineOptions:
     ] = False
     batching: Annotated[
         Batching | None,
-        typer.Option(
-            "--batching",
-            parser=choice_parser(Batching),
-            metavar="HOW",
-            autocompletion=complete_members(Batching),
-            help="How the copies run: vector (a batched env), serial (one after another) or "
+        choice_option(
+            *("--batching", Batching),
+            "How the copies run: vector (a batched env), serial (one after another) or "
             "parallel (in worker processes).",
-            rich_help_panel=_PIPELINE,
+            metavar="HOW",
+            panel=_PIPELINE,
         ),
     ] = None
     device: Annotated[

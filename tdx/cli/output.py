@@ -63,15 +63,22 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
         Complete lines.
     """
     match options.format:
-        case Format.JSON:
+        case Format.JSON | Format.SARIF:
             return _json(view.kind, view.data(), indent=2)
         case Format.JSONL:
             return "".join(_json(view.kind, record) for record in view.rows())
         case Format.CSV:
-            return _csv(view)
+            records = list(view.rows())
+            names = list(dict.fromkeys(name for row in [view.names, *records] for name in row))
+            text = io.StringIO()
+            if names:
+                writer = csv.DictWriter(text, names, lineterminator="\n")
+                for record in [dict(zip(names, names, strict=True)), *records]:
+                    writer.writerow({key: _csv_value(value) for key, value in record.items()})
+            return text.getvalue()
         case Format.MD:
             return markdown(view.blocks())
-        case Format.TABLE:
+        case Format.TABLE | Format.MERMAID | Format.SVG:
             columns = terminal_width() if width is None else width
             return terminal_text(view.blocks(), columns, color=options.color.is_enabled(sys.stdout))
 
@@ -79,19 +86,6 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
 def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
     document = {"schema_version": SCHEMA_VERSION, "kind": kind, **data}
     return json_text(document, sys.stdout, indent)
-
-
-def _csv(view: View) -> str:
-    records = list(view.rows())
-    names = list(dict.fromkeys(name for row in [view.names, *records] for name in row))
-    if not names:
-        return ""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writerow({name: _csv_value(name) for name in names})
-    for record in records:
-        writer.writerow({name: _csv_value(value) for name, value in record.items()})
-    return text.getvalue()
 
 
 _FORMULA_STARTS = (*"=+-@\t\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -103,19 +97,15 @@ def _csv_value(value: Any) -> Any:
         return escape_json(json.dumps(value, ensure_ascii=False))
     if isinstance(value, str):
         text = escape_control_characters(value, keep="\n\t")
-        return f"'{text}" if _is_formula(text) else text
+        if len(text) < 2 or not text.startswith(_FORMULA_STARTS):
+            return text
+        try:
+            float(text)
+        except ValueError:
+            # A spreadsheet would take it for a formula.
+            return f"'{text}"
+        return text
     return value
-
-
-def _is_formula(text: str) -> bool:
-    """Return True if a spreadsheet would take a text for a formula."""
-    if not text.startswith(_FORMULA_STARTS):
-        return False
-    try:
-        float(text)
-    except ValueError:
-        return len(text) > 1
-    return False
 
 
 def write_file(
@@ -186,17 +176,18 @@ def terminal_text(blocks: Iterable[Block], width: int, *, color: bool = False) -
     shown = text_blocks(blocks, width)
     lines: list[str] = []
     for position, block in enumerate(shown):
-        if position and _needs_blank_line(block, shown[position - 1]):
+        previous = shown[position - 1] if position else None
+        if isinstance(block, Table):
+            is_apart = not (isinstance(previous, Heading) and previous.level > 1)
+        else:
+            is_excerpt = isinstance(previous, Code) and previous.excerpt
+            is_apart = isinstance(block, Heading) or (
+                isinstance(previous, Table | Code) and not is_excerpt
+            )
+        if previous is not None and is_apart:
             lines.append("")
         lines += _lines(block, width, color=color)
     return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def _needs_blank_line(block: TextBlock, previous: TextBlock) -> bool:
-    if isinstance(block, Table):
-        return not (isinstance(previous, Heading) and previous.level > 1)
-    is_excerpt = isinstance(previous, Code) and previous.excerpt
-    return isinstance(block, Heading) or (isinstance(previous, Table | Code) and not is_excerpt)
 
 
 def _lines(block: TextBlock, width: int, *, color: bool) -> Iterator[str]:
@@ -207,35 +198,29 @@ def _lines(block: TextBlock, width: int, *, color: bool) -> Iterator[str]:
         table = block.narrowed(width)
         titles = [Cell(column.title, "dim") for column in table.columns]
         rows = [titles, *table.rows] if any(title.text for title in titles) else table.rows
-        if table.width <= width:
-            yield from _aligned_rows(rows, table, color=color)
-        else:
-            cells = [[_color_cell(cell, color=color) for cell in row] for row in rows]
-            yield from _wrapped_table(cells, table.columns, width)
+        colored = [[_color_cell(cell, color=color) for cell in row] for row in rows]
+        if table.width > width:
+            yield from _wrapped_table(colored, table.columns, width)
+            return
+        widths = table.widths
+        for row, texts in zip(rows, colored, strict=True):
+            aligned = []
+            for cell, text, column, size in zip(row, texts, table.columns, widths, strict=True):
+                space = " " * (size - display_width(cell.text))
+                aligned.append(f"{space}{text}" if column.is_number else f"{text}{space}")
+            yield (" " * GAP).join(aligned)
         return
-    cells_of_line, indent = _running_text(block)
-    text = "".join(_color_cell(cell, color=color) for cell in cells_of_line)
-    if indent + sum(display_width(cell.text) for cell in cells_of_line) <= width:
+    if isinstance(block, Paragraph):
+        cells, indent = block.cells, block.indent
+    else:
+        cells = [Cell(block.text, "title" if block.level == 1 else "heading")]
+        cells += [Cell(f"  {block.aside}", "dim")] if block.aside else []
+        indent = 0
+    text = "".join(_color_cell(cell, color=color) for cell in cells)
+    if indent + sum(display_width(cell.text) for cell in cells) <= width:
         yield " " * indent + text
     else:
         yield from wrap_text(text, width, indent)
-
-
-def _running_text(block: Heading | Paragraph) -> tuple[Sequence[Cell], int]:
-    if isinstance(block, Paragraph):
-        return block.cells, block.indent
-    title = Cell(block.text, "title" if block.level == 1 else "heading")
-    return [title, Cell(f"  {block.aside}", "dim")] if block.aside else [title], 0
-
-
-def _aligned_rows(rows: Sequence[Sequence[Cell]], table: Table, *, color: bool) -> Iterator[str]:
-    widths = table.widths
-    for row in rows:
-        cells = []
-        for cell, column, width in zip(row, table.columns, widths, strict=True):
-            text, space = _color_cell(cell, color=color), " " * (width - display_width(cell.text))
-            cells.append(f"{space}{text}" if column.is_number else f"{text}{space}")
-        yield (" " * GAP).join(cells)
 
 
 def _color_cell(cell: Cell, *, color: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tdx.cli.completion import cached_names
+from tdx.cli.completion import complete_policy
 from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
 from tdx.cli.runtime import third_party_code
 from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
@@ -29,12 +29,6 @@ _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
 _SHOWN_FILES = 3
 _MAX_DUMP_SAMPLES = 10_000
-_POLICIES = ("random", "zero", "sequence:", "mlp:", "module:")
-
-
-def complete_policy(incomplete: str) -> list[str]:
-    """Complete the kind of a policy; the shell completes the file after it."""
-    return [name for name in _POLICIES if name.startswith(incomplete)]
 
 
 PolicyName = Annotated[
@@ -375,115 +369,3 @@ def _read_dump_samples(path: str) -> list[Mapping[str, object]]:
             leaves = row.exclude("next").items(include_nested=True, leaves_only=True)
             samples.append({format_key(key): value.numpy() for key, value in leaves})
     return samples
-
-
-def load_policy(
-    name: str | None, pipeline: Pipeline, env: EnvBase, steps: int, *, allow_code: bool
-) -> Any:
-    """Load the policy that chooses the actions.
-
-    Args:
-        name: Value of ``--policy``. ``None``: the policy of the pipeline, or random actions.
-        pipeline: Pipeline that may name a policy.
-        env: Env with its chain.
-        steps: Number of actions that are needed.
-        allow_code: If True, the policy may be Python code.
-
-    Returns:
-        Policy for ``env.rollout``; ``None`` for random actions.
-
-    Raises:
-        TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
-    """
-    from tdx.rollouts.policies.policy import (
-        PolicyRequest,
-        check_action_count,
-        check_policy,
-        load_policy,
-    )
-
-    policy = load_policy(PolicyRequest.of(pipeline, name, allow_code), env)
-    check_policy(policy, env)
-    check_action_count(policy, steps)
-    return policy.start_at(0)
-
-
-def load_stack_policy(
-    name: str | None, pipeline: Pipeline, stack: Stack, steps: int, *, allow_code: bool
-) -> Any:
-    """Load a policy like :func:`load_policy`, for a stack of any library.
-
-    For another library than tdx it is a function that takes an observation.
-
-    Raises:
-        ArgumentError: The policy is a file, which acts on TensorDicts.
-    """
-    from tdx.stacks import building
-
-    if stack.chain_env is not None:
-        return load_policy(name, pipeline, stack.chain_env, steps, allow_code=allow_code)
-    return building.load_policy(name, pipeline, allow_code)
-
-
-def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the keys that a policy can read from the env.
-
-    Args:
-        ctx: Command line so far.
-        incomplete: Word to complete.
-    """
-    return [key for key in _keys(ctx, _policy_keys) if key.startswith(incomplete)]
-
-
-def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the keys of the env and of its chain."""
-    return [key for key in _keys(ctx, _chain_keys) if key.startswith(incomplete)]
-
-
-def complete_stored_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the last of a comma-separated list of entries that a rollout can store."""
-    done, comma, word = incomplete.rpartition(",")
-    return [f"{done}{comma}{key}" for key in _keys(ctx, _rollout_keys) if key.startswith(word)]
-
-
-def _policy_keys(env: EnvBase) -> list[str]:
-    from tdx.foundation.keys import format_key
-    from tdx.inspection.plan_report import policy_keys
-
-    return [format_key(key) for key in policy_keys(env)]
-
-
-def _chain_keys(env: EnvBase) -> list[str]:
-    from tdx.inspection.lineage import inspect_keys
-
-    return inspect_keys(env).keys()
-
-
-def _rollout_keys(env: EnvBase) -> list[str]:
-    from tdx.rollouts.dump.entries import key_names, list_keys
-
-    names = [name for key in list_keys(env.fake_tensordict()) for name in key_names(key)]
-    return list(dict.fromkeys(names))
-
-
-def _keys(ctx: typer.Context, find_keys: Callable[[EnvBase], list[str]]) -> list[str]:
-    values: dict[str, Any] = {
-        field.name: ctx.params[field.name]
-        for field in fields(PipelineOptions)
-        if field.name in ctx.params
-    }
-    if "target" in ctx.params:
-        # Typer does not parse the words after an option without a value.
-        words = [ctx.params["target"], *(word for word in ctx.args if not word.startswith("-"))]
-        values["target"] = next(filter(None, words), None)
-    elif ctx.params.get("words") and not (values.get("env") or values.get("pipeline")):
-        values["target"] = ctx.params["words"][0]
-    options = with_target(TargetOptions(**values))
-    if options.pipeline == "-":
-        return []
-
-    def find() -> list[str]:
-        with open_env(read_pipeline(options), options) as env:
-            return find_keys(env)
-
-    return cached_names([find_keys.__name__, values], find)

@@ -73,7 +73,11 @@ def run(arguments: Sequence[str]) -> int:
         Exit code of the process, one of :class:`tdx.foundation.errors.ExitCode`.
     """
     style = ErrorStyle.from_arguments(arguments)
-    _configure_headless_rendering()
+    # Let envs render without a display, and silence the banner of Pygame.
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     # Some libraries run `python -c` when they are imported. A user who allows code gets the path
     # that Python gives to the scripts which an env starts.
     path = nullcontext() if "--allow-code" in arguments else safe_path()
@@ -99,9 +103,16 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str], style: ErrorStyle, watch: InterruptWatch | None = None) -> int:
+    from tdx.cli.commands import build_root
+
+    words = list(arguments)
+    if not words:
+        from tdx.cli.commands.tui import is_interactive
+
+        words = ["tui"] if is_interactive() else []
     try:
         with _short_warnings():
-            code = _invoke(list(arguments))
+            result = build_root().main(args=words, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -117,7 +128,7 @@ def _run(arguments: Sequence[str], style: ErrorStyle, watch: InterruptWatch | No
         if watch is not None and watch.is_interrupted:
             return ExitCode.INTERRUPTED
         return _report(error, style)
-    return code
+    return result if isinstance(result, int) else ExitCode.OK
 
 
 def _report(error: Exception, style: ErrorStyle) -> int:
@@ -130,7 +141,7 @@ def _report(error: Exception, style: ErrorStyle) -> int:
     if style.debug:
         traceback.print_exception(error)
     if isinstance(error, (TdxError, typer.TyperException)):
-        known = as_tdx_error(error)
+        known = error if isinstance(error, TdxError) else as_tdx_error(error)
         show_error(known, style)
         return int(known.exit_code)
     return show_unexpected_error(error, style)
@@ -156,25 +167,6 @@ def _explain_system_error(error: OSError) -> Exception:
     else:
         return error
     return known.with_traceback(error.__traceback__)
-
-
-def _configure_headless_rendering() -> None:
-    """Let envs render without a display, and silence the banner of Pygame."""
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-
-
-def _invoke(arguments: list[str]) -> int:
-    from tdx.cli.commands import build_root
-
-    if not arguments:
-        from tdx.cli.commands.tui import is_interactive
-
-        arguments = ["tui"] if is_interactive() else []
-    result = build_root().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
-    return result if isinstance(result, int) else ExitCode.OK
 
 
 @contextmanager
@@ -225,16 +217,17 @@ class ErrorStyle:
         return cls(
             format=_value_of("--format", arguments),
             debug="--debug" in arguments,
-            color=_parse_color(color),
+            # `tdx --help` does without the options of the commands, which take longer to import.
+            color=None if color is None else _parse_color(color),
         )
 
     @property
     def is_json(self) -> bool:
         """True if the output would have been JSON."""
-        from tdx.cli.options import CheckFormat, Format
+        from tdx.cli.options import Format
 
         output = self.format or _configured("format")
-        return output in (Format.JSON, Format.JSONL, CheckFormat.SARIF)
+        return output in (Format.JSON, Format.JSONL, Format.SARIF)
 
     def use_color(self, stream: TextIO) -> bool:
         """Return True if output to ``stream`` is colored."""
@@ -250,10 +243,7 @@ def _configured(name: str) -> str | None:
     return configured_values([name], tolerant=True).get(name)
 
 
-def _parse_color(text: str | None) -> Color | None:
-    if text is None:
-        return None
-    # `tdx --help` does without the options of the commands, which take longer to import.
+def _parse_color(text: str) -> Color | None:
     from tdx.cli.options import Color
 
     return Color(text) if text in list(Color) else None
@@ -297,70 +287,52 @@ def show_unexpected_error(error: Exception, style: ErrorStyle) -> int:
 
 
 def _write(message: str, hint: str | None, data: dict[str, Any], style: ErrorStyle) -> None:
+    def one_line(text: str) -> str:
+        return escape_control_characters(" ".join(text.split()))
+
     with suppress(OSError):
-        _print(message, hint, data, style)
+        stream = raw_stream(sys.stderr)
+        if style.is_json:
+            document = {"schema_version": SCHEMA_VERSION, "kind": "error", "error": data}
+            stream.write(json_text(document, stream))
+            return
+        red, cyan, reset = (
+            ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") if style.use_color(stream) else ("", "", "")
+        )
+        print(f"{red}error:{reset} {one_line(message)}", file=stream)
+        if hint:
+            print(f"{cyan}hint:{reset} {one_line(hint)}", file=stream)
 
 
-def _print(message: str, hint: str | None, data: dict[str, Any], style: ErrorStyle) -> None:
-    stream = raw_stream(sys.stderr)
-    if style.is_json:
-        document = {"schema_version": SCHEMA_VERSION, "kind": "error", "error": data}
-        stream.write(json_text(document, stream))
-        return
-    red, cyan, reset = (
-        ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") if style.use_color(stream) else ("", "", "")
-    )
-    print(f"{red}error:{reset} {_one_line(message)}", file=stream)
-    if hint:
-        print(f"{cyan}hint:{reset} {_one_line(hint)}", file=stream)
-
-
-def _one_line(text: str) -> str:
-    return escape_control_characters(" ".join(text.split()))
-
-
-def as_tdx_error(error: TdxError | typer.TyperException) -> TdxError:
+def as_tdx_error(error: typer.TyperException) -> TdxError:
     """Convert a usage error of Typer; suggest the nearest spelling of an unknown name."""
-    if isinstance(error, TdxError):
-        return error
     context: typer.Context | None = getattr(error, "ctx", None)
     message = (error.message or error.format_message()).rstrip(".")
     unknown = _UNKNOWN_OPTION.match(message)
-    if unknown is not None:
-        return _unknown_option(unknown[1], context)
-    return ArgumentError(f"{message[:1].lower()}{message[1:]}", hint=_hint(message, context))
-
-
-def _unknown_option(option: str, context: typer.Context | None) -> TdxError:
-    known: list[str] = []
-    if context is not None:
-        known = [name for param in context.command.params for name in param.opts]
-        known = [name for name in known if name.startswith("--")]
+    if unknown is None:
+        return ArgumentError(f"{message[:1].lower()}{message[1:]}", hint=_hint(message, context))
+    option, command = unknown[1], PROGRAM if context is None else context.command_path
+    params = [] if context is None else context.command.params
     # Without dashes, which all options share: --out is not a misspelling of --t.
-    names = {name.lstrip("-"): name for name in known}
-    near = find_similar_names(option.lstrip("-"), names)
-    if near:
+    names = {
+        name.lstrip("-"): name for param in params for name in param.opts if name.startswith("--")
+    }
+    hint = f"{command} --help lists the options"
+    # Options that other programs have.
+    if near := find_similar_names(option.lstrip("-"), names):
         hint = f"did you mean {' or '.join(names[name] for name in near)}?"
-    else:
-        hint = _missing_option_hint(option, context) or _usage_hint(context)
+    elif option in ("--quiet", "-q", "--silent"):
+        hint = "messages go to stderr: 2>/dev/null hides them"
+    elif option in ("--out", "--output", "-o"):
+        takes_file = any(
+            param.param_type_name == "argument" and param.name == "file" for param in params
+        )
+        hint = f"write {command} FILE" if takes_file else f"redirect the output: {command} … > FILE"
     return UnknownNameError(f"no such option: {option}", hint=hint)
 
 
-def _missing_option_hint(option: str, context: typer.Context | None) -> str | None:
-    """Return what does the job of an option that other programs have."""
-    command = PROGRAM if context is None else context.command_path
-    if option in ("--quiet", "-q", "--silent"):
-        return "messages go to stderr: 2>/dev/null hides them"
-    if option in ("--out", "--output", "-o"):
-        arguments = [] if context is None else context.command.params
-        takes_file = any(
-            param.param_type_name == "argument" and param.name == "file" for param in arguments
-        )
-        return f"write {command} FILE" if takes_file else f"redirect the output: {command} … > FILE"
-    return None
-
-
 def _hint(message: str, context: typer.Context | None) -> str:
+    command = PROGRAM if context is None else context.command_path
     known = {name for param in context.command.params for name in param.opts} if context else ()
     if "requires an argument" in message or ("requires" in message and "arguments" in message):
         return "write the value after the option"
@@ -372,13 +344,7 @@ def _hint(message: str, context: typer.Context | None) -> str:
         if _STAGE.fullmatch(words):
             return f"write a stage as -t {shlex.quote(words)}"
         if is_file_target(words):
-            command = context.command_path
             if "target" not in {param.name for param in context.command.params}:
                 return f"{command} takes no pipeline: write each stage of {words} as -t STAGE"
             return f"{command} takes one target: run it again for {words}; tdx diff compares two"
-    return _usage_hint(context)
-
-
-def _usage_hint(context: typer.Context | None) -> str:
-    command = "tdx" if context is None else context.command_path
     return f"{command} --help lists the options"

@@ -51,13 +51,13 @@ class ProfileRequest:
     as_stack: bool = False
     samples: str | None = None
 
-    def load_policy(self, env: EnvBase) -> Any:
-        """Load the policy for an env."""
-        from tdx.cli.pipelines import load_policy
+    def load_policy(self, env: EnvBase | None) -> Any:
+        """Load the policy for an env; ``None``: for a stack of another library."""
+        from tdx.rollouts.policies.policy import load_actor
 
         steps = max(self.plan.steps, self.plan.warmup)
         allow_code = self.options.allow_code
-        return load_policy(self.policy, self.config, env, steps, allow_code=allow_code)
+        return load_actor(self.config, env, name=self.policy, steps=steps, allow_code=allow_code)
 
 
 def silence_kineto() -> None:
@@ -83,20 +83,19 @@ def measure(
         TdxError: The env cannot be built.
         KeyboardInterrupt: The user pressed Ctrl-C before the first measurement.
     """
-    from tdx.cli.pipelines import load_stack_policy, open_env, open_stack
+    from tdx.cli.pipelines import open_env, open_stack
     from tdx.cli.progress import activity_on
     from tdx.profiling.context import profile_stack
     from tdx.profiling.run import profile_env
 
     if request.as_stack:
-        options, config = request.options, request.config
         with (
             activity_on(sys.stderr) as on_progress,
-            open_stack(config, options, is_measured=True, samples=request.samples) as stack,
+            open_stack(
+                request.config, request.options, is_measured=True, samples=request.samples
+            ) as stack,
         ):
-            policy = load_stack_policy(
-                request.policy, config, stack, request.plan.steps, allow_code=options.allow_code
-            )
+            policy = request.load_policy(stack.chain_env)
             plan = replace(request.plan, policy=policy, on_progress=on_progress)
             if stack.chain_env is not None:
                 return profile_env(stack.chain_env, request.modes, plan), ()

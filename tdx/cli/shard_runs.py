@@ -10,9 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from tdx.cli.options import OutputOptions, choice_parser, complete_members, integer_option
+from tdx.cli.options import OutputOptions, choice_option, integer_option
 from tdx.cli.runtime import report_interrupt
 from tdx.foundation.errors import ArgumentError, ExitCode, TdxError
 
@@ -45,25 +43,18 @@ class ShardOptions:
     shard: Annotated[
         int | None,
         integer_option(
-            *(
-                "--shard",
-                0,
-                "Record only shard I, counted from 0, in this process.",
-            ),
+            *("--shard", 0, "Record only shard I, counted from 0, in this process."),
             metavar="I",
             panel=_SHARDS,
         ),
     ] = None
     on: Annotated[
         EngineName | None,
-        typer.Option(
-            "--on",
-            parser=choice_parser(EngineName, "--on"),
-            metavar="|".join(EngineName),
-            autocompletion=complete_members(EngineName),
-            help="Record the shards in processes of this machine (the default), on a running Ray "
+        choice_option(
+            *("--on", EngineName),
+            "Record the shards in processes of this machine (the default), on a running Ray "
             "cluster, or as jobs of Slurm.",
-            rich_help_panel=_SHARDS,
+            panel=_SHARDS,
         ),
     ] = None
     retries: Annotated[

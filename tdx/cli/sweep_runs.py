@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import OutputOptions, choice_parser, complete_members
+from tdx.cli.options import OutputOptions, choice_option
 from tdx.cli.profile_runs import INTERRUPTED, ProfileFiles, ProfileRequest, raise_error
 from tdx.foundation.errors import ExitCode
 
@@ -35,13 +35,10 @@ class SweepPlace(StrEnum):
 
 On = Annotated[
     SweepPlace | None,
-    typer.Option(
-        "--on",
-        parser=choice_parser(SweepPlace, "--on"),
-        metavar="|".join(SweepPlace),
-        autocompletion=complete_members(SweepPlace),
-        help="Measure each setting of --sweep in its own process, so that one that the system "
-        "kills fails alone.",
+    choice_option(
+        *("--on", SweepPlace),
+        "Measure each setting of --sweep in its own process, so that one that the system kills "
+        "fails alone.",
     ),
 ]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tdx.foundation.text import escape_control_characters, is_printable
@@ -24,10 +25,10 @@ class _ValueReader:
     strings, flags and values with a parser, which need none.
     """
 
-    def __init__(self, parser: Callable[[str], Any] | None) -> None:
+    def __init__(self, parser: Callable[[str], object] | None) -> None:
         self._parser = parser
 
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+    def coerce(self, value: object, param: Any, ctx: typer.Context) -> object:
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         if isinstance(value, str) and self._parser is not None:
@@ -35,46 +36,47 @@ class _ValueReader:
         return value
 
 
-class _PrintableCompletions:
-    """Completes only words without control characters: some come from an env or a dump.
+def _prepare_parameters(params: list[Any]) -> list[Any]:
+    """Let parameters read values without pydantic, and complete only printable words.
 
-    Args:
-        complete: Returns the completions of a parameter.
+    Completions may come from an env or a dump, with control characters in them.
     """
 
-    def __init__(self, complete: Callable[[Any, str], list[Any]]) -> None:
-        self._complete = complete
-
-    def __call__(self, ctx: Any, incomplete: str) -> list[Any]:
-        items = [item for item in self._complete(ctx, incomplete) if is_printable(item.value)]
-        for item in items:
-            item.help = item.help and escape_control_characters(item.help)
-        return items
-
-
-def _prepare_parameters(params: list[Any]) -> list[Any]:
-    for param in params:
+    def prepare(param: Any) -> None:
         if hasattr(param, "type_descriptor"):
-            param._runtime_param = _ValueReader(param.type_descriptor.parameter_info.parser)
+            reader = _ValueReader(param.type_descriptor.parameter_info.parser)
+            param.get_runtime_param = lambda: reader
         if getattr(param, "is_flag", False) and param.metavar is None:
             # Typer would print <bool> after a flag, which takes no value.
             param.metavar = ""
-        if "shell_complete" not in vars(param):
-            param.shell_complete = _PrintableCompletions(param.shell_complete)
+        if "shell_complete" in vars(param):
+            return
+        complete = param.shell_complete
+
+        def complete_printable(ctx: typer.Context, incomplete: str) -> list[Any]:
+            items = [item for item in complete(ctx, incomplete) if is_printable(item.value)]
+            for item in items:
+                item.help = item.help and escape_control_characters(item.help)
+            return items
+
+        param.shell_complete = complete_printable
+
+    for param in params:
+        prepare(param)
     return params
 
 
 class FastCommand(TyperCommand):
     """A command that loads no pydantic and completes printable words only."""
 
-    def get_params(self, ctx: Any) -> Any:
+    def get_params(self, ctx: Any) -> list[Any]:
         return _prepare_parameters(super().get_params(ctx))
 
 
 class FastGroup(TyperGroup):
     """A group of commands that loads no pydantic and completes printable words only."""
 
-    def get_params(self, ctx: Any) -> Any:
+    def get_params(self, ctx: Any) -> list[Any]:
         return _prepare_parameters(super().get_params(ctx))
 
 
@@ -85,19 +87,15 @@ def use_zsh_descriptions() -> None:
     """
     from typer._completion_classes import ZshComplete
 
-    ZshComplete.complete = _complete_in_zsh  # type: ignore[method-assign]
+    def complete_in_zsh(self: ZshComplete) -> str:
+        words = []
+        for item in self.get_completions(*self.get_completion_args()):
+            # A completion and its description are one quoted word, with a colon between them.
+            word = item.value.replace("\\", "\\\\").replace(":", "\\:")
+            described = f"{word}:{' '.join(item.help.split())}" if item.help else word
+            words.append("'" + described.replace("'", "'\\''") + "'")
+        if not words:
+            return "_files"
+        return f"local -a found; found=({' '.join(words)}); _describe tdx found"
 
-
-def _complete_in_zsh(self: Any) -> str:
-    items = self.get_completions(*self.get_completion_args())
-    if not items:
-        return "_files"
-    words = " ".join(_zsh_word(item.value, item.help) for item in items)
-    return f"local -a found; found=({words}); _describe tdx found"
-
-
-def _zsh_word(value: str, text: str | None) -> str:
-    """Return a completion and its description as one quoted word, with a colon between them."""
-    word = value.replace("\\", "\\\\").replace(":", "\\:")
-    described = f"{word}:{' '.join(text.split())}" if text else word
-    return "'" + described.replace("'", "'\\''") + "'"
+    ZshComplete.complete = complete_in_zsh  # type: ignore[method-assign]

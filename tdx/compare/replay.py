@@ -26,14 +26,15 @@ from tdx.compare.values import (
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
     Event,
-    Levels,
+    NestedLevels,
     Recorder,
     Recording,
     Replay,
+    base_key,
     is_same_plain,
     preserved_generators,
 )
-from tdx.stacks.replay import StateKeeper, base_key
+from tdx.stacks.states import StateKeeper
 
 if TYPE_CHECKING:
     from tdx.stacks import Stack
@@ -76,7 +77,7 @@ def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | 
         TdxError: The env or a stage raised.
     """
     levels = stack.observed_levels()
-    if levels is None:
+    if not isinstance(levels, NestedLevels):
         return None
     try:
         recording = _record(stack, levels, seed, steps, learning=False)
@@ -93,7 +94,9 @@ def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | 
     return recording, again
 
 
-def _record(stack: Stack, levels: Levels, seed: int, steps: int, *, learning: bool) -> Recording:
+def _record(
+    stack: Stack, levels: NestedLevels, seed: int, steps: int, *, learning: bool
+) -> Recording:
     recorder = Recorder(levels, seed, MAX_ROWS)
     with restored(stack), _learning(stack, learning), stack.seeded(seed):
         before = stack.state()
@@ -131,7 +134,7 @@ def _learning(stack: Stack, learning: bool) -> AbstractContextManager[None]:
 
 def _episode_state(
     stack: Stack,
-    levels: Levels,
+    levels: NestedLevels,
     before: Mapping[int, Mapping[str, Tensor]],
     after: Mapping[int, Mapping[str, Tensor]],
 ) -> dict[int, dict[str, Tensor]]:
@@ -253,10 +256,21 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
         pairs: Index of the recorded level by that of the stack.
     """
     levels = stack.observed_levels()
-    assert levels is not None
+    assert isinstance(levels, NestedLevels)
     run = Replay(levels, recording, pairs)
     with restored(stack), _learning(stack, recording.learning), _located_errors(stack):
-        _start_alike(stack, recording, pairs)
+        # The counters and queues of the stages are those of the recorded episode.
+        current = stack.state()
+        start: dict[int, dict[str, Tensor]] = {}
+        for index, recorded in pairs.items():
+            known = current.get(index, {})
+            in_rows = index >= 0 and stack.stages[index].rows is not None
+            for name, value in recording.start.get(recorded, {}).items():
+                old = known.get(name)
+                # The number of sub-envs may differ, and what the stage keeps for each of them.
+                if old is not None and old.shape[in_rows:] == value.shape[in_rows:]:
+                    start.setdefault(index, {})[name] = value
+        stack.load_state(start)
         run.run()
     values: dict[Place, list[tuple[int, Tensor, Tensor]]] = {}
     for (name, index, key), records in run.values.items():
@@ -274,25 +288,10 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
     )
 
 
-def _start_alike(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> None:
-    """Write the counters and queues of the recorded episode into the stages of a stack."""
-    current = stack.state()
-    state: dict[int, dict[str, Tensor]] = {}
-    for index, recorded in pairs.items():
-        known = current.get(index, {})
-        in_rows = index >= 0 and stack.stages[index].rows is not None
-        for name, value in recording.start.get(recorded, {}).items():
-            old = known.get(name)
-            # The number of sub-envs may differ, and so may what the stage keeps for each of them.
-            if old is not None and old.shape[in_rows:] == value.shape[in_rows:]:
-                state.setdefault(index, {})[name] = value
-    stack.load_state(state)
-
-
 def prepare(stack: Stack, recording: Recording) -> None:
     """Seed and reset the env inside a stack, whose state wrappers may read."""
     levels = stack.observed_levels()
-    assert levels is not None
+    assert isinstance(levels, NestedLevels)
     with restored(stack), preserved_generators(), _located_errors(stack):
         levels.begin(recording.seed)
 
@@ -307,7 +306,7 @@ def pair_levels(
     env inside has to be replaced.
     """
     levels = stack.observed_levels()
-    if levels is None:
+    if not isinstance(levels, NestedLevels):
         return None
     forms = levels.forms()
     pairs: dict[int, int] = {}
@@ -385,11 +384,11 @@ def effect_of(recording: Recording, level: int) -> Effect:
     return effect
 
 
-def _dtype(value: Any) -> Any:
+def _dtype(value: object) -> object:
     return value.dtype if isinstance(value, np.ndarray) else None
 
 
-def _result_parts(event: Event) -> dict[str, Any]:
+def _result_parts(event: Event) -> dict[str, object]:
     """Return the parts of a result of Gymnasium or Stable-Baselines3 without the infos."""
     if not isinstance(event.returned, tuple):
         return {"observation": event.returned}
@@ -447,7 +446,7 @@ def coverage_of(
     return Coverage(len(relevant & stages), len(relevant), compared, values)
 
 
-def _result_counts(method: str, returned: Any, parts: Sequence[str]) -> Iterator[int]:
+def _result_counts(method: str, returned: object, parts: Sequence[str]) -> Iterator[int]:
     if method == "step_async":
         return
     result = returned if isinstance(returned, tuple) else (returned,)
@@ -458,7 +457,7 @@ def _result_counts(method: str, returned: Any, parts: Sequence[str]) -> Iterator
         yield ("done" in parts) * (len(result) - 3)
 
 
-def _leaves(value: Any) -> int:
+def _leaves(value: object) -> int:
     if isinstance(value, dict):
         return sum(map(_leaves, value.values()))
     return 1

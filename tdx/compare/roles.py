@@ -72,7 +72,7 @@ def role_of(name: str) -> str:
     return next((role for role, names in _ROLES if re.fullmatch(names, folded)), name)
 
 
-def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
+def plain_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments of a stage as plain data, except mode switches.
 
     Example:
@@ -84,7 +84,7 @@ def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def plain_argument(value: object, depth: int = 0) -> Any:
+def plain_argument(value: object, depth: int = 0) -> object:
     """Return an argument as plain data; an object as the name of its class."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if not isinstance(value, str) else str(value)[:1_000]
@@ -174,6 +174,7 @@ def align(a: Contract, b: Contract) -> list[Pair]:
         return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
 
     def pair_renamed(a_range: range, b_range: range) -> list[tuple[int, int]]:
+        # Stages at the same position that write the same have another class name.
         pairs = list(zip(a_range, b_range, strict=False))
         is_renamed = len(a_range) == len(b_range) and all(
             _is_renamed(a, ours[i], theirs[j]) for i, j in pairs
@@ -200,25 +201,23 @@ def align_all(a: Contract, b: Contract) -> list[Pair]:
     passive: list[Pair] = []
     anchors = [(pair.a, pair.b) for pair in pairs if pair.status == "paired"]
     for limits in (*anchors, (None, None)):
-        passive += _pair_passive(*map(_take_before, (ours, theirs), limits))
+        before = []
+        for stages, limit in zip((ours, theirs), limits, strict=True):
+            taken = [stage for stage in stages if limit is None or stage.index < limit.index]
+            del stages[: len(taken)]
+            before.append(taken)
+        passive += _pair_passive(*before)
+
+    def is_before(one: Pair, other: Pair) -> bool:
+        sides = ((one.a, other.a), (one.b, other.b))
+        return any(a is not None and b is not None and a.index < b.index for a, b in sides)
+
     result = [Pair("paired", a.stage(-1), b.stage(-1))]
     for pair in pairs:
-        while passive and _is_before(passive[0], pair):
+        while passive and is_before(passive[0], pair):
             result.append(passive.pop(0))
         result.append(pair)
     return result + passive
-
-
-def _is_before(one: Pair, other: Pair) -> bool:
-    sides = ((one.a, other.a), (one.b, other.b))
-    return any(a is not None and b is not None and a.index < b.index for a, b in sides)
-
-
-def _take_before(stages: list[StageRecord], limit: StageRecord | None) -> list[StageRecord]:
-    """Remove the stages before another one, and return them; all if there is none."""
-    taken = [stage for stage in stages if limit is None or stage.index < limit.index]
-    del stages[: len(taken)]
-    return taken
 
 
 def _pair_passive(ours: list[StageRecord], theirs: list[StageRecord]) -> Iterator[Pair]:

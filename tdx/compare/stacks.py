@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
 from tdx.compare.model import Contract, Lane, StageRecord, display_key
@@ -99,16 +98,28 @@ class _Comparison:
     def run(self) -> None:
         """Compare the env inside, and then all stages in the order of the data flow."""
         pairs = sorted((pair for pair in self.pairs[1:] if not pair.is_passive), key=_position)
-        self._compare_env()
-        self._note_renamed(pairs)
+        env_a, env_b = self.a.stage(-1), self.b.stage(-1)
+        for key, kind, message in self._spec_changes(env_a, env_b):
+            self._add(Difference(kind, -1, -1, env_b.name, key, message, None, _SAME_ENV))
+        for a, b in ((pair.a, pair.b) for pair in pairs if self.is_same_kind):
+            if a is not None and b is not None and a.name != b.name:
+                self.notes.append(f"{b.place} of the target stands for {a.place} of the contract")
         differences = [
             (difference, pair) for pair in pairs for difference in self._compare_pair(pair)
         ]
         ends = [] if self.replayed is not None else list(self._compare_ends())
         if self.replayed is not None or self.is_same_kind or ends:
-            # A stage that has moved explains others.
+            # A stage that has moved explains others; a spec may follow from a difference before it.
             for difference, pair in sorted(differences, key=lambda item: item[0].kind != "order"):
-                self._add_of_pair(difference, pair)
+                a, b = pair.a, pair.b
+                if (
+                    difference.kind in ("spec", "dtype")
+                    and (a is not None and b is not None)
+                    and any(self._explains(cause, "forward", a, b) for cause in self.causes)
+                ):
+                    self.follows.append(difference)
+                else:
+                    self._add(difference)
         else:
             # Libraries reach the same values in other ways.
             for difference, _ in differences:
@@ -123,13 +134,9 @@ class _Comparison:
         elif not self.causes and not any(self.excluded()):
             for difference in ends:
                 self._add(difference)
-        self.causes.sort(key=_stage_order)
-
-    def _note_renamed(self, pairs: list[Pair]) -> None:
-        """Note the stages that do the same under another class name."""
-        for a, b in ((pair.a, pair.b) for pair in pairs):
-            if self.is_same_kind and a is not None and b is not None and a.name != b.name:
-                self.notes.append(f"{b.place} of the target stands for {a.place} of the contract")
+        self.causes.sort(
+            key=lambda cause: (cause.reference_stage or 0) if cause.stage is None else cause.stage
+        )
 
     # Coverage
 
@@ -199,15 +206,6 @@ class _Comparison:
         if place not in known:
             self.causes.append(difference)
 
-    def _add_of_pair(self, difference: Difference, pair: Pair) -> None:
-        """Add a difference as a cause; a spec may follow from a difference before it."""
-        if difference.kind in ("spec", "dtype") and pair.a is not None and pair.b is not None:
-            for cause in self.causes:
-                if self._explains(cause, "forward", pair.a, pair.b):
-                    self.follows.append(difference)
-                    return
-        self._add(difference)
-
     def with_code(self, difference: Difference) -> Difference:
         """Return a difference with the code of its special case: stacks and shapes of images."""
         index = difference.stage
@@ -248,12 +246,6 @@ class _Comparison:
             if spec.part in self.a.compare and spec.part != "action" and spec.key not in ignored
         ]
 
-    def _compare_env(self) -> None:
-        """Compare the specs of the envs inside."""
-        a, b = self.a.stage(-1), self.b.stage(-1)
-        for key, kind, message in self._spec_changes(a, b):
-            self._add(Difference(kind, -1, -1, b.name, key, message, None, _SAME_ENV))
-
     # Stages
 
     def _compare_pair(self, pair: Pair) -> Iterator[Difference]:
@@ -262,23 +254,24 @@ class _Comparison:
             assert a is not None
             yield self._missing(a)
         elif a is None:
-            yield self._extra(b)
+            key, text = _first_key(b), "the contract has no such stage"
+            hint = f"remove {b.name}, or freeze the contract again"
+            size = self._end_size(key)
+            yield Difference("missing stage", b.index, None, b.name, key, text, size, hint)
         else:
             if pair.status == "moved":
                 yield self._moved(a, b)
             if a.name == b.name:
                 yield from self._arguments(a, b)
-            in_rows = self._is_in_rows(a), b.index in self.in_rows
+            # Whether each sub-env of the contract has the stage.
+            forms = {} if self.a.recording is None else self.a.recording.forms
+            form = forms.get(a.index)
+            is_in_rows = form is not None and not form.is_batch and forms[max(forms)].is_batch
+            in_rows = is_in_rows, b.index in self.in_rows
             yield from compare_states(a, b, evaluation=self.evaluation, in_rows=in_rows)
             if self.is_same_kind and pair.status == "paired":
                 for key, kind, message in self._spec_changes(a, b):
                     yield Difference(kind, b.index, a.index, b.name, key, message)
-
-    def _is_in_rows(self, a: StageRecord) -> bool:
-        """Return True if each sub-env of the contract has a stage."""
-        forms = {} if self.a.recording is None else self.a.recording.forms
-        form = forms.get(a.index)
-        return form is not None and not form.is_batch and forms[max(forms)].is_batch
 
     def _missing(self, a: StageRecord) -> Difference:
         key = _first_key(a)
@@ -302,13 +295,6 @@ class _Comparison:
             size = effect.size if is_of_key else None
         return Difference("missing stage", None, a.index, a.name, key, text, size, hint)
 
-    def _extra(self, b: StageRecord) -> Difference:
-        key = _first_key(b)
-        text = "the contract has no such stage"
-        hint = f"remove {b.name}, or freeze the contract again"
-        size = self._end_size(key)
-        return Difference("missing stage", b.index, None, b.name, key, text, size, hint)
-
     def _moved(self, a: StageRecord, b: StageRecord) -> Difference:
         others = [stage.name for stage in self.b.stages[1:] if stage.role not in PASSIVE]
         ours = [stage.name for stage in self.a.stages[1:] if stage.role not in PASSIVE]
@@ -327,7 +313,9 @@ class _Comparison:
             key = _first_key(b) or _first_key(a)
             text = f"{name} is {_text(other)} instead of {_text(one)}"
             hint = f"pass {name}={_text(one)} to {b.name}"
-            change = self._stage_change(a, b, key)
+            lanes = () if key is None else _LANES
+            changes = (self._change_at(lane, key or "", a, b, a.tolerance) for lane in lanes)
+            change = next((change for change in changes if change is not None), None)
             kind: DifferenceKind = "argument"
             if change is not None and change.kind in ("dtype", "feature order"):
                 kind = change.kind
@@ -398,10 +386,24 @@ class _Comparison:
                 if is_open:
                     continue
                 self._compared.add((lane, a.index))
-                for key in self._keys_of(lane, a, b):
+                if self.replayed is None:
+                    keys = list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
+                else:
+                    written = self.replayed.keys(lane, b.index)
+                    keys = [key for key in written if self._is_compared(lane, key)]
+                for key in keys:
                     change = self._change_at(lane, key, a, b, a.tolerance)
-                    if change is not None and (self.is_same_kind or self.causes):
-                        self._add_change(lane, key, change, a, b)
+                    if change is None or not (self.is_same_kind or self.causes):
+                        continue
+                    # A stage that got its recorded inputs follows from no other.
+                    is_declared = change.kind in ("dtype", "spec")
+                    is_declared = is_declared and self._is_declared_otherwise(a, b, key)
+                    causes: list[Difference] = []
+                    if self.replayed is None or is_declared:
+                        causes = [
+                            cause for cause in self.causes if self._explains(cause, lane, a, b)
+                        ]
+                    self._add_own(self._from_change(change, b, a, key), causes)
             if not is_open:
                 self._compared_ends.add(lane)
 
@@ -471,17 +473,6 @@ class _Comparison:
         has_state = any(cause.key == tensor.name for tensor in self.b.stage(cause.stage).state)
         return len(names) == 1 and not has_state and not cause.kind.startswith("state")
 
-    def _add_change(
-        self, lane: Lane, key: str, change: Change, a: StageRecord, b: StageRecord
-    ) -> None:
-        """Add a difference of values as a cause, or as what follows from one before it."""
-        causes: list[Difference] = []
-        # A stage that got its recorded inputs follows from no other.
-        is_declared = change.kind in ("dtype", "spec") and self._is_declared_otherwise(a, b, key)
-        if self.replayed is None or is_declared:
-            causes = [cause for cause in self.causes if self._explains(cause, lane, a, b)]
-        self._add_own(self._from_change(change, b, a, key), causes)
-
     def _add_own(self, difference: Difference, causes: Sequence[Difference]) -> None:
         """Add a difference of a stage, which may have another one or follow from causes."""
         own = next((cause for cause in self.causes if cause.stage == difference.stage), None)
@@ -507,13 +498,6 @@ class _Comparison:
             return cause.stage >= b.index
         return cause.reference_stage is not None and cause.reference_stage >= a.index
 
-    def _keys_of(self, lane: Lane, a: StageRecord, b: StageRecord) -> list[str]:
-        """Return the compared keys that one of two stages writes."""
-        if self.replayed is not None:
-            keys = self.replayed.keys(lane, b.index)
-            return [key for key in keys if self._is_compared(lane, key)]
-        return list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
-
     def _written(self, lane: Lane, stage: StageRecord) -> list[str]:
         """Return the compared keys that a stage writes."""
         written = (name.partition(" ") for name in stage.writes)
@@ -538,13 +522,6 @@ class _Comparison:
         if not self.is_same_kind:
             widest = widest.widened(_CROSS_LIBRARY)
         return explain_change(one, other, widest, exact_dtype=self.is_same_kind)
-
-    def _stage_change(self, a: StageRecord, b: StageRecord, key: str | None) -> Change | None:
-        """Return how a key differs after two stages."""
-        if key is None:
-            return None
-        changes = (self._change_at(lane, key, a, b, a.tolerance) for lane in _LANES)
-        return next((change for change in changes if change is not None), None)
 
     def _end_size(self, key: str | None) -> float | None:
         """Return how much a key differs at the end, if the values flow that far."""
@@ -629,11 +606,6 @@ def _position(pair: Pair) -> tuple[int, int]:
     return stage.index, 0 if pair.a is not None else 1
 
 
-def _stage_order(difference: Difference) -> int:
-    place = difference.stage
-    return difference.reference_stage if place is None else place  # type: ignore[return-value]
-
-
 def _first_key(stage: StageRecord) -> str | None:
     """Return the key that a stage changes: an observation or an action before a reward."""
     names = [name.partition(" ")[2] for name in stage.writes]
@@ -653,7 +625,7 @@ def _passive_keys(contract: Contract) -> set[str]:
     return keys
 
 
-def _same_argument(a: Any, b: Any) -> bool:
+def _same_argument(a: object, b: object) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, int | float) and isinstance(b, int | float):
@@ -665,6 +637,6 @@ def _same_argument(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PAIRS = ({"mean", "var"}, {"loc", "var"}, {"loc", "scale"}, {"sum", "ssq"}, {"statistics"})
+_RUNNING = (
+    *({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"}, {"statistics"}),
+    *({"mean", "std"}, {"mean", "m2"}, {"mu", "sigma"}, {"mean", "s"}),
+)
+"""Words in the names of running statistics, in lower case: of Gymnasium, TorchRL, tdx, and usual
+ones."""
+_FIXED = ({"loc", "scale"},)
+"""Those of statistics that a stage was given."""
 _REWARD = re.compile(r"(^|[._/])(ret|return|returns|reward)([._/]|_rms|$)")
 _EPISODE = re.compile(r"(^|[._/])(returns|discounted_reward|accumulated_reward)$")
 FRESH_COUNT = 1.0
 """Number of values up to which statistics count as fresh."""
 
 
-def find_statistics(names: Collection[str], pairs: Iterable[Collection[str]] = _PAIRS) -> set[str]:
-    """Return the tensors of a stage that are running statistics, without their counts.
+def find_statistics(names: Collection[str], *, running: bool = False) -> set[str]:
+    """Return the tensors of a stage that are statistics, without their counts.
 
     Args:
         names: All tensors of the stage.
-        pairs: Words that occur together in the names of statistics.
+        running: Leave out statistics that a stage was given and never updates.
 
     Example:
         >>> sorted(find_statistics(["obs_rms.mean", "obs_rms.var", "obs_rms.count", "epsilon"]))
         ['obs_rms.mean', 'obs_rms.var']
     """
     words = {name: set(re.split(r"[._/]", name.casefold())) for name in names}
-    for pair in pairs:
+    for pair in _RUNNING if running else (*_RUNNING, *_FIXED):
         members = {name for name in words if not words[name].isdisjoint(pair)}
-        is_complete = set(pair) <= set().union(*(words[name] for name in members))
+        is_complete = pair <= set().union(*(words[name] for name in members))
         if is_complete and len(members) >= len(pair):
             return members
     return set()
 
 
 def is_statistic(name: str, names: Collection[str]) -> bool:
-    """Return True if a tensor of the state is a part of running statistics.
+    """Return True if a tensor of the state is a part of statistics.
 
     Args:
         name: Name of the tensor.

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from tdx.compare.orders import find_order
+
 MAX_NUMBERS = 1_024
 """Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""
 _MAX_SIDE = 16
@@ -87,7 +89,13 @@ def dtype_name(tensor: Tensor) -> str:
 
 def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Tensor:
     """Return a mask of the elements that differ; NaN equals NaN."""
-    a, b = _with_common_dtype(a, b)
+    if a.dtype != b.dtype:
+        try:
+            common = torch.promote_types(a.dtype, b.dtype)
+        except RuntimeError:
+            # torch does not promote unsigned integers of more than 8 bits.
+            common = torch.float64
+        a, b = a.to(common), b.to(common)
     differing = a != b
     is_rounded = a.is_floating_point() or a.is_complex()
     if is_rounded:
@@ -101,17 +109,6 @@ def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Te
     limit = tolerance.atol + rtol * torch.maximum(one.abs(), other.abs())
     # An infinite limit allows nothing: infinity equals only itself.
     return differing & ~(((one - other).abs() <= limit) & one.isfinite() & other.isfinite())
-
-
-def _with_common_dtype(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    if a.dtype == b.dtype:
-        return a, b
-    try:
-        common = torch.promote_types(a.dtype, b.dtype)
-    except RuntimeError:
-        # torch does not promote unsigned integers of more than 8 bits.
-        common = torch.float64
-    return a.to(common), b.to(common)
 
 
 def _to_widest(tensor: Tensor) -> Tensor:
@@ -316,7 +313,12 @@ def _permutation(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
     for dim in range(a.ndim - 1, 1, -1):
         size = a.shape[dim]
         if 2 <= size <= (_MAX_FEATURES if a.ndim == 3 else _MAX_CHANNELS):
-            order = _matching_order(a.movedim(dim, 0), b.movedim(dim, 0), tolerance)
+            one, other = a.movedim(dim, 0), b.movedim(dim, 0)
+
+            def distance(origin: int, index: int, one: Tensor = one, other: Tensor = other) -> int:
+                return 2 * bool(differing_elements(one[origin], other[index], tolerance).any())
+
+            order = find_order(size, distance)
             if order is not None:
                 what = "features" if a.ndim == 3 else f"slices along dim {dim - 2}"
                 shown = ", ".join(map(str, order[:12])) + (", …" if len(order) > 12 else "")
@@ -329,22 +331,6 @@ def _permutation(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
             order = [axis - 2 for axis in axes]
             return Change("feature order", f"its axes are in the order {order}")
     return None
-
-
-def _matching_order(a: Tensor, b: Tensor, tolerance: Tolerance) -> list[int] | None:
-    """Return which slice of ``a`` each slice of ``b`` is; ``None`` if they do not match."""
-    free = list(range(len(a)))
-    order: list[int] = []
-    for index, part in enumerate(b):
-        # Slices that are equal to several others stay where they are.
-        for origin in sorted(free, key=lambda place: place != index):
-            if not bool(differing_elements(a[origin], part, tolerance).any()):
-                break
-        else:
-            return None
-        free.remove(origin)
-        order.append(origin)
-    return order if order != sorted(order) else None
 
 
 def _scale(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:

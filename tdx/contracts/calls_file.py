@@ -20,7 +20,7 @@ from tdx.compare.values import digest
 from tdx.contracts.decoding import damaged
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
-from tdx.stacks.observe import MAX_EVENTS, OPAQUE, Event, LevelForm, Method, Recording
+from tdx.stacks.observe import MAX_EVENTS, OPAQUE, Event, LevelForm, RecordedMethod, Recording
 
 MAX_ARRAY_BYTES = 2**30
 """Size of all arrays together, after they are unpacked."""
@@ -42,7 +42,7 @@ class _Encoder:
         self.arrays: list[dict[str, Any]] = []
         self._known: dict[tuple[str, ...], int] = {}
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         if value is OPAQUE:
             return {"opaque": True}
         if isinstance(value, np.generic):
@@ -178,7 +178,7 @@ class _Decoder:
             raise damaged(self._name, f"{key} must be an integer from {low} to {high}")
         return value
 
-    def _level(self, value: Any) -> int:
+    def _level(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= self._last:
             raise damaged(self._name, f"there is no stage {value!r:.20}")
         return value
@@ -191,10 +191,10 @@ class _Decoder:
         roots: list[Event] = []
         for line in lines:
             parent, level, row, method, start, end, given, returned = line
-            if method not in get_args(Method) or self._level(level) not in forms:
+            if method not in get_args(RecordedMethod) or self._level(level) not in forms:
                 raise damaged(self._name, f"unknown call {method!r:.20} of stage {level}")
             numbers = (row, start, end)
-            if any(isinstance(each, bool) or not isinstance(each, int) for each in numbers):
+            if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
                 raise damaged(self._name, "a call has no numbers")
             if not 0 <= row < rows or not 0 <= start <= end <= 2 * MAX_EVENTS:
                 raise damaged(self._name, "a call has impossible numbers")
@@ -235,7 +235,7 @@ class _Decoder:
         if form.is_batch and not all(_has_rows(part, rows) for part in parts):
             raise damaged(self._name, f"a value of stage {event.level} has not {rows} rows")
 
-    def _value(self, value: Any, depth: int = 0) -> Any:
+    def _value(self, value: object, depth: int = 0) -> object:
         if depth > _MAX_VALUE_DEPTH:
             raise damaged(self._name, "a value is nested too deeply")
         if isinstance(value, list):
@@ -292,7 +292,7 @@ class _Decoder:
         return self._arrays[index]
 
 
-def _has_rows(value: Any, rows: int) -> bool:
+def _has_rows(value: object, rows: int) -> bool:
     if isinstance(value, dict):
         return all(_has_rows(item, rows) for item in value.values())
     if isinstance(value, list | tuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.compare.model import Contract
 from tdx.compare.replay import pair_levels, prepare, replay
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_contract(
-    env: Any,
+    env: object,
     contract: Contract,
     name: str | None = None,
     *,
@@ -73,8 +73,8 @@ def check_contract(
 
 
 def diff_stacks(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     names: tuple[str, str] = ("A", "B"),
     *,
     seed: int = 0,

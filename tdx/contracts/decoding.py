@@ -27,7 +27,7 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Return a file with tensors."""
     from safetensors.torch import save
 
-    plain = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
+    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return save(plain)
 
 

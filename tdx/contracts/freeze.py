@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,7 +24,14 @@ from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
 from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance
-from tdx.contracts.reference_run import STEPS, Layout, Run, collect_inputs, run_inputs
+from tdx.contracts.reference_run import (
+    STEPS,
+    Layout,
+    Run,
+    collect_inputs,
+    observed_levels,
+    run_inputs,
+)
 from tdx.foundation.errors import ArgumentError
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
@@ -40,7 +47,7 @@ _MAX_STEPS = 500
 
 
 def freeze(
-    env: Any, *, seed: int = 0, steps: int = STEPS, compare: Sequence[str] = DEFAULT_PARTS
+    env: object, *, seed: int = 0, steps: int = STEPS, compare: Sequence[str] = DEFAULT_PARTS
 ) -> Contract:
     """Record the stages of an env: arguments, specs, state, and golden values.
 
@@ -170,11 +177,7 @@ def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]
         ArgumentError: The stack has no env that can be replaced.
         EnvError: Its sub-envs cannot be created again.
     """
-    if not hasattr(stack, "replaced_env"):
-        raise ArgumentError(
-            f"the env inside a stack of the kind {stack.kind!r} cannot be replaced",
-            hint="derive its stack from tdx.Stack, and define replaced_env",
-        )
+    observed_levels(stack)
     with stack.in_this_process() as local:
         yield local, tuple(stack.hidden if local is stack else local.notes)
 

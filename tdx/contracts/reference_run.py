@@ -16,11 +16,11 @@ from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, key_name
 from tdx.compare.replay import MAX_ROWS, restored
 from tdx.compare.statistics import is_changed
 from tdx.compare.values import Values
-from tdx.foundation.errors import EnvError, TdxError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
 from tdx.specs.leaf import LeafSpec, composite_leaves
-from tdx.stacks.observe import preserved_generators
-from tdx.stacks.replay import Entries, base_key, to_rows
+from tdx.stacks.native_levels import to_rows
+from tdx.stacks.observe import Levels, RowEntries, base_key, preserved_generators, replaced_env
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace
@@ -32,7 +32,7 @@ _MAX_CALLS = 64
 
 
 def collect_inputs(
-    stack: Stack, read_actions: Callable[[StepTrace], Entries], seed: int, steps: int = STEPS
+    stack: Stack, read_actions: Callable[[StepTrace], RowEntries], seed: int, steps: int = STEPS
 ) -> tuple[Segment, ...]:
     """Step a stack with random actions, and record what its env returns.
 
@@ -49,8 +49,8 @@ def collect_inputs(
         TdxError: The env or a stage raised.
     """
     recorder = _Recorder()
-    actions: list[list[Entries]] = []
-    with stack.seeded(seed), stack.replaced_env(recorder):
+    actions: list[list[RowEntries]] = []
+    with stack.seeded(seed), replaced_env(observed_levels(stack), recorder):
         for length in (-(-steps * 2 // 3), steps // 3):
             if not length:
                 continue
@@ -76,6 +76,21 @@ def collect_inputs(
     )
 
 
+def observed_levels(stack: Stack) -> Levels:
+    """Return the levels of a stack that can have a contract.
+
+    Raises:
+        ArgumentError: It cannot.
+    """
+    levels = stack.observed_levels() if hasattr(stack, "observed_levels") else None
+    if levels is None:
+        raise ArgumentError(
+            f"the env inside a stack of the kind {stack.kind!r} cannot be replaced",
+            hint="contracts need a stack of tdx, Gymnasium, Stable-Baselines3 or TorchRL",
+        )
+    return levels
+
+
 @contextmanager
 def located_errors(traces: Sequence[StepTrace]) -> Iterator[None]:
     """Replace an error in a block by the error of the last trace, which names the stage."""
@@ -92,13 +107,13 @@ class _Recorder:
     """Runs the env, and keeps what it returned for the first rows."""
 
     def __init__(self) -> None:
-        self._segments: list[dict[int, list[Entries]]] = []
+        self._segments: list[dict[int, list[RowEntries]]] = []
 
     def begin(self) -> None:
         """Start the next episode."""
         self._segments.append({})
 
-    def answer(self, rows: Sequence[int], method: str, run: Callable[[], Entries]) -> Entries:
+    def answer(self, rows: Sequence[int], method: str, run: Callable[[], RowEntries]) -> RowEntries:
         """Return the result of the env."""
         entries = run()
         for place, row in enumerate(rows):
@@ -149,7 +164,7 @@ class Replay:
         self._current = self._segments[index]
         self._places = {}
 
-    def answer(self, rows: Sequence[int], method: str, run: Callable[[], Entries]) -> Entries:
+    def answer(self, rows: Sequence[int], method: str, run: Callable[[], RowEntries]) -> RowEntries:
         """Return the next recorded result; the steps repeat if there are too few.
 
         The env runs along, because stages may read it: a frame, or the number of lives. Its own
@@ -225,7 +240,7 @@ class Layout:
             return rows.long().argmax(-1)
         return rows
 
-    def actions_of(self, trace: StepTrace) -> Entries:
+    def actions_of(self, trace: StepTrace) -> RowEntries:
         """Return the actions of the policy in a trace, ``[R, ...]`` by key."""
         return {
             key: self.row(self.last, key, version.value)
@@ -262,7 +277,7 @@ def run_inputs(
             opened.enter_context(stack.seeded(seed))
             if not learning:
                 opened.enter_context(stack.paused_learning())
-            with stack.replaced_env(source), located_errors(traces):
+            with replaced_env(observed_levels(stack), source), located_errors(traces):
                 for index, segment in enumerate(inputs):
                     source.begin(index)
                     driver = stack.driver()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.compare.roles import PASSIVE, role_of
 from tdx.compare.statistics import is_of_episode, is_statistic
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 State = dict[int, dict[str, "Tensor"]]
 
 
-def save_state(env: Any, path: str | Path, *, force: bool = False) -> tuple[str, ...]:
+def save_state(env: object, path: str | Path, *, force: bool = False) -> tuple[str, ...]:
     """Write the statistics and buffers of the stages of an env to a ``.safetensors`` file.
 
     Counters and queues that belong to an episode are left out.
@@ -74,7 +74,7 @@ def kept_state(stack: Stack) -> State:
     return state
 
 
-def load_state(env: Any, path: str | Path) -> tuple[str, ...]:
+def load_state(env: object, path: str | Path) -> tuple[str, ...]:
     """Load a state that :func:`save_state` wrote; nothing changes if it does not fit.
 
     The file is data: no code runs.

@@ -36,7 +36,6 @@ from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
 from tdx.foundation.files import atomic_folder, report_read_errors, report_write_errors
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES, MAX_STAGES, Fields
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
-from tdx.stacks.observe import Recording
 
 DOCUMENT, NUMBERS, CALLS = "contract.yaml", "golden.safetensors", "calls.json"
 _VERSIONS = (1, VERSION)
@@ -98,7 +97,7 @@ def check_target(target: Path, *, force: bool) -> None:
         raise ArgumentError(
             f"{target} is a symbolic link", hint="give the path of the folder itself"
         )
-    names = {each.name for each in target.iterdir()} if target.is_dir() else {""}
+    names = {part.name for part in target.iterdir()} if target.is_dir() else {""}
     if names - {DOCUMENT, NUMBERS, CALLS}:
         raise ArgumentError(
             f"{target} exists and is not a contract", hint="choose the path of a new folder"
@@ -145,20 +144,14 @@ def load_contract(path: str | Path) -> Contract:
         raise damaged(name, f"{error.message}{place}") from error
     fields = Fields(document, name, HINT)
     contract = _from_document(fields, numbers, f"{path}/{NUMBERS}")
-    return replace(contract, recording=_read_calls(fields, calls, numbers, contract, path))
-
-
-def _read_calls(
-    fields: Fields, calls: bytes, numbers: bytes, contract: Contract, path: str | Path
-) -> Recording | None:
-    name = f"{path}/{CALLS}"
     known = fields.object("golden").text("calls", optional=True)
     if known is None:
-        return None
+        return contract
+    name = f"{path}/{CALLS}"
     if not calls or content_hash(calls) != known:
         raise damaged(name, f"its content does not match the hash in {DOCUMENT}")
     tensors = parse_tensors(numbers, f"{path}/{NUMBERS}")
-    return decode_recording(calls, tensors, contract.last, name)
+    return replace(contract, recording=decode_recording(calls, tensors, contract.last, name))
 
 
 # Document
@@ -166,10 +159,10 @@ def _read_calls(
 
 def _to_document(
     contract: Contract,
-    packed: Mapping[str, Mapping[str, Any]],
+    packed: Mapping[str, Mapping[str, object]],
     numbers: bytes,
     calls: bytes | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     reduced = {
         _value_name(place): {
             "shape": list(values.shape),
@@ -184,7 +177,7 @@ def _to_document(
         golden["calls"] = content_hash(calls)
     if contract.golden_random:
         golden["random"] = {str(index): kind for index, kind in contract.golden_random.items()}
-    golden["episodes"] = [each.steps for each in contract.inputs]
+    golden["episodes"] = [segment.steps for segment in contract.inputs]
     if packed:
         golden["pixels"] = dict(packed)
     if reduced:
@@ -212,7 +205,7 @@ def content_hash(data: bytes) -> str:
     return digest(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 
-def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, Any]:
+def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, object]:
     """Convert a stage; specs that are those of the stage inside are left out."""
     data: dict[str, Any] = {"stage": stage.index, "name": stage.name, "role": stage.role}
     if stage.arguments:
@@ -223,13 +216,13 @@ def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, 
         data["writes"] = list(stage.writes)
     if stage.state:
         data["state"] = {
-            each.name: {
-                "shape": list(each.shape),
-                "dtype": each.dtype,
-                "sha256": each.digest,
-                "changes": each.changes,
+            tensor.name: {
+                "shape": list(tensor.shape),
+                "dtype": tensor.dtype,
+                "sha256": tensor.digest,
+                "changes": tensor.changes,
             }
-            for each in stage.state
+            for tensor in stage.state
         }
     data["tolerance"] = {"rtol": stage.tolerance.rtol, "atol": stage.tolerance.atol}
     if stage.random is not None:
@@ -237,7 +230,7 @@ def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, 
     return data
 
 
-def _spec_to_data(spec: SpecRecord) -> dict[str, Any]:
+def _spec_to_data(spec: SpecRecord) -> dict[str, object]:
     data: dict[str, Any] = {
         "part": spec.part,
         "shape": list(spec.shape),
@@ -263,9 +256,9 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
         raise damaged(file, f"its content does not match the hash in {DOCUMENT}")
     tensors = parse_tensors(numbers, file)
     stages: list[StageRecord] = []
-    for index, each in enumerate(fields.objects("stages", MAX_STAGES + 1)):
+    for index, stage in enumerate(fields.objects("stages", MAX_STAGES + 1)):
         specs = stages[-1].specs if stages else ()
-        stages.append(_read_stage(each, index - 1, tensors, specs))
+        stages.append(_read_stage(stage, index - 1, tensors, specs))
     if not stages:
         raise fields.damaged("it has no stages")
     inputs = _read_inputs(golden, tensors, file)
@@ -298,13 +291,13 @@ def _read_stage(
     specs = tuple(
         SpecRecord(
             name,
-            each.text("part"),
-            each.shape("shape"),
-            each.text("dtype"),
-            each.text("domain"),
-            each.texts("features", optional=True),
+            spec.text("part"),
+            spec.shape("shape"),
+            spec.text("dtype"),
+            spec.text("domain"),
+            spec.texts("features", optional=True),
         )
-        for name, each in fields.named_objects("specs")
+        for name, spec in fields.named_objects("specs")
     )
     tolerance = fields.object("tolerance")
     return StageRecord(
@@ -314,7 +307,8 @@ def _read_stage(
         fields.plain("arguments"),
         specs or inside,
         tuple(
-            _read_state(index, name, each, tensors) for name, each in fields.named_objects("state")
+            _read_state(index, name, tensor, tensors)
+            for name, tensor in fields.named_objects("state")
         ),
         Tolerance(tolerance.number("rtol"), tolerance.number("atol")),
         fields.texts("writes", optional=True),
@@ -342,16 +336,16 @@ def _value_name(place: Place) -> str:
     return f"values/{lane}/{index}/{key}"
 
 
-def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, object]]]:
     """Return the tensors of a contract by name, and the shapes of the packed ones."""
     tensors: dict[str, Tensor] = {}
     packed: dict[str, dict[str, Any]] = {}
     for place, values in contract.values.items():
         tensors[_value_name(place)] = values.numbers
     for stage in contract.stages:
-        for each in stage.state:
-            if each.value is not None:
-                tensors[f"state/{stage.index}/{each.name}"] = each.value
+        for record in stage.state:
+            if record.value is not None:
+                tensors[f"state/{stage.index}/{record.name}"] = record.value
     for index, segment in enumerate(contract.inputs):
         for group, entries in (("calls", segment.calls), ("actions", segment.actions)):
             for key, value in entries.items():
@@ -373,7 +367,7 @@ def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tu
     if not 1 <= len(episodes) <= _MAX_SEGMENTS:
         raise damaged(file, f"it has {len(episodes)} golden episodes")
     packed = dict(golden.named_objects("pixels"))
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for index, steps in enumerate(episodes):
         groups: list[dict[Any, Tensor]] = []
         for group in ("calls", "actions"):
@@ -386,12 +380,12 @@ def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tu
             groups.append(entries)
         segment = Segment(*groups)
         lengths = [entry.shape[:2] for entries in groups for entry in entries.values()]
-        if not groups[0] or any(len(each) < 2 or 0 in each for each in lengths):
+        if not groups[0] or any(len(length) < 2 or 0 in length for length in lengths):
             raise damaged(file, f"the golden episode {index} has no inputs")
         if segment.steps != steps or max(length[0] for length in lengths) > _MAX_RECORDS:
             raise damaged(file, f"the golden episode {index} has not {steps} steps")
-        found.append(segment)
-    return tuple(found)
+        segments.append(segment)
+    return tuple(segments)
 
 
 def _unpack(value: Tensor, fields: Fields, name: str) -> Tensor:
@@ -416,7 +410,7 @@ def _read_values(
     golden: Fields, tensors: Mapping[str, Tensor], count: int, file: str
 ) -> dict[Place, Values]:
     reduced = dict(golden.named_objects("thumbnails"))
-    found: dict[Place, Values] = {}
+    values: dict[Place, Values] = {}
     for name, numbers in tensors.items():
         if not name.startswith("values/"):
             continue
@@ -429,12 +423,12 @@ def _read_values(
             raise damaged(file, f"{name!r} belongs to a stage that does not exist")
         place: Any = (parts[1], index, parts[3])
         if name in reduced:
-            each = reduced[name]
-            hashes = tuple(each.texts("hashes"))
+            thumb = reduced[name]
+            hashes = tuple(thumb.texts("hashes"))
             if len(hashes) != len(numbers):
                 raise damaged(file, f"{name!r} has {len(hashes)} hashes")
-            found[place] = Values(numbers, each.shape("shape"), each.text("dtype"), hashes)
+            values[place] = Values(numbers, thumb.shape("shape"), thumb.text("dtype"), hashes)
         else:
             dtype = str(numbers.dtype).removeprefix("torch.")
-            found[place] = Values(numbers, tuple(numbers.shape[2:]), dtype)
-    return found
+            values[place] = Values(numbers, tuple(numbers.shape[2:]), dtype)
+    return values

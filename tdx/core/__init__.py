@@ -18,7 +18,7 @@ from tdx.core.transformed_env import TransformedEnv
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-EnvBase._services = EnvServices(
+EnvBase.services = EnvServices(
     executor.rollout,
     executor.iter_rollout,
     TransformedEnv,

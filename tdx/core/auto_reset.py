@@ -44,7 +44,7 @@ class AutoResetTransform(Transform):
     """
 
     time_behavior = TimeBehavior.CONTROL
-    _episode_memory = ("_ended",)
+    episode_memory = ("_ended",)
     _ended: dict[NestedKey, Tensor]
     """Rows that have ended in the last step by reset key, in the shape of the reset masks."""
 
@@ -79,22 +79,18 @@ class AutoResetTransform(Transform):
         if any(bool(mask.any()) for mask in self._ended.values()):
             self._first = next_tensordict.select(*self._observation_keys, strict=False)
             next_tensordict = next_tensordict.clone(recurse=False)
-            self._replace_first(next_tensordict)
-        return next_tensordict
-
-    def _replace_first(self, following: TensorDictBase) -> None:
-        for key in self._observation_keys:
-            value, rows = read(following, key), mask_for_entry(key, self._ended, following.ndim)
-            if isinstance(value, Tensor) and rows is not None:
-                fill = self._fill_of(value.dtype)
+            lead = next_tensordict.ndim
+            for key in self._observation_keys:
+                value, rows = read(next_tensordict, key), mask_for_entry(key, self._ended, lead)
+                if not isinstance(value, Tensor) or rows is None:
+                    continue
+                fill = self.fill_float if value.dtype.is_floating_point else self.fill_int
+                if value.dtype is torch.bool:
+                    fill = self.fill_bool
                 if fill is not None:
-                    mask = expand_mask(rows, value, following.ndim)
-                    write(following, key, value.masked_fill(mask, fill))
-
-    def _fill_of(self, dtype: torch.dtype) -> float | bool | None:
-        if dtype is torch.bool:
-            return self.fill_bool
-        return self.fill_float if dtype.is_floating_point else self.fill_int
+                    mask = expand_mask(rows, value, lead)
+                    write(next_tensordict, key, value.masked_fill(mask, fill))
+        return next_tensordict
 
     def take_first(self) -> tuple[TensorDictBase | None, dict[NestedKey, Tensor]]:
         """Return what the last step kept, once.
@@ -218,8 +214,8 @@ class AutoResetEnv(TransformedEnv):
                 None if tensordict is None else new_tensordict({}, self.batch_size, self.device)
             )
         # The specs bind the stages, which the first step needs.
-        self._specs.compute()
-        return self.base_env._completed_reset(tensordict, **kwargs)
+        self.env_specs.compute()
+        return self.base_env.completed_reset(tensordict, **kwargs)
 
 
 def create_auto_reset_env(env: EnvBase, replace: bool) -> AutoResetEnv:

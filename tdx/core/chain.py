@@ -53,7 +53,7 @@ class ChainSpecs(EnvSpecs):
     @property
     def version(self) -> float:  # type: ignore[override]
         """Number that grows whenever a spec changes, here or in the env inside."""
-        return self._changes + self.inner._specs.version
+        return self._changes + self.inner.env_specs.version
 
     @property
     def cache(self) -> dict[str, Any]:  # type: ignore[override]
@@ -78,20 +78,20 @@ class ChainSpecs(EnvSpecs):
     @property
     def is_locked(self) -> bool:  # type: ignore[override]
         """True if the specs of the env inside cannot be changed in place."""
-        return self.inner._specs.is_locked
+        return self.inner.env_specs.is_locked
 
     @property
     def lone_flag(self) -> NestedKey | None:  # type: ignore[override]
         """Key of the only done flag that the env inside was given."""
-        return self.inner._specs.lone_flag
+        return self.inner.env_specs.lone_flag
 
     def lock(self) -> None:
         """Lock the specs of the env inside."""
-        self.inner._specs.lock()
+        self.inner.env_specs.lock()
 
     def unlock(self) -> None:
         """Unlock the specs of the env inside; those after the chain follow from them."""
-        self.inner._specs.unlock()
+        self.inner.env_specs.unlock()
 
     def invalidate(self) -> None:
         """Drop everything derived from the env inside and the chain."""
@@ -103,12 +103,12 @@ class ChainSpecs(EnvSpecs):
 
     def placed(self) -> Self:
         """Update batch size and device if the env inside or the chain has changed."""
-        version = self.inner._specs.version
+        version = self.inner.env_specs.version
         if version != self._placed_version:
             self.batch_size = self.chain.transform_env_batch_size(self.inner.batch_size)
             device = self.chain.transform_env_device(self.inner.device)
             self.device = None if device is None else torch.device(device)
-            self.main_device = self.device or self.inner._main_device
+            self.main_device = self.device or self.inner.main_device
             self._placed_version = version
         return self
 
@@ -119,42 +119,38 @@ class ChainSpecs(EnvSpecs):
             TdxError: A stage does not accept the specs before it.
         """
         inner = self.inner
-        if self._output_spec is not None and inner._specs.version == self._known_version:
+        if self._output_spec is not None and inner.env_specs.version == self._known_version:
             return
         known = inner.input_spec, inner.output_spec
         self.placed()
-        self.chain._follow_device(inner.device)
-        input_spec, output_spec = self.chain._transform_specs(*known)
+        self.chain.follow_env_device(inner.device)
+        input_spec, output_spec = self.chain.transform_specs(*known)
         self._input_spec = self._locked(input_spec)
         self._output_spec = self._locked(output_spec)
         self._cache = {}
-        self._known_version = inner._specs.version
+        self._known_version = inner.env_specs.version
 
     def after_each_stage(self) -> list[StageSpecs]:
         """Return the specs before the chain and after each stage; see :func:`stage_specs`.
 
         They are computed again only if the env inside or the chain has changed.
         """
-        version = self.inner._specs.version
-        if not self._stage_specs or version != self._stages_version:
-            self._stage_specs = self._compute_stages()
-            self._stages_version = self.inner._specs.version
-        return list(self._stage_specs)
-
-    def _compute_stages(self) -> list[StageSpecs]:
+        if self._stage_specs and self.inner.env_specs.version == self._stages_version:
+            return list(self._stage_specs)
         result = stage_specs(self.inner)
         for stage in self.stages:
             before = result[-1]
             try:
-                after = stage._transform_specs(before.input_spec, before.output_spec)
+                after = stage.transform_specs(before.input_spec, before.output_spec)
             except Exception as error:
                 if not isinstance(self.chain, Compose):
                     raise
                 where = "the computation of its specs"
-                raise self.chain._located(error, stage, where) from None
+                raise self.chain.locate_error(error, stage, where) from None
             locked = [spec if spec.is_locked else spec.lock_() for spec in after]
             result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *locked))
-        return result
+        self._stage_specs, self._stages_version = result, self.inner.env_specs.version
+        return list(result)
 
     def _locked(self, spec: Composite) -> Composite:
         if self.device is not None and spec.device != self.device:
@@ -204,14 +200,14 @@ def chain_stages(env: EnvBase) -> tuple[Transform, ...]:
         >>> [type(stage).__name__ for stage in chain_stages(TransformedEnv(inner, RewardSum()))]
         ['StepCounter', 'RewardSum']
     """
-    specs = env._specs
+    specs = env.env_specs
     return (*chain_stages(specs.inner), *specs.stages) if isinstance(specs, ChainSpecs) else ()
 
 
 def flatten_chain(env: EnvBase) -> tuple[EnvBase, tuple[Transform, ...]]:
     """Return the env before all chains, and the stages of nested envs and nested ``Compose``."""
     stages: tuple[Transform, ...] = ()
-    while isinstance(specs := env._specs, ChainSpecs):
+    while isinstance(specs := env.env_specs, ChainSpecs):
         stages = (*flatten_stages(specs.stages), *stages)
         env = specs.inner
     return env, stages
@@ -228,7 +224,7 @@ def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
 def stage_modes(stages: tuple[Transform, ...]) -> tuple[Any, ...]:
     """Return the settings that may change how a stage runs without a change of the chain."""
     return tuple(
-        (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+        (stage.training, getattr(stage, "_frozen", None), stage.missing_tolerance)
         for stage in stages
     )
 
@@ -248,7 +244,7 @@ def stage_specs(env: EnvBase) -> list[StageSpecs]:
         >>> [stage.name for stage in stage_specs(env)]
         ['GymEnv', 'StepCounter']
     """
-    specs = env._specs
+    specs = env.env_specs
     if not isinstance(specs, ChainSpecs):
         return [StageSpecs(-1, type(env).__name__, None, env.input_spec, env.output_spec)]
     return specs.after_each_stage()
@@ -290,13 +286,10 @@ def _declares(kind: Any, capability: str) -> bool:
         members = vars(base)
         if capability in members:
             return members[capability] is True
-        if any(_is_code(name, value) for name, value in members.items()):
-            return False
+        for name, value in members.items():
+            if name not in _NO_CODE and (callable(value) or hasattr(type(value), "__get__")):
+                return False
     return False
-
-
-def _is_code(name: str, value: object) -> bool:
-    return name not in _NO_CODE and (callable(value) or hasattr(type(value), "__get__"))
 
 
 # Forms of a stage
@@ -309,14 +302,14 @@ not_pointwise: WeakSet[Transform] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStage:
-    """A stage of a chain, and how it can run.
+class StageForms:
+    """A stage of a chain, and the forms in which it can run.
 
     Args:
         index: Position in the chain, from 0; nested chains and nested envs continue the count.
         stage: The transform.
-        chunk_form: Runs it over a chunk. ``None``: it has to see the steps one by one.
-        step_form: Runs it on the dict of one step. ``None``: it needs a TensorDict.
+        chunk_kernel: Runs it over a chunk. ``None``: it has to see the steps one by one.
+        dict_step: Runs it on the dict of one step. ``None``: it needs a TensorDict.
         reads: Entries of a step's output that it reads. ``None``: any.
         writes: Entries that it writes. ``None``: any.
         sees_input: True if it may read any entry of a step's input.
@@ -324,8 +317,8 @@ class PlannedStage:
 
     index: int
     stage: Transform
-    chunk_form: ChunkKernel | None
-    step_form: DictStep | None
+    chunk_kernel: ChunkKernel | None
+    dict_step: DictStep | None
     reads: tuple[NestedKey, ...] | None
     writes: tuple[NestedKey, ...] | None
     sees_input: bool = False
@@ -343,43 +336,53 @@ class PlannedStage:
     @property
     def root(self) -> tuple[NestedKey, ...]:
         """Entries of a step's input that it reads."""
-        return () if self.chunk_form is None else self.chunk_form.root
+        return () if self.chunk_kernel is None else self.chunk_kernel.root
 
     @property
     def drops(self) -> tuple[NestedKey, ...]:
         """Entries that it removes."""
-        return () if self.chunk_form is None else self.chunk_form.drops
+        return () if self.chunk_kernel is None else self.chunk_kernel.drops
 
 
-def plan_stage(index: int, stage: Transform) -> PlannedStage:
-    """Find out how a stage can run."""
+def stage_forms(index: int, stage: Transform) -> StageForms:
+    """Return the forms in which a stage can run, and the entries that it accesses."""
     kind: type = type(stage)
-    step_form = stage._step_dict() if has_step_dict(kind) else None
-    chunk_form = (
-        stage._chunk_kernel() if implements_together(kind, "_chunk_kernel", _HOOKS) else None
+    dict_step = dict_step_of(stage)
+    chunk_kernel = (
+        stage.make_chunk_kernel()
+        if implements_together(kind, "make_chunk_kernel", _HOOKS)
+        else None
     )
     if (
-        chunk_form is not None
-        and not chunk_form.scan
+        chunk_kernel is not None
+        and not chunk_kernel.scan
         and not implements_together(kind, "time_behavior", ("_apply_transform",))
     ):
         # The inherited time behavior says nothing about an overridden map.
-        chunk_form = None
+        chunk_kernel = None
     if stage in not_pointwise:
-        chunk_form = None
-    if chunk_form is not None:
-        reads, writes = chunk_form.reads, chunk_form.writes
-        return PlannedStage(index, stage, chunk_form, step_form, reads, writes)
+        chunk_kernel = None
+    if chunk_kernel is not None:
+        reads, writes = chunk_kernel.reads, chunk_kernel.writes
+        return StageForms(index, stage, chunk_kernel, dict_step, reads, writes)
     if not any(_overrides(kind, hook) for hook in _HOOKS):
         reads, writes = tuple(stage.in_keys), tuple(stage.out_keys)
-        return PlannedStage(index, stage, None, step_form, reads, writes)
-    return PlannedStage(index, stage, None, None, None, None, _may_see_input(kind))
+        return StageForms(index, stage, None, dict_step, reads, writes)
+    return StageForms(index, stage, None, None, None, None, _may_see_input(kind))
+
+
+def dict_step_of(stage: Transform) -> DictStep | None:
+    """Return the step of a stage on plain dicts; ``None`` if it needs TensorDicts.
+
+    A subclass that overrides a hook below the class that implements the step on dicts needs them.
+    """
+    kind: type = type(stage)
+    return stage.make_dict_step() if _implements_dict_step(kind) else None
 
 
 @cache
-def has_step_dict(kind: type) -> bool:
-    """Return True if no subclass overrides a hook that the function over dicts stands for."""
-    return implements_together(kind, "_step_dict", ("_step", "_call"))
+def _implements_dict_step(kind: type) -> bool:
+    return implements_together(kind, "make_dict_step", ("_step", "_call"))
 
 
 @cache

@@ -1,29 +1,34 @@
 """The eager step of an env with a chain: what ``env.step`` calls, in which order.
 
 A new TensorDict per stage, with checked reads and writes, costs more than the arithmetic of most
-transforms. If the env returns its step as a dict, the leading stages that have a function over
-dicts run on it, and one TensorDict is created at the end. The calls of one step::
+transforms. If the env returns its step as a dict, the leading stages run on that dict, and one
+TensorDict is created after them. The calls of one step::
 
-    EnvBase.step(td)                        check the action, complete td["next"]
-    └─ TransformedEnv._completed_step       build the program if a spec has changed
+    EnvBase.step(td)                        check the batch, write the result to td["next"]
+    └─ TransformedEnv.completed_step       build the program if a spec has changed
        └─ EagerProgram.step
-          ├─ chain._inv_call                the last stage first, if any has an inverse
-          ├─ inner._step_fields             the env's step as a dict of root entries
-          ├─ stage._step_dict()             each leading stage that has one, on that dict
+          ├─ chain._inv_call                from the last stage to the first, if any has an inverse
+          ├─ inner.step_fields             the env's step as a dict of root entries
+          ├─ dict step                      of each leading stage that has one, on that dict
           ├─ one TensorDict of the dict
           └─ stage._step                    each later stage, on TensorDicts
 
-A stage whose class overrides ``_step`` below the class that implements ``_step_dict`` has no
-function over dicts (:func:`~tdx.core.chain.has_step_dict`), and neither has a stage with nested
-keys. A :class:`~tdx.StepCounter` at the front therefore makes the whole chain run on TensorDicts.
+Which stages run on dicts is decided once, by :func:`~tdx.core.chain.dict_step_of`: those of tdx do,
+unless a key is nested, entries may be missing, or a subclass overrides ``_step`` or ``_call``. The
+first stage without a dict step ends the run of leading stages.
 
-An env without ``_step_fields``, nested entries and stages that change the batch size take the
-other path, on TensorDicts throughout::
+The other path is on TensorDicts throughout. It is taken by an env without ``step_fields``, such as
+a batched one or an env that is transformed itself, by stages that change the batch size, and by
+nested entries under ``next`` in the input::
 
        └─ EagerProgram.step
           ├─ chain._inv_call
-          ├─ inner._completed_step          another EagerProgram if the env inside is transformed
+          ├─ inner.completed_step          another EagerProgram if the env inside is transformed
           └─ chain._step                    each stage in order
+
+Entries that the caller has put under ``next`` (``given_next``) go the same way: those that the env
+does not write are added to its output before the chain sees it, and at the end
+:meth:`EnvBase.step <tdx.core.EnvBase.step>` writes all of them over the result.
 """
 
 from __future__ import annotations
@@ -32,17 +37,15 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from tdx.core.chain import has_step_dict
-from tdx.core.envs.capabilities import StepFields
+from tdx.core.chain import dict_step_of
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.kernels import DictStep
 from tdx.foundation.errors import TdxError
-from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import (
-    TensorDictFactory,
     flat_entries,
     make_tensordict_factory,
     read,
@@ -69,76 +72,67 @@ class EagerProgram:
         *,
         by_hooks: bool = False,
     ) -> None:
-        self.version = inner._specs.version
+        self.version = inner.env_specs.version
         self.inverts = chain.invertible
-        self.exposed_keys: tuple[NestedKey, ...] = tuple(chain._exposed_keys)
+        self.exposed_keys = tuple(chain.exposed_keys)
         self._inner, self._chain = inner, chain
-        self._fields_of: StepFields | None = (
-            None if by_hooks or chain._changes_batch else inner._step_fields
-        )
+        self._make = make_tensordict_factory(inner.batch_size, inner.device)
+        self._fields_of = None if by_hooks or chain.changes_batch else inner.step_fields
         self._on_dicts: list[tuple[Transform, DictStep]] = []
-        self._make: TensorDictFactory = make_tensordict_factory(inner.batch_size, inner.device)
-        if self._fields_of is not None:
-            for stage in stages:
-                kind: type = type(stage)
-                step = stage._step_dict() if has_step_dict(kind) else None
-                if step is None:
-                    break  # It takes a TensorDict, and so does every stage after it.
-                self._on_dicts.append((stage, step))
-            if inner._meter is not None:
-                self._measure(inner)
-        self._rest = stages[len(self._on_dicts) :]
+        for stage in stages if self._fields_of is not None else ():
+            dict_step = dict_step_of(stage)
+            if dict_step is None:
+                break
+            self._on_dicts.append((stage, dict_step))
+        self._on_tensordicts = stages[len(self._on_dicts) :]
+        meter = inner.meter
+        if meter is not None and self._fields_of is not None:
+            part = inner.step_part or base_parts(inner)[0]
+            self._fields_of = meter.timed(part, self._fields_of)
+            timed = meter.in_turn([dict_step for _, dict_step in self._on_dicts])
+            self._on_dicts = list(zip(stages, timed, strict=False))
 
-    def _measure(self, inner: EnvBase) -> None:
-        meter = inner._meter
-        self._fields_of = meter.timed(inner._step_part or base_parts(inner)[0], self._fields_of)
-        steps = meter.in_turn([step for _, step in self._on_dicts])
-        self._on_dicts = [
-            (stage, step) for (stage, _), step in zip(self._on_dicts, steps, strict=True)
-        ]
-
-    def step(self, tensordict: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
+    def step(self, tensordict: TensorDictBase, given_next: TensorDictBase | None) -> TensorDictBase:
         """Step the env and run the chain; return the output of the step, ``[*B]``.
 
         Args:
             tensordict: Input of the step, ``[*B]``.
-            preset: Existing entries of ``next``. The chain sees the entries that the env does not
-                write.
+            given_next: Entries that the caller has put under ``next``. The chain sees those that
+                the env does not write.
         """
         if self.inverts:
             inner = self._chain._inv_call(tensordict.clone(recurse=False))
             for key in self.exposed_keys:
                 write(tensordict, key, read(inner, key))
             tensordict = inner
-        fields_of, root = self._fields_of, root_entries(tensordict)
-        preset_entries = None if preset is None else flat_entries(preset)
-        has_nested_preset = preset is not None and preset_entries is None
-        if fields_of is None or root is None or has_nested_preset:
-            return self._step_by_hooks(tensordict, preset)
-        fields, _ = fields_of(tensordict)
-        if preset_entries is not None:
-            fields = {**preset_entries, **fields}
+        root, given = root_entries(tensordict), flat_entries(given_next)
+        is_nested = given_next is not None and given is None
+        if self._fields_of is None or root is None or is_nested:
+            return self._step_on_tensordicts(tensordict, given_next)
+        fields, _ = self._fields_of(tensordict)
+        if given is not None:
+            fields = {**given, **fields}
         stage: Transform
         try:
-            for stage, step in self._on_dicts:  # noqa: B007 - the handler names it
-                step(root, fields)
+            for stage, dict_step in self._on_dicts:  # noqa: B007 - the handler names it
+                dict_step(root, fields)
             following: TensorDictBase = self._make(fields)
-            for stage in self._rest:
+            for stage in self._on_tensordicts:
                 following = stage._step(tensordict, following)
         except Exception as error:
             if isinstance(self._chain, Compose):
-                raise self._chain._located(error, stage, "a step") from error.__cause__
+                raise self._chain.locate_error(error, stage, "a step") from error.__cause__
             _note_only_stage(error, stage)
             raise
         return following
 
-    def _step_by_hooks(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None
+    def _step_on_tensordicts(
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None
     ) -> TensorDictBase:
-        following = self._inner._completed_step(tensordict)
-        if preset is not None:
-            known = set(following.keys(True, True))
-            following.update(self._chain._to_inner_batch(preset.exclude(*known)))
+        following = self._inner.completed_step(tensordict)
+        if given_next is not None:
+            written = set(following.keys(True, True))
+            following.update(self._chain.to_inner_batch(given_next.exclude(*written)))
         try:
             return self._chain._step(tensordict, following)
         except Exception as error:
@@ -157,7 +151,7 @@ class EagerProgram:
         inner = chain._reset_env_preprocess(tensordict.clone(recurse=False))
         is_trivial = inner.is_empty() and inner.batch_size == self._inner.batch_size
         passed = None if is_new and is_trivial else inner
-        result = self._inner._completed_reset(passed, **kwargs)
+        result = self._inner.completed_reset(passed, **kwargs)
         try:
             return chain._reset(tensordict, result)
         except Exception as error:
@@ -169,7 +163,8 @@ def _note_only_stage(error: Exception, chain: Transform) -> None:
     """Record that a lone stage raised an error; a ``Compose`` names its stages itself."""
     if isinstance(chain, Compose):
         return
-    name, index = type(chain).__name__, getattr(chain._owner, "_first_stage", 0)
+    owner, name = chain.owner, type(chain).__name__
+    index = owner.first_stage_index if isinstance(owner, ChainOwner) else 0
     if isinstance(error, TdxError):
         error.at(stage=index, transform=name)
     else:

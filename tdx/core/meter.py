@@ -1,7 +1,32 @@
 """Measuring of a running env: the parts that take time, and the protocol of a meter.
 
 An env without a meter runs unwrapped functions. With a meter they are wrapped when a run is
-prepared, so that the loops contain no checks.
+prepared, so that the loops contain no checks. Measured calls nest; the time of a part is that of
+its calls without the measured calls inside them. In a planned rollout::
+
+    unattributed                            env.rollout, env.iter_rollout
+    ├─ tensordicts of a reset               env.reset
+    │  ├─ env ... reset
+    │  └─ each stage, reset
+    ├─ set-up of a rollout                  prepare_run
+    ├─ step loop                            once per chunk
+    │  ├─ policy, env, immediate stages     in each step
+    │  └─ env and immediate stages, reset   of the rows that are done
+    ├─ chunk bookkeeping                    once per chunk
+    │  └─ deferred stages                   counted by the steps of the chunk
+    └─ assembly
+
+and in an eager one, or in ``env.step`` alone::
+
+    step loop                               EagerRun
+    ├─ policy
+    ├─ tensordicts of a step                env.step
+    │  ├─ stages, inverse
+    │  ├─ env ... step                      for an env of another library: conversion, and its own
+    │  └─ stages, forward
+    ├─ step_mdp
+    └─ maybe_reset
+       └─ tensordicts of a reset
 """
 
 from __future__ import annotations
@@ -9,8 +34,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
-
-from tdx.core.envs.env_base import EnvBase
 
 Work = Literal["env", "stage", "policy", "wrapper", "engine"]
 Lane = Literal["forward", "inverse", "reset", "step", "specs"]
@@ -73,7 +96,7 @@ def engine_part(name: str) -> Part:
     return Part("engine", -1, name, "step")
 
 
-def base_parts(base: EnvBase) -> tuple[Part, Part]:
+def base_parts(base: object) -> tuple[Part, Part]:
     """Return the parts of the step and the reset of the env before all chains."""
     name = getattr(base, "_name", None) or type(base).__name__
     return Part("env", -1, name, "step"), Part("env", -1, name, "reset")

@@ -103,13 +103,13 @@ def find_spec_violations(
             hint="'both' makes one rollout of each kind",
         )
     breaks = (True, False) if break_when_any_done == "both" else (bool(break_when_any_done),)
-    devices = [env._main_device] if env._main_device.type == "cuda" else []
+    devices = [env.main_device] if env.main_device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         if seed is not None:
             torch.manual_seed(seed)
             env.set_seed(seed)
         check = _Check(env, check_dtype, tensordict)
-        violations = env._find_stage_violations(check_dtype, tensordict, STEPS)
+        violations = env.find_stage_violations(check_dtype, tensordict, STEPS)
         violations += check.specs()
         violations += check.fake()
         violations += check.reset_and_step()
@@ -173,7 +173,9 @@ class _Check:
         following = stepped.get("next")
         yield from self._check(following, self.following, "step", set(self.state))
         yield from self._flags(following, "step")
-        yield from self._check_state(stepped)
+        yield from find_violations(
+            stepped, self.state, "reset", check_dtype=self.check_dtype, allowed=None
+        )
 
     def _check(
         self,
@@ -185,11 +187,6 @@ class _Check:
         yield from check_batch_size(tensordict, self.env.batch_size, phase)
         yield from find_violations(
             tensordict, declared, phase, check_dtype=self.check_dtype, allowed=allowed
-        )
-
-    def _check_state(self, stepped: TensorDictBase) -> Iterator[SpecViolation]:
-        yield from find_violations(
-            stepped, self.state, "reset", check_dtype=self.check_dtype, allowed=None
         )
 
     def _flags(self, tensordict: TensorDictBase, phase: Phase) -> Iterator[SpecViolation]:
@@ -245,29 +242,37 @@ class _Check:
                 break_when_any_done=stop,
                 return_contiguous=False,
             )
-        violations = [
-            finding for moment in rollout.unbind(self.env.ndim) for finding in self._moment(moment)
-        ]
+        violations: list[SpecViolation] = []
+        for step in rollout.unbind(self.env.ndim):
+            following = step.get("next")
+            root = step.exclude("next")
+            violations += self._check(root, self.entered, "rollout", self.passed)
+            violations += self._check(following, self.following, "rollout", set(self.state))
+            violations += self._flags(following, "rollout")
         if contiguous is None:
             every = [*self.following.values(), *self.entered.values()]
             contiguous = all(-1 not in leaf.shape for leaf in every)
         if contiguous and not violations:
-            violations.extend(_stacking(rollout))
+            try:
+                rollout.contiguous()
+            except RuntimeError as error:
+                problem = get_first_line(error)
+                message = f"the steps of a rollout do not stack into one block: {problem}"
+                hint = "declare the shapes that vary as -1"
+                violations.append(SpecViolation("unstackable", None, "rollout", message, hint))
         return violations
-
-    def _moment(self, moment: TensorDictBase) -> Iterator[SpecViolation]:
-        yield from self._check(moment.exclude("next"), self.entered, "rollout", self.passed)
-        following = moment.get("next")
-        yield from self._check(following, self.following, "rollout", set(self.state))
-        yield from self._flags(following, "rollout")
 
     def partial_reset(self) -> Iterator[SpecViolation]:
         """Check that a reset of the first row changes neither other rows nor the mask."""
         env = self.env
-        if env.numel() < 2 or env._main_device.type == "meta":
+        if env.numel() < 2 or env.main_device.type == "meta":
             return
         before = env.step_mdp(self.step(self.reset()))
-        masks = self._first_row_masks()
+        masks = {}
+        for group in env.done_keys_groups:
+            mask = env.full_done_spec[group[0]].zero()
+            mask.view(env.numel(), -1)[0] = True
+            masks[sibling_key(group[0], "_reset")] = mask
         reset_input = before.clone()
         unchanged_masks = {key: mask.clone() for key, mask in masks.items()}
         for key, mask in masks.items():
@@ -283,21 +288,15 @@ class _Check:
         yield from self._check(after, self.root, "partial reset", allowed)
         yield from self._other_rows(before, after, unchanged_masks)
 
-    def _first_row_masks(self) -> dict[NestedKey, Tensor]:
-        masks = {}
-        for group in self.env.done_keys_groups:
-            mask = self.env.full_done_spec[group[0]].zero()
-            mask.view(self.env.numel(), -1)[0] = True
-            masks[sibling_key(group[0], "_reset")] = mask
-        return masks
-
     def _other_rows(
         self, before: TensorDictBase, after: TensorDictBase, masks: dict[NestedKey, Tensor]
     ) -> Iterator[SpecViolation]:
         first = next(iter(masks.values()))
         for key, leaf in self.root.items():
             old, new = get_entry(before, key), get_entry(after, key)
-            if isinstance(leaf, NonTensor) or not _are_tensors(old, new):
+            if isinstance(leaf, NonTensor):
+                continue
+            if not isinstance(old, Tensor) or not isinstance(new, Tensor):
                 continue
             if old.shape != new.shape or old.dtype != new.dtype:
                 continue
@@ -310,16 +309,3 @@ class _Check:
             if split_key(key)[-1] == "done" and bool((new & rows).any()):
                 message = "it is still set in the row that was reset"
                 yield SpecViolation("done", key, "partial reset", message)
-
-
-def _are_tensors(*values: Any) -> bool:
-    return all(isinstance(value, Tensor) for value in values)
-
-
-def _stacking(rollout: TensorDictBase) -> Iterator[SpecViolation]:
-    try:
-        rollout.contiguous()
-    except RuntimeError as error:
-        message = f"the steps of a rollout do not stack into one block: {get_first_line(error)}"
-        hint = "declare the shapes that vary as -1"
-        yield SpecViolation("unstackable", None, "rollout", message, hint)

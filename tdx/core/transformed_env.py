@@ -9,18 +9,19 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain import ChainSpecs, flatten_chain, plan_stage
+from tdx.core.chain import ChainSpecs, flatten_chain, stage_forms
 from tdx.core.eager_program import EagerProgram
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction
+from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict
 
 
-class TransformedEnv(EnvBase):
+class TransformedEnv(EnvBase, ChainOwner):
     """An env whose inputs and outputs go through a chain of transforms.
 
     Args:
@@ -50,7 +51,7 @@ class TransformedEnv(EnvBase):
     """
 
     _is_verified = True
-    _specs: ChainSpecs
+    env_specs: ChainSpecs
 
     def __init__(
         self,
@@ -71,7 +72,10 @@ class TransformedEnv(EnvBase):
                 hint="wrap a Gymnasium env first: GymWrapper(env)",
             )
         if auto_unwrap and isinstance(env, TransformedEnv):
-            env, transform = _unwrapped(env, transform)
+            chain = Compose(*(stage.clone() for stage in env.stages))
+            if transform is not None:
+                chain.append(transform)
+            env, transform = env.base_env, chain
         super().__init__(
             device=env.device,
             batch_size=env.batch_size,
@@ -80,11 +84,12 @@ class TransformedEnv(EnvBase):
         if device is not None:
             env.to(device)
         self._program: EagerProgram | None = None
+        self._by_hooks = False
         self.planned = planned
         self.compiler = "inductor" if compile is True else compile or None
         self.base_env = env
         self._adopt(Compose() if transform is None else as_transform(transform))
-        self._specs = ChainSpecs(env, self._chain)
+        self.env_specs = ChainSpecs(env, self.chain)
 
     # The chain
 
@@ -95,28 +100,29 @@ class TransformedEnv(EnvBase):
 
     def _set_transform(self, transform: Transform) -> None:
         self._adopt(transform)
-        self._specs.chain = transform
-        self._chain_changed()
+        self.env_specs.chain = transform
+        self.chain_changed()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "transform":
-            replaced, chain = self._chain, as_transform(value)
+            replaced, chain = self.chain, as_transform(value)
             if chain is not replaced:
                 self._set_transform(chain)
                 replaced.reset_parent()
             return
         super().__setattr__(name, value)
         if name == "base_env" and "transform" in self._modules:
-            self._specs.inner = value
-            self._chain_changed()
+            self.env_specs.inner = value
+            self.chain_changed()
 
-    def _chain_changed(self) -> None:
+    def chain_changed(self) -> None:
         self._program = None
-        self._specs.invalidate()
-        self._specs.placed()
+        self.env_specs.invalidate()
+        self.env_specs.placed()
 
     @property
-    def _chain(self) -> Transform:
+    def chain(self) -> Transform:
+        """The chain; the same as ``env.transform``, with its type."""
         chain = self._modules["transform"]
         assert isinstance(chain, Transform)
         return chain
@@ -124,15 +130,14 @@ class TransformedEnv(EnvBase):
     @property
     def stages(self) -> tuple[Transform, ...]:
         """Transforms in order."""
-        return self._specs.stages
+        return self.env_specs.stages
 
     @property
-    def _first_stage(self) -> int:
-        """Index of this chain's first stage, counted from the innermost chain."""
+    def first_stage_index(self) -> int:  # type: ignore[override]
         inner = self.base_env
         if not isinstance(inner, TransformedEnv):
             return 0
-        return inner._first_stage + len(inner.stages)
+        return inner.first_stage_index + len(inner.stages)
 
     def append_transform(self, transform: nn.Module | TensorDictFunction) -> TransformedEnv:
         """Append a stage, or each stage of a chain; they take over train or eval mode.
@@ -167,15 +172,14 @@ class TransformedEnv(EnvBase):
         """Return the chain for another stage; a lone transform becomes a ``Compose``."""
         # Raises for a stage that fits no env, before the chain is changed.
         stage.transform_env_batch_size(self.batch_size)
-        chain = self._chain
+        chain = self.chain
         if not isinstance(chain, Compose):
             chain.reset_parent()
             chain = Compose(chain)
             self._set_transform(chain)
         return chain
 
-    def _env_before(self, stage: Transform) -> TransformedEnv:
-        """Return the env as the outermost transform sees it."""
+    def env_before(self, stage: Transform) -> TransformedEnv:
         return TransformedEnv(self.base_env)
 
     @property
@@ -187,8 +191,8 @@ class TransformedEnv(EnvBase):
         """Keep that of the env inside."""
 
     def _move(self, device: torch.device) -> None:
-        self.base_env._move_to(device)
-        self._chain_changed()
+        self.base_env.move_to(device)
+        self.chain_changed()
 
     # Data
 
@@ -197,27 +201,27 @@ class TransformedEnv(EnvBase):
         # The completed hooks below would skip a hook that a subclass overrides.
         for hook in ("_step", "_reset"):
             if hook in cls.__dict__:
-                setattr(cls, f"_completed{hook}", getattr(EnvBase, f"_completed{hook}"))
+                setattr(cls, f"completed{hook}", getattr(EnvBase, f"completed{hook}"))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return TransformedEnv._completed_step(self, tensordict)
+        return TransformedEnv.completed_step(self, tensordict)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return TransformedEnv._completed_reset(self, tensordict, **kwargs)
+        return TransformedEnv.completed_reset(self, tensordict, **kwargs)
 
     def _set_seed(self, seed: int | None) -> None:
         self.base_env._set_seed(seed)
 
-    def _completed_step(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    def completed_step(
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
         # The condition of `_current_program`, which computes the specs before it: too slow here.
         program = self._program
-        if program is None or program.version != self._specs.inner._specs.version:
+        if program is None or program.version != self.env_specs.inner.env_specs.version:
             program = self._current_program()
-        return program.step(tensordict, preset)
+        return program.step(tensordict, given_next)
 
-    def _completed_reset(
+    def completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
     ) -> TensorDictBase:
         program = self._current_program()
@@ -227,26 +231,27 @@ class TransformedEnv(EnvBase):
 
     def _current_program(self) -> EagerProgram:
         """Return the program of the eager step; built again if the env inside has changed."""
-        specs = self._specs
+        specs = self.env_specs
         specs.compute()
         program = self._program
-        if program is None or program.version != specs.inner._specs.version:
+        if program is None or program.version != specs.inner.env_specs.version:
             program = self._program = EagerProgram(
-                specs.inner, specs.chain, specs.stages, by_hooks=self._is_observed
+                specs.inner, specs.chain, specs.stages, by_hooks=self._by_hooks
             )
         return program
 
-    _is_observed = False
-    """True while a tracer replaces the hooks of the stages: a step then calls each of them."""
+    def observe_hooks(self, on: bool) -> None:
+        """Call the hooks of each stage in a step, while a tracer replaces them, or stop that."""
+        self._by_hooks, self._program = on, None
 
-    def _measure_with(self, meter: Any) -> None:
+    def measure_with(self, meter: Any) -> None:
         """Measure the calls of this chain. ``None``: stop measuring."""
         if meter is None:
-            self.__dict__.pop("_meter", None)
+            self.__dict__.pop("meter", None)
         else:
-            self._meter = meter
+            self.meter = meter
         # Programs that hold hooks of the stages are built again.
-        self._specs.cache.pop("programs", None)
+        self.env_specs.cache.pop("programs", None)
         self._program = None
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
@@ -254,36 +259,36 @@ class TransformedEnv(EnvBase):
         return self.base_env.set_seed(seed, static_seed=static_seed)
 
     @property
-    def _steps_some_rows(self) -> bool:  # type: ignore[override]
+    def steps_some_rows(self) -> bool:  # type: ignore[override]
         alone = all(stage.time_behavior is TimeBehavior.POINTWISE for stage in self.stages)
-        return alone and self.base_env._steps_some_rows
+        return alone and self.base_env.steps_some_rows
 
     @property
-    def _resets_by_mask(self) -> bool:
-        cache = self._specs.cache
+    def resets_by_mask(self) -> bool:
+        cache = self.env_specs.cache
         if "resets_by_mask" not in cache:
-            known = self._step_reads is not None
-            cache["resets_by_mask"] = known and self.base_env._resets_by_mask
+            known = self.step_reads is not None
+            cache["resets_by_mask"] = known and self.base_env.resets_by_mask
         return bool(cache["resets_by_mask"])
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         base, stages = flatten_chain(self)
-        reads = base._step_reads
+        reads = base.step_reads
         if reads is None or type(self) is not TransformedEnv:
             return None
         keys = dict.fromkeys(reads)
         for index, stage in enumerate(stages):
-            planned = plan_stage(index, stage)
+            forms = stage_forms(index, stage)
             outer = set(stage.in_keys_inv) - set(base.action_keys)
-            if planned.sees_input or (stage.invertible and outer):
+            if forms.sees_input or (stage.invertible and outer):
                 return None
-            keys.update(dict.fromkeys(planned.root))
+            keys.update(dict.fromkeys(forms.root))
         return tuple(keys)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the transforms and the env inside."""
-        self._chain.close()
+        self.chain.close()
         self.base_env.close(raise_if_closed=raise_if_closed)
         super().close()
 
@@ -297,7 +302,7 @@ class TransformedEnv(EnvBase):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_program": None}
-        del state["_specs"]
+        del state["env_specs"]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -312,22 +317,12 @@ class TransformedEnv(EnvBase):
         return copied
 
     def _relink(self) -> None:
-        chain = self._chain
+        chain = self.chain
         chain.reset_parent()
         chain.set_container(self)
-        self._specs = ChainSpecs(self.base_env, chain)
+        self.env_specs = ChainSpecs(self.base_env, chain)
 
     def __repr__(self) -> str:
         inner = str(self.base_env).replace("\n", "\n    ")
-        chain = str(self._chain).replace("\n", "\n    ")
+        chain = str(self.chain).replace("\n", "\n    ")
         return f"{type(self).__name__}(\n    env={inner},\n    transform={chain})"
-
-
-def _unwrapped(
-    env: TransformedEnv, transform: Transform | TensorDictFunction | None
-) -> tuple[EnvBase, Compose]:
-    """Return the base env, and a chain of clones of its stages and the transform."""
-    chain = Compose(*(stage.clone() for stage in env.stages))
-    if transform is not None:
-        chain.append(transform)
-    return env.base_env, chain

@@ -15,9 +15,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transform
+from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
-from tdx.data.layout import map_tree, to_time_first, to_written_order
+from tdx.data.layout import Index, Info, State, map_tree, to_time_first, to_written_order
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
 from tdx.data.saved import load, save
 from tdx.data.storage import (
@@ -77,9 +78,9 @@ class Batch(NamedTuple):
     """
 
     data: Any
-    info: dict[Any, Any]
+    info: Info
     ended: bool
-    before: dict[str, Any]
+    before: State
 
 
 class ChainProgram:
@@ -135,7 +136,7 @@ class ChainProgram:
                 else:
                     _map_each(stage, pairs, data)
         except Exception as error:
-            raise chain._located(error, stage, "sampling") from error.__cause__
+            raise chain.locate_error(error, stage, "sampling") from error.__cause__
         return data
 
 
@@ -266,7 +267,7 @@ class Prefetcher:
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
 
-class ReplayBuffer:
+class ReplayBuffer(ChainOwner):
     """Stores steps and samples batches of them.
 
     Transforms map sampled batches by their ``forward``. Transforms with an inverse map data that
@@ -310,7 +311,7 @@ class ReplayBuffer:
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
         writer: Writer | Callable[[], Writer] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], object] | None = None,
         pin_memory: bool = False,
         prefetch: int | None = None,
         transform: Stage | None = None,
@@ -354,7 +355,7 @@ class ReplayBuffer:
         transform = transform if transform_factory is None else transform_factory()
         self._transform = transform if type(transform) is Compose else Compose()
         self._program = ChainProgram(self._transform)
-        self._transform.set_container(self)  # type: ignore[arg-type]
+        self._transform.set_container(self)
         if transform is not None and transform is not self._transform:
             self.append_transform(transform)
 
@@ -457,7 +458,7 @@ class ReplayBuffer:
         if first is not None:
             self._sampler.rewind(first.before)
 
-    def _chain_changed(self) -> None:
+    def chain_changed(self) -> None:
         self._program = ChainProgram(self._transform)
         self._discard_prefetched()
 
@@ -467,7 +468,7 @@ class ReplayBuffer:
 
     # Writing
 
-    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+    def extend(self, data: object, *, update_priority: bool | None = None) -> Tensor:
         """Write steps; when the buffer is full, overwrite the oldest.
 
         Args:
@@ -486,7 +487,7 @@ class ReplayBuffer:
         """
         return cast(Tensor, self._write(data, several=True)[0])
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
 
         Returns:
@@ -496,7 +497,7 @@ class ReplayBuffer:
         index: int | Tensor | None = self._write(data, several=False)[0]
         return index
 
-    def _write(self, data: Any, several: bool) -> tuple[Any, Any]:
+    def _write(self, data: object, several: bool) -> tuple[Any, Any]:
         """Return the positions of the written steps, and the steps as they were written."""
         if several and isinstance(self._storage, TensorStorage) and isinstance(data, list) and data:
             data = collate(data)
@@ -508,7 +509,7 @@ class ReplayBuffer:
                 return self._writer.extend(to_time_first(mapped, self._dim_extend)), mapped
             return self._writer.add(mapped), mapped
 
-    def _invert(self, data: Any) -> Any:
+    def _invert(self, data: object) -> Any:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
             return self._transform.inv(data)
         return data
@@ -519,7 +520,7 @@ class ReplayBuffer:
             self._storage.empty(empty_write_count)
             self._sampler.reset()
 
-    def update_priority(self, index: Any, priority: Any) -> None:
+    def update_priority(self, index: Index, priority: Tensor | float) -> None:
         """Set the priorities of steps, for a :class:`PrioritizedSampler`.
 
         Args:
@@ -536,7 +537,7 @@ class ReplayBuffer:
         """Replace an entry of all stored steps in place."""
         return self.set_at_(key, value, slice(None))
 
-    def set_at_(self, key: NestedKey, value: Tensor, index: Any) -> Self:
+    def set_at_(self, key: NestedKey, value: Tensor, index: Index) -> Self:
         """Replace an entry of stored steps at an index in place."""
         with self._locked_for_write():
             to_written_order(self._storage[:], self._dim_extend).get(key)[index] = value
@@ -600,15 +601,15 @@ class ReplayBuffer:
             data = self._map(self._with_info(data, info), self._info_keys(info))
             return Batch(data, info, sampler.ran_out, before)
 
-    def _collate(self, data: Any, name: str) -> Any:
+    def _collate(self, data: object, name: str) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(data)
         return self._storage.collate(data, name)
 
-    def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
+    def _with_info(self, data: object, info: Info) -> Any:
         return data
 
-    def _info_keys(self, info: dict[Any, Any]) -> Collection[str]:
+    def _info_keys(self, info: Info) -> Collection[str]:
         """Return the root entries that :meth:`_with_info` wrote."""
         return ()
 
@@ -639,7 +640,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return len(self._storage)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
             data = self._read(index)
@@ -649,7 +650,7 @@ class ReplayBuffer:
                 return self._map(data.clone(recurse=False))
             return data
 
-    def _read(self, index: Any) -> Any:
+    def _read(self, index: Index) -> Any:
         """Return stored data at an index into written data, or at a key."""
         storage, dim = self._storage, self._dim_extend
         if not dim:
@@ -659,7 +660,7 @@ class ReplayBuffer:
             return data[index]
         return map_tree(lambda leaf: leaf[index], data)
 
-    def __setitem__(self, index: Any, data: Any) -> None:
+    def __setitem__(self, index: Index, data: object) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""
         with self._locked_for_write():
             inverted = self._invert(data)
@@ -711,7 +712,7 @@ class ReplayBuffer:
     save = dump = dumps
     load = loads
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a copy of the data and the state of every part."""
         with self._locked_without_prefetch():
             generator = self._sampler.generator
@@ -724,7 +725,7 @@ class ReplayBuffer:
                 "_batch_size": self._batch_size,
             }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Continue from a copy of what :meth:`state_dict` returned.
 
         Raises:
@@ -745,18 +746,18 @@ class ReplayBuffer:
                 sampler.generator.set_state(state_dict["_rng"])
             self._batch_size = state_dict["_batch_size"]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """Return the parts, without threads, locks and prefetched batches."""
         with self._locked_without_prefetch():
             parts = {"_lock": None, "_prefetcher": self._prefetcher.ahead, "_program": None}
             return self.__dict__ | parts
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         self.__dict__.update(state)
         self._lock = RLock()
         self._prefetcher = Prefetcher(state["_prefetcher"])
         self._program = ChainProgram(self._transform)
-        self._transform.set_container(self)  # type: ignore[arg-type]
+        self._transform.set_container(self)
         self._sampler.attach_to(self._storage)
 
     def __repr__(self) -> str:

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from tdx.core.transforms import Compose, Transform
 from tdx.data.buffer import Batch, ChainProgram, ReplayBuffer, Stage
+from tdx.data.layout import Index, Info, State
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage, collate
 from tdx.data.writers import Writer
 from tdx.foundation.errors import ArgumentError, ChainError
 
 
-def resolve_members(index: Any, count: int) -> int | list[int]:
+def resolve_members(index: Index, count: int) -> int | list[int]:
     """Return the member, or the members, that an index selects.
 
     Args:
@@ -82,7 +83,7 @@ class StorageEnsemble(Storage):
         """Return the number of storages."""
         return len(self._storages)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Return storages, or with a second index what they store at it."""
         inner = index[1:] if isinstance(index, tuple) else ()
         members = resolve_members(index[0] if isinstance(index, tuple) else index, len(self))
@@ -129,10 +130,10 @@ class StorageEnsemble(Storage):
         for storage in self._storages:
             storage.empty(empty_write_count)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {str(i): storage.state_dict() for i, storage in enumerate(self._storages)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         for i, storage in enumerate(self._storages):
             storage.load_state_dict(state_dict[str(i)])
 
@@ -210,7 +211,7 @@ class SamplerEnsemble(Sampler):
     def __len__(self) -> int:
         return len(self._samplers)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Return one sampler, or an ensemble of some."""
         members = resolve_members(index, len(self))
         if isinstance(members, int):
@@ -226,17 +227,17 @@ class SamplerEnsemble(Sampler):
         for sampler in self._samplers:
             sampler.reset()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         return {str(i): sampler.state() for i, sampler in enumerate(self._samplers)}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         for i, sampler in enumerate(self._samplers):
             sampler.restore(state[str(i)])
 
-    def position(self) -> dict[str, Any]:
+    def position(self) -> State:
         return {str(i): sampler.position() for i, sampler in enumerate(self._samplers)}
 
-    def rewind(self, position: dict[str, Any]) -> None:
+    def rewind(self, position: State) -> None:
         for i, sampler in enumerate(self._samplers):
             sampler.rewind(position[str(i)])
 
@@ -263,17 +264,17 @@ class WriterEnsemble(Writer):
     def __len__(self) -> int:
         return len(self._writers)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Return one writer, or an ensemble of some."""
         members = resolve_members(index, len(self))
         if isinstance(members, int):
             return self._writers[members]
         return WriterEnsemble(*(self._writers[i] for i in members))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {str(i): writer.state_dict() for i, writer in enumerate(self._writers)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         for i, writer in enumerate(self._writers):
             writer.load_state_dict(state_dict[str(i)])
 
@@ -291,7 +292,7 @@ def _as_weights(p: Sequence[float] | Tensor, count: int) -> Tensor:
     return weights / weights.sum()
 
 
-Collate = Callable[[Any], Any]
+Collate = Callable[[Any], object]
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)
 
 
@@ -410,7 +411,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """Return the number of buffers."""
         return len(self._members)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Return a buffer or an ensemble of some; with a second index, what they store at it.
 
         Args:
@@ -431,12 +432,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
         chosen._sampler = self._sampler[members]
         return chosen
 
-    def __setitem__(self, index: Any, data: Any) -> None:
+    def __setitem__(self, index: Index, data: object) -> None:
         self.extend(data)
 
     # Writing and reading
 
-    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+    def extend(self, data: object, *, update_priority: bool | None = None) -> Tensor:
         """Raise an error: write to one of the buffers.
 
         Raises:
@@ -444,7 +445,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         """
         return self._storage.extend(data)
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         """Raise an error, as :meth:`extend`."""
         return self._storage.extend(data)
 
@@ -454,7 +455,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.empty(empty_write_count)
         self._discard_prefetched()
 
-    def update_priority(self, index: Any, priority: Any) -> None:
+    def update_priority(self, index: Any, priority: Tensor | float) -> None:
         """Set the priorities of steps.
 
         Args:
@@ -482,7 +483,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             data = self._stack([batch.data for batch in batches])
             data = self._map(data, ("index",) if isinstance(data, TensorDictBase) else ())
             index = [torch.atleast_1d(_as_rows(batch.info["index"])) for batch in batches]
-            info = {
+            info: Info = {
                 "index": TensorDict(index=collate(index), buffer_ids=torch.tensor(chosen))
                 if len({rows.shape for rows in index}) == 1
                 else [TensorDict(index=rows) for rows in index],
@@ -490,7 +491,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
             }
             return Batch(data, info, any(batch.ended for batch in batches), before)
 
-    def _stack(self, batches: list[Any]) -> Any:
+    def _stack(self, batches: list[object]) -> Any:
         return (self._collate_fn or collate)(batches)
 
     # Files
@@ -506,14 +507,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.loads(FilePath(path) / str(i))
         self._discard_prefetched()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of each buffer, by its number, and of the chain."""
-        state: dict[str, Any] = {
-            str(i): member.state_dict() for i, member in enumerate(self._members)
-        }
+        state: State = {str(i): member.state_dict() for i, member in enumerate(self._members)}
         return state | {"_transforms": self._transform.state_dict()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Continue from a copy of what :meth:`state_dict` returned."""
         for i, member in enumerate(self._members):
             member.load_state_dict(state_dict[str(i)])
@@ -581,11 +580,11 @@ def _draw(member: ReplayBuffer, count: int) -> Batch:
     return Batch(torch.cat([batch.data, rest.data]), {"index": index}, True, batch.before)
 
 
-def _as_rows(index: Any) -> Tensor:
+def _as_rows(index: Tensor | tuple[Tensor, ...]) -> Tensor:
     return torch.stack(index, -1) if isinstance(index, tuple) else index
 
 
-def _mark_members(data: TensorDictBase, index: Any, member: int) -> None:
+def _mark_members(data: TensorDictBase, index: Tensor | tuple[Tensor, ...], member: int) -> None:
     """Write the positions of the steps of a batch and their buffer into its ``index``.
 
     Args:

@@ -5,20 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensorclass
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError, Where
-from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.foundation.tensordicts import new_tensordict
 from tdx.foundation.torch_internals import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from tdx.specs.arguments import Value
 
 Path = tuple[str, ...]
 Leaves = dict[Path, Tensor]
 """Tensors by path: the parts of their keys. A bare tensor has the empty path."""
+
+State = dict[str, Any]
+"""State of a part of a buffer: plain data and tensors, by name."""
+Info = dict[NestedKey, Any]
+"""What a sampler says about a batch: tensors by key, and a tuple of them for several dims."""
+Index = int | slice | range | Sequence[Any] | Tensor | NDArray[np.generic] | EllipsisType | None
+"""Index into stored data, in each of its dims with a tuple."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Layout:
     names: tuple[str | None, ...] = ()
 
     @classmethod
-    def of(cls, data: Any, leaves: Leaves, ndim: int) -> Layout:
+    def of(cls, data: object, leaves: Leaves, ndim: int) -> Layout:
         """Return the layout of data whose first ``ndim`` dims count steps."""
         groups: dict[Path, torch.Size] = {}
         names: tuple[str | None, ...] = ()
@@ -81,7 +92,7 @@ def _collect_groups(
             _collect_groups(value, (*path, key), ndim, groups)
 
 
-def leaves_of(data: Any, ndim: int) -> Leaves:
+def leaves_of(data: object, ndim: int) -> Leaves:
     """Return every tensor of the data by path.
 
     Args:
@@ -124,7 +135,7 @@ def _collect_leaves(data: TensorDictBase, path: Path, leaves: Leaves) -> None:
             )
 
 
-def nest_leaves(leaves: Mapping[Path, Any], groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
+def nest_leaves(leaves: Mapping[Path, object], groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
     """Return leaves and empty groups as nested dicts."""
     tree: dict[str, Any] = {}
     for path in groups:
@@ -148,7 +159,7 @@ def build_tensordict(
     names: list[str | None] | None = None,
     values: Sequence[Tensor] = (),
     path: Path = (),
-) -> Any:
+) -> TensorDict:
     """Return a TensorDict of nested dicts, without checks.
 
     Args:
@@ -194,7 +205,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# Entries that describe a step and not its state.
+# Value that describe a step and not its state.
 NOT_STATES = frozenset({"reward", "action", "done", "terminated", "truncated", "_reset"})
 MOST_BYTES = 1024
 
@@ -289,9 +300,9 @@ class TensorClassForm:
         kind: Class.
     """
 
-    kind: Any
+    kind: type[TensorDictBase]
 
-    def __call__(self, entries: Any) -> Any:
+    def __call__(self, entries: TensorDictBase) -> Any:
         """Return the object of some entries."""
         return self.kind.from_tensordict(entries)
 
@@ -306,7 +317,7 @@ class TreeForm:
 
     tree: TreeSpec
 
-    def __call__(self, entries: Any) -> Any:
+    def __call__(self, entries: TensorDictBase) -> Any:
         """Return the tree of some entries."""
         leaves = [entries.get(str(i)) for i in range(self.tree.num_leaves)]
         return tree_unflatten(leaves, self.tree)
@@ -315,7 +326,7 @@ class TreeForm:
 Form = TensorClassForm | TreeForm
 
 
-def as_entries(data: Any, ndim: int) -> tuple[Any, Form | None]:
+def as_entries(data: Any, ndim: int) -> tuple[Value, Form | None]:
     """Return data as a tensor or TensorDict, and the form that turns it back.
 
     Args:
@@ -345,19 +356,19 @@ def as_entries(data: Any, ndim: int) -> tuple[Any, Form | None]:
         ) from error
 
 
-def map_tree(function: Callable[[Any], Any], data: Any) -> Any:
+def map_tree(function: Callable[[Any], object], data: object) -> Any:
     """Apply a function to each leaf of nested dicts, lists and tuples."""
     return tree_map(function, data)
 
 
-def split_steps(data: Any) -> list[Any]:
+def split_steps(data: object) -> list[Any]:
     """Return each step of nested dicts, lists and tuples of tensors ``[T, ...]``."""
     leaves, tree = tree_flatten(data)
     steps = zip(*(torch.as_tensor(leaf).unbind(0) for leaf in leaves), strict=True)
     return [tree_unflatten(list(step), tree) for step in steps]
 
 
-def stack_trees(items: list[Any]) -> Any:
+def stack_trees(items: Sequence[object]) -> Any:
     """Stack nested dicts, lists and tuples of the same structure; return others as they are."""
     if not items or not isinstance(items[0], (dict, tuple, list)):
         return items

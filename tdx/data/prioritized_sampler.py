@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tdx.data.layout import Index, State
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.writers import REDUCTIONS
@@ -113,7 +114,7 @@ class PrioritizedSampler(Sampler):
 
     # Drawing
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
         if not any(listener is self for listener in storage.listeners):
             self.fill_missing(storage)
         part = torch.rand(batch_size, generator=self.generator, dtype=torch.float64)
@@ -151,10 +152,10 @@ class PrioritizedSampler(Sampler):
     def add(self, index: int) -> None:
         self.mark_update(index)
 
-    def extend(self, index: Any) -> None:
+    def extend(self, index: Index) -> None:
         self.mark_update(index)
 
-    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+    def mark_update(self, index: Index, *, storage: Storage | None = None) -> None:
         """Give new steps the default priority."""
         steps = self._steps(index, storage)
         if self._max_priority_within_buffer and self._max_priority[1] in steps:
@@ -162,7 +163,9 @@ class PrioritizedSampler(Sampler):
             self._find_largest()
         self.update_priority(steps, self.default_priority)
 
-    def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
+    def update_priority(
+        self, index: Index, priority: Tensor | float, *, storage: Storage | None = None
+    ) -> None:
         """Set the priorities of steps.
 
         Args:
@@ -197,7 +200,7 @@ class PrioritizedSampler(Sampler):
         if self._max_priority_within_buffer and (rises or place in steps):
             self._find_largest()
 
-    def _steps(self, index: Any, storage: Storage | None) -> Any:
+    def _steps(self, index: Index, storage: Storage | None) -> Any:
         """Return step numbers, int64 ``[N]``."""
         if isinstance(index, np.ndarray):
             return index
@@ -238,7 +241,7 @@ class PrioritizedSampler(Sampler):
 
     # State
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the priorities, float64 ``[max_capacity]``, and the parameters."""
         largest, place = self._max_priority
         return {
@@ -250,14 +253,14 @@ class PrioritizedSampler(Sampler):
             "eps": self._eps,
         }
 
-    def position(self) -> dict[str, Any]:
+    def position(self) -> State:
         """Return nothing: drawing changes no priority."""
         return {}
 
-    def rewind(self, position: dict[str, Any]) -> None:
+    def rewind(self, position: State) -> None:
         """Do nothing."""
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what :meth:`state` returned.
 
         Raises:
@@ -320,10 +323,10 @@ class SegmentTree:
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         return self.values[index]
 
-    def __setitem__(self, index: Any, values: Any) -> None:
+    def __setitem__(self, index: Index, values: Any) -> None:
         self.values[index] = values
         changed = np.atleast_1d(np.arange(self._first, self._first + self.size)[index])
         while len(changed) and changed[0] > 1:

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdx.data.layout import Index, Info, State
 from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
+from tdx.foundation.keys import NestedKey
 
 SAMPLER_FILE = "sampler.json"
 
@@ -40,7 +42,7 @@ class Sampler:
         """Name of the first dim of a batch; only ``time`` is treated as a sequence."""
         return "batch"
 
-    def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Any, Info]:
         """Choose steps, and return their positions.
 
         Args:
@@ -59,11 +61,11 @@ class Sampler:
         index = storage.positions(steps)
         return index[0] if len(index) == 1 else index, self.describe(storage, steps, notes)
 
-    def describe(self, storage: Storage, steps: Tensor, notes: dict[str, Any]) -> dict[Any, Any]:
+    def describe(self, storage: Storage, steps: Tensor, notes: State) -> Info:
         """Return the entries that :meth:`mark` writes, by key."""
         return self.mark(None, notes)
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
         """Choose steps.
 
         Args:
@@ -78,7 +80,7 @@ class Sampler:
         index, info = self.sample(storage, batch_size)
         return storage.step_numbers(index).to(storage.device), {"info": info}
 
-    def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
+    def mark(self, data: object, notes: State) -> dict[NestedKey, Tensor]:
         """Write entries into a batch ``[N]``; by default none.
 
         Returns:
@@ -119,7 +121,9 @@ class Sampler:
         """Handle steps that were written; by default as :meth:`extend`."""
         self.extend(index)
 
-    def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
+    def update_priority(
+        self, index: Index, priority: Tensor | float, *, storage: Storage | None = None
+    ) -> None:
         """Set the priorities of steps; by default nothing.
 
         Args:
@@ -130,27 +134,27 @@ class Sampler:
 
     # State
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return what a saved buffer needs to continue drawing: plain data and tensors."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what :meth:`state` returned."""
         self.ran_out = False
 
-    def position(self) -> dict[str, Any]:
+    def position(self) -> State:
         """Return what :meth:`rewind` needs to draw the next batches again."""
         return self.state()
 
-    def rewind(self, position: dict[str, Any]) -> None:
+    def rewind(self, position: State) -> None:
         """Draw again from a :meth:`position`, since prefetched batches were discarded."""
         self.restore(position)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a copy of the state."""
         return deepcopy(self.state())
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Continue from a copy of what :meth:`state_dict` returned."""
         self.restore(deepcopy(state_dict))
 
@@ -214,7 +218,7 @@ class RandomSampler(Sampler):
     def __init__(self, *, replacement: bool = True) -> None:
         """Do nothing: the argument selects the class."""
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
         return self._integers(len(storage), batch_size).to(storage.device), {}
 
 
@@ -252,7 +256,7 @@ class SamplerWithoutReplacement(Sampler):
         self._size = 0
         self.ran_out = False
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
         if self._sample_list is not None and self._size > len(storage):
             self._sample_list = None
         return self.take(len(storage), batch_size).to(storage.device), {}
@@ -287,12 +291,12 @@ class SamplerWithoutReplacement(Sampler):
         device = "cpu" if self.generator is None else self.generator.device
         return torch.randperm(size, generator=self.generator, device=device)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the steps that the pass has left, int64 ``[n]``."""
-        state: dict[str, Any] = {"size": self._size}
+        state: State = {"size": self._size}
         return state if self._sample_list is None else state | {"left": self._sample_list}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from what :meth:`state` returned.
 
         Raises:

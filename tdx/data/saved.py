@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from tdx.data.layout import Layout, Path
+from tdx.data.layout import Layout, Path, State
 from tdx.foundation.container import Container, UnsyncedError, make_folders, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.files import report_read_errors, report_write_errors
@@ -45,6 +45,8 @@ _ATTEMPTS = 10
 _DAMAGED = "the file is damaged: save the buffer again, or restore it from a copy"
 _SAVE_AGAIN = "the file was cut short or changed: save the buffer again"
 _PASS_FOLDER = "pass the folder that dumps() was given"
+Document = Mapping[str, Any]
+"""A JSON object of the manifest."""
 Stored = TypeVar("Stored")
 Other = TypeVar("Other")
 
@@ -65,7 +67,7 @@ class _Array:
     shape: tuple[int, ...]
     crc32: str | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Document:
         """Return the array as plain data."""
         dtype = str(self.dtype).removeprefix("torch.")
         return {"file": self.file, "dtype": dtype, "shape": list(self.shape), "crc32": self.crc32}
@@ -95,7 +97,7 @@ class Content(Generic[Stored]):
     cursor: int
     max_rows: int
     write_count: int
-    sampler: dict[str, Any]
+    sampler: State
 
     def map(self, function: Callable[[Stored], Other]) -> Content[Other]:
         """Replace each tensor or file."""
@@ -179,7 +181,7 @@ def _list_files(folder: Container) -> set[str]:
     return files
 
 
-def _to_document(content: Content[_Array]) -> dict[str, Any]:
+def _to_document(content: Content[_Array]) -> Document:
     layout, sampler = content.layout, content.sampler
     groups = {} if layout is None else layout.groups
     arrays = {name: array for name, array in sampler.items() if isinstance(array, _Array)}
@@ -280,7 +282,7 @@ def _parse(text: bytes, source: str | FilePath) -> Content[_Array]:
         raise StorageError(f"{source} is not a valid manifest: {reason}", hint=_DAMAGED) from error
 
 
-def _parse_document(document: Mapping[str, Any]) -> Content[_Array]:
+def _parse_document(document: Document) -> Content[_Array]:
     names = ("rows", "cursor", "max_rows", "write_count")
     rows, cursor, max_rows, write_count = (_count(document, name) for name in names)
     batch = validate_shape(document["batch"], "batch")
@@ -321,7 +323,7 @@ def _parse_document(document: Mapping[str, Any]) -> Content[_Array]:
 
 
 def _layout(
-    document: Mapping[str, Any], shapes: dict[Path, tuple[int, ...]], leaves: Mapping[Path, _Array]
+    document: Document, shapes: dict[Path, tuple[int, ...]], leaves: Mapping[Path, _Array]
 ) -> Layout | None:
     if not leaves:
         return None
@@ -344,7 +346,7 @@ def _layout(
     return Layout({path: each.dtype for path, each in leaves.items()}, sizes, groups, names)
 
 
-def _array(entry: Mapping[str, Any]) -> _Array:
+def _array(entry: Document) -> _Array:
     file, crc32 = entry["file"], entry.get("crc32")
     if not isinstance(file, str) or not _FILE.fullmatch(file):
         raise ValueError(f"{file!r} is not the name of a data file")
@@ -353,7 +355,7 @@ def _array(entry: Mapping[str, Any]) -> _Array:
     return _Array(file, DTYPES[entry["dtype"]], validate_shape(entry["shape"], "shape"), crc32)
 
 
-def _path(parts: Any) -> Path:
+def _path(parts: object) -> Path:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"{parts!r} is not a key")
     if len(parts) > MAX_NESTING:
@@ -361,14 +363,14 @@ def _path(parts: Any) -> Path:
     return tuple(parts)
 
 
-def _count(document: Mapping[str, Any], name: str) -> int:
+def _count(document: Document, name: str) -> int:
     value = document[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError(f"{name} is {value!r}")
     return value
 
 
-def save_state(folder: str | os.PathLike[str], name: str, state: dict[str, Any]) -> None:
+def save_state(folder: str | os.PathLike[str], name: str, state: State) -> None:
     """Write a state of plain data and tensors, which become lists.
 
     Args:
@@ -384,7 +386,7 @@ def save_state(folder: str | os.PathLike[str], name: str, state: dict[str, Any])
         container.replace(name, json.dumps(lists))
 
 
-def load_state(folder: str | os.PathLike[str], name: str) -> dict[str, Any]:
+def load_state(folder: str | os.PathLike[str], name: str) -> State:
     """Read what :func:`save_state` wrote.
 
     Raises:

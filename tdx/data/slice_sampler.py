@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.data.layout import Info, State
 from tdx.data.prioritized_sampler import WEIGHT, PrioritizedSampler
 from tdx.data.samplers import Sampler, SamplerWithoutReplacement
 from tdx.data.storage import Storage, TensorStorage
@@ -265,7 +266,7 @@ class SliceSampler(Sampler):
         init_key: NestedKey | None = "is_init",
         strict_length: bool = True,
         pad_output: bool = False,
-        compile: bool | dict[str, Any] = False,
+        compile: bool | dict[str, object] = False,
         span: Span = False,
         use_gpu: torch.device | bool = False,
         replacement: bool = True,
@@ -328,7 +329,7 @@ class SliceSampler(Sampler):
                     hint="pass a number of steps or slices",
                 )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """Return the arguments and the state, without cached episodes."""
         return self.__dict__ | {"_known": None}
 
@@ -339,7 +340,7 @@ class SliceSampler(Sampler):
 
     # Drawing
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
         if not isinstance(storage, TensorStorage) or not (storage.layout and storage.layout.groups):
             raise ChainError(
                 f"SliceSampler cannot find episodes in this {type(storage).__name__}",
@@ -348,7 +349,7 @@ class SliceSampler(Sampler):
         count, length = self._sizes(batch_size)
         plan = self._cached_plan(storage, count, length)
         chosen, offset, info = self._choose(storage, plan, count)
-        notes: dict[str, Any] = {"flags": plan.flags, "info": info}
+        notes: State = {"flags": plan.flags, "info": info}
         first = plan.firsts[: len(chosen)]
         if self.strict_length and not any(self.span):
             last = plan.lasts[: len(chosen)]
@@ -371,7 +372,7 @@ class SliceSampler(Sampler):
 
     def _choose(
         self, storage: TensorStorage, plan: Plan, count: int
-    ) -> tuple[Tensor, Tensor, dict[Any, Tensor]]:
+    ) -> tuple[Tensor, Tensor, dict[NestedKey, Tensor]]:
         """Choose episodes, and the step of each at which its slice starts.
 
         Returns:
@@ -482,8 +483,8 @@ class SliceSampler(Sampler):
 
     # The batch
 
-    def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
-        written: dict[Any, Tensor] = super().mark(data, notes)
+    def mark(self, data: object, notes: State) -> dict[NestedKey, Tensor]:
+        written: dict[NestedKey, Tensor] = super().mark(data, notes)
         if "mask" in notes:
             written[MASK] = notes["mask"]
         if self.truncated_key is None or not isinstance(data, TensorDictBase):
@@ -507,7 +508,7 @@ class SliceSampler(Sampler):
             data.set(MASK, written[MASK].to(data.device))
         return written
 
-    def describe(self, storage: Storage, steps: Tensor, notes: dict[str, Any]) -> dict[Any, Any]:
+    def describe(self, storage: Storage, steps: Tensor, notes: State) -> Info:
         batch = storage.gather(steps, self.dim_name)
         info = self.mark(batch, notes)
         if self.truncated_key is not None:
@@ -586,7 +587,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         init_key: NestedKey | None = "is_init",
         strict_length: bool = True,
         shuffle: bool = True,
-        compile: bool | dict[str, Any] = False,
+        compile: bool | dict[str, object] = False,
         use_gpu: torch.device | bool = False,
         replacement: bool = False,
     ) -> None:
@@ -608,7 +609,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
 
     def _choose(
         self, storage: TensorStorage, plan: Plan, count: int
-    ) -> tuple[Tensor, Tensor, dict[Any, Tensor]]:
+    ) -> tuple[Tensor, Tensor, dict[NestedKey, Tensor]]:
         if self._episodes != len(plan.first):
             self._pass.reset()
         self._episodes = len(plan.first)
@@ -623,11 +624,11 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         super().reset()
         self._pass.reset()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Return the episodes that the pass has left, int64 ``[n]``."""
         return self._pass.state() | {"episodes": self._episodes}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         super().restore(state)
         self._pass.restore(state)
         self._episodes = int(state.get("episodes", 0))
@@ -686,7 +687,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         truncated_key: NestedKey | None = ("next", "truncated"),
         init_key: NestedKey | None = "is_init",
         strict_length: bool = True,
-        compile: bool | dict[str, Any] = False,
+        compile: bool | dict[str, object] = False,
         span: Span = False,
         max_priority_within_buffer: bool = False,
     ) -> None:
@@ -710,7 +711,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
             self, max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer
         )
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
         steps, notes = SliceSampler.draw(self, storage, batch_size)
         weights = notes["info"][WEIGHT]
         lengths = notes.get("lengths", len(steps) // len(weights))
@@ -721,7 +722,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
 
     def _choose(
         self, storage: TensorStorage, plan: Plan, count: int
-    ) -> tuple[Tensor, Tensor, dict[Any, Tensor]]:
+    ) -> tuple[Tensor, Tensor, dict[NestedKey, Tensor]]:
         if not any(listener is self for listener in storage.listeners):
             self.fill_missing(storage)
         counts = plan.starts.long()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path as FilePath
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensorclass
@@ -22,9 +22,11 @@ from torch import Tensor
 from tdx.data.layout import (
     Continuity,
     Form,
+    Index,
     Layout,
     Leaves,
     Path,
+    State,
     as_entries,
     build_tensordict,
     leaves_of,
@@ -37,6 +39,7 @@ from tdx.data.layout import (
 from tdx.data.saved import Saved, load, save
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import NestedKey
+from tdx.specs.arguments import Value
 
 _SAVED_KINDS = "use a storage of tensors or a ListStorage, or implement as_tensors and load_saved"
 
@@ -113,7 +116,7 @@ class Storage(ABC):
         for step in range(self.rows):
             yield self[step]
 
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: object) -> Tensor:
         """Write rows after the newest.
 
         Args:
@@ -143,14 +146,14 @@ class Storage(ABC):
         return index
 
     @abstractmethod
-    def append(self, item: Any) -> Tensor:
+    def append(self, item: object) -> Tensor:
         """Write one row after the newest, and return its index, int64 ``[1]``.
 
         Raises:
             ArgumentError: The item does not fit the stored data.
         """
 
-    def set(self, index: Any, data: Any, *, set_cursor: bool = True) -> None:
+    def set(self, index: Index, data: object, *, set_cursor: bool = True) -> None:
         """Write rows at an index; rows are added as needed.
 
         Args:
@@ -168,10 +171,10 @@ class Storage(ABC):
         self._notify(rows)
 
     @abstractmethod
-    def _set(self, index: Any, data: Any) -> Tensor:
+    def _set(self, index: Index, data: object) -> Tensor:
         """Write rows at an index, and return the rows, int64 ``[N]``."""
 
-    def get(self, index: Any) -> Any:
+    def get(self, index: Index) -> Any:
         """Return stored data at an index, as ``storage[index]``."""
         return self[index]
 
@@ -203,7 +206,7 @@ class Storage(ABC):
             return rows
         return (rows.unsqueeze(1) * self.width + torch.arange(self.width)).flatten()
 
-    def step_numbers(self, index: Any) -> Tensor:
+    def step_numbers(self, index: Index) -> Tensor:
         """Return step numbers, the inverse of :meth:`positions`.
 
         Args:
@@ -215,7 +218,7 @@ class Storage(ABC):
         return steps
 
     @abstractmethod
-    def _prepare(self, data: Any, newest: int | None) -> int:
+    def _prepare(self, data: object, newest: int | None) -> int:
         """Check data before it is written, and return its number of rows.
 
         Args:
@@ -224,7 +227,7 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
+    def _write_rows(self, at: int, data: object, first: int, count: int) -> None:
         """Copy ``count`` rows of the data, from row ``first``, to the storage at row ``at``."""
 
     @abstractmethod
@@ -254,19 +257,19 @@ class Storage(ABC):
         return gathered
 
     @abstractmethod
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """Return stored data of shape ``[rows, *B]`` at an index, if possible without copying."""
 
     @abstractmethod
-    def __setitem__(self, index: Any, data: Any) -> None:
+    def __setitem__(self, index: Index, data: object) -> None:
         """Replace stored data at an index."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return a copy of the data, for :meth:`load_state_dict`."""
 
     @abstractmethod
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Replace the data by a copy of what :meth:`state_dict` returned.
 
         Raises:
@@ -291,7 +294,7 @@ class Storage(ABC):
         """
         raise ArgumentError(f"a {type(self).__name__} cannot be loaded", hint=_SAVED_KINDS)
 
-    def snapshot(self, sampler: dict[str, Any]) -> Saved:
+    def snapshot(self, sampler: State) -> Saved:
         """Return the content to save, with the state of a sampler; memory is shared."""
         tensors = self.as_tensors()
         rows = tensors.rows
@@ -348,12 +351,12 @@ class Storage(ABC):
         return f"{type(self).__name__}(len={len(self)}, max_size={self.max_size})"
 
 
-def is_single(index: Any) -> bool:
+def is_single(index: Index) -> TypeGuard[int | Tensor]:
     """Return True if an index selects one row."""
     return isinstance(index, int) or (isinstance(index, Tensor) and not index.ndim)
 
 
-def as_rows(index: Any, rows: int) -> Tensor:
+def as_rows(index: Index, rows: int) -> Tensor:
     """Return the rows of an index, int64 ``[N]``.
 
     Args:
@@ -526,7 +529,7 @@ class TensorStorage(Storage):
             return rows
         return torch.stack(self.positions(self.row_steps(rows)), -1)
 
-    def step_numbers(self, index: Any) -> Tensor:
+    def step_numbers(self, index: Index) -> Tensor:
         steps = super().step_numbers(index)
         if self.ndim == 1 or not steps.ndim or steps.shape[-1] != self.ndim:
             return steps
@@ -539,17 +542,23 @@ class TensorStorage(Storage):
 
     # Writing
 
-    def _prepare(self, data: Any, newest: int | None) -> int:
-        data, form = as_entries(data, self.ndim)
-        self._require_form(form)
-        leaves = leaves_of(data, self.ndim)
-        batch = data.shape[: self.ndim]
+    def _prepare(self, data: object, newest: int | None) -> int:
+        entries, form = as_entries(data, self.ndim)
+        if form is not None and form != self._form:
+            if self._form is not None or self.rows:
+                raise ArgumentError(
+                    "the data is nested in another way than that of the storage",
+                    hint="write data of one type and structure",
+                )
+            self._form = form
+        leaves = leaves_of(entries, self.ndim)
+        batch = entries.shape[: self.ndim]
         if not math.prod(batch):
             raise ArgumentError(
                 f"the data has no steps: its shape is {tuple(batch)}",
                 hint="pass at least one step to extend()",
             )
-        layout = Layout.of(data, leaves, self.ndim)
+        layout = Layout.of(entries, leaves, self.ndim)
         if self.layout is None:
             self.allocate(layout, batch[1:])
         self._check(layout, batch[1:])
@@ -558,27 +567,17 @@ class TensorStorage(Storage):
         self._continuity.compare(leaves, self._leaves, newest, (count, self.width))
         return count
 
-    def _require_form(self, form: Form | None) -> None:
-        if form is None or form == self._form:
-            return
-        if self._form is not None or self.rows:
-            raise ArgumentError(
-                "the data is nested in another way than that of the storage",
-                hint="write data of one type and structure",
-            )
-        self._form = form
-
-    def append(self, item: Any) -> Tensor:
+    def append(self, item: object) -> Tensor:
         if not isinstance(item, (Tensor, TensorDictBase, dict, list, tuple)):
             item = item if hasattr(item, "unsqueeze") else torch.as_tensor(item)
         return self.extend(self._as_row(item))
 
-    def _as_row(self, item: Any) -> Any:
+    def _as_row(self, item: object) -> Any:
         entries, form = as_entries(item, self.ndim - 1)
         row = entries.unsqueeze(0)
         return row if form is None else form(row)
 
-    def _set(self, index: Any, data: Any) -> Tensor:
+    def _set(self, index: Index, data: object) -> Tensor:
         if is_single(index):
             index, data = [int(index)], self._as_row(data)
         elif isinstance(data, list):
@@ -645,7 +644,7 @@ class TensorStorage(Storage):
             )
         known.require(layout)
 
-    def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
+    def _write_rows(self, at: int, data: object, first: int, count: int) -> None:
         for path, leaf in self._leaves.items():
             leaf[at : at + count].copy_(self._incoming[path][first : first + count])
         self._continuity.write(at, first, count)
@@ -681,7 +680,7 @@ class TensorStorage(Storage):
         self.rows, self.cursor = rows, rows % self.max_rows
         self.version += 1
 
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: object) -> Tensor:
         try:
             return super().extend(data)
         finally:
@@ -726,7 +725,7 @@ class TensorStorage(Storage):
         data = self._view(self.max_rows)
         return data if self._form is None else self._form(data)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         if isinstance(index, range):
             index = torch.tensor(index)
         entries = self._view()[index]
@@ -734,7 +733,7 @@ class TensorStorage(Storage):
             return entries
         return self._form(entries)
 
-    def assign(self, index: Any, data: Any, dim: int) -> None:
+    def assign(self, index: Index, data: object, dim: int) -> None:
         """Replace stored data at an index into data whose time dim is ``dim``."""
         target = to_written_order(self._view(), dim)
         target[index] = as_entries(data, 0)[0]
@@ -742,7 +741,7 @@ class TensorStorage(Storage):
         to_written_order(marks, dim)[index] = False
         self.version += 1
 
-    def __setitem__(self, index: Any, data: Any) -> None:
+    def __setitem__(self, index: Index, data: Any) -> None:
         stored = self._view()
         if self._form is not None:
             data = as_entries(data, 0)[0]
@@ -786,7 +785,7 @@ class TensorStorage(Storage):
             order = (order + saved.cursor) % saved.rows
         self.fill(saved.layout, saved.batch, saved.leaves, saved.begins, order)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         if self.layout is None:
             return {"_storage": None, "_len": 0}
         view = self._view()
@@ -797,7 +796,7 @@ class TensorStorage(Storage):
             "begins": self.begins[: self.rows].clone(),
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         try:
             data, rows = state_dict["_storage"], state_dict["_len"]
             if rows and not isinstance(data, Tensor):
@@ -816,7 +815,7 @@ class TensorStorage(Storage):
             return
         self._load(data[:rows], state_dict.get("begins"))
 
-    def _load(self, data: Any, begins: Tensor | None) -> None:
+    def _load(self, data: Value, begins: Tensor | None) -> None:
         """Replace all rows by a copy of data ``[rows, *B, ...]``."""
         leaves = leaves_of(data, self.ndim)
         rows, batch = data.shape[0], data.shape[1 : self.ndim]
@@ -830,10 +829,10 @@ class TensorStorage(Storage):
         layout = Layout.of(data, leaves, self.ndim)
         self.fill(layout, tuple(batch), leaves, begins, torch.arange(rows))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """Return the filled rows, each leaf once."""
         saved = None if self.layout is None else (self._view().clone(), self.begins[: self.rows])
-        state: dict[str, Any] = {
+        state: State = {
             "_leaves": {},
             "_packs": [],
             "_tree": {},
@@ -842,7 +841,7 @@ class TensorStorage(Storage):
         }
         return self.__dict__ | state | {"layout": None, "_continuity": saved}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: State) -> None:
         self.__dict__.update(state)
         saved, self._continuity = state["_continuity"], Continuity()
         if saved is not None:
@@ -884,7 +883,7 @@ class LazyTensorStorage(TensorStorage):
         self._follows_data = device == "auto"
         self._prepare_empty(None if device == "auto" else device)
 
-    def _prepare(self, data: Any, newest: int | None) -> int:
+    def _prepare(self, data: object, newest: int | None) -> int:
         if self._follows_data and not self.initialized:
             entries, _ = as_entries(data, self.ndim)
             leaves = leaves_of(entries, self.ndim).values()
@@ -982,9 +981,9 @@ class LazyMemmapStorage(LazyTensorStorage):
                 self.scratch_dir.rmdir()
         return bool(existing)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         """Return the data. A copy stores it in a temporary folder."""
-        owned: dict[str, Any] = {
+        owned: State = {
             "scratch_dir": None,
             "existsok": False,
             "auto_cleanup": True,
@@ -1061,7 +1060,7 @@ class ListStorage(Storage):
     def extend(self, data: Any) -> Tensor:
         return super().extend(split_steps(data) if isinstance(data, dict) else data)
 
-    def append(self, item: Any) -> Tensor:
+    def append(self, item: object) -> Tensor:
         return super().extend([item])
 
     def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
@@ -1069,7 +1068,7 @@ class ListStorage(Storage):
         self._items += [None] * (at + count - len(self._items))
         self._items[at : at + count] = items
 
-    def _set(self, index: Any, data: Any) -> Tensor:
+    def _set(self, index: Index, data: Any) -> Tensor:
         if is_single(index):
             rows, data = torch.tensor([int(index)]), [data]
         else:
@@ -1082,7 +1081,7 @@ class ListStorage(Storage):
             self._items[row : row + 1] = [self._to_device(item)]
         return rows
 
-    def _to_device(self, item: Any) -> Any:
+    def _to_device(self, item: object) -> Any:
         if self._device is not None and hasattr(item, "to"):
             return item.to(self._device)
         return item
@@ -1107,7 +1106,7 @@ class ListStorage(Storage):
             return [self._items[step] for step in index]
         return self._items[index]
 
-    def __setitem__(self, index: Any, data: Any) -> None:
+    def __setitem__(self, index: Index, data: Any) -> None:
         self._set(index, data)
         self.version += 1
 
@@ -1141,10 +1140,10 @@ class ListStorage(Storage):
         super().empty(empty_write_count)
         self._items = []
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"_storage": [map_tree(_copy, item) for item in self._items]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         items = state_dict.get("_storage")
         if not isinstance(items, list):
             raise StorageError(

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.data.buffer import ReplayBuffer, Stage, build_part
-from tdx.data.layout import to_time_first
+from tdx.data.layout import Info, to_time_first
 from tdx.data.prioritized_sampler import PrioritizedSampler
 from tdx.data.storage import ListStorage, Storage
 from tdx.data.writers import reduce_elements
@@ -48,7 +48,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         super().__init__(**kwargs)
         self.priority_key = normalize_key(priority_key)
 
-    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+    def extend(self, data: object, *, update_priority: bool | None = None) -> Tensor:
         index, written = self._write(data, several=True)
         priority = self._priority(data, written)
         if update_priority is not False and priority is not None and len(index):
@@ -57,7 +57,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             self.update_priority(index, self._reduce(time_first))
         return cast(Tensor, index)
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         index: int | Tensor | None
         index, written = self._write(data, several=False)
         priority = self._priority(data, written)
@@ -67,7 +67,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.update_priority(index, self._reduce(rows))
         return index
 
-    def _priority(self, data: Any, written: Any) -> Tensor | None:
+    def _priority(self, data: object, written: object) -> Tensor | None:
         """Return the priorities of written steps, which may be others than those of the data."""
         if not isinstance(self._sampler, PrioritizedSampler):
             return None
@@ -129,7 +129,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """
         return super().sample(batch_size, return_info)
 
-    def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
+    def _with_info(self, data: object, info: Info) -> Any:
         if not isinstance(data, TensorDictBase):
             raise ChainError(
                 f"the batches are {type(data).__name__} instead of TensorDicts",
@@ -144,7 +144,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             write(data, "index", torch.stack(index, -1) if isinstance(index, tuple) else index)
         return data
 
-    def _info_keys(self, info: dict[Any, Any]) -> Collection[str]:
+    def _info_keys(self, info: Info) -> Collection[str]:
         return [key for key in info if isinstance(key, str)]
 
 
@@ -231,7 +231,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         priority_key: NestedKey = "td_error",
         eps: float = 1e-8,
         storage: Storage | Callable[[], Storage] | None = None,
-        collate_fn: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[Any], object] | None = None,
         pin_memory: bool = False,
         prefetch: int | None = None,
         transform: Stage | None = None,

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
+from tdx.data.layout import State
 from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
@@ -37,7 +38,7 @@ class Writer(ABC):
         self._storage = storage
 
     @abstractmethod
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         """Write one step.
 
         Returns:
@@ -45,7 +46,7 @@ class Writer(ABC):
         """
 
     @abstractmethod
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: object) -> Tensor:
         """Write steps.
 
         Returns:
@@ -56,12 +57,12 @@ class Writer(ABC):
     def _cursor(self) -> int:
         return 0 if self._storage is None else int(self._storage.cursor)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the row that is written next, and the number of rows ever written."""
         count = 0 if self._storage is None else self._storage.write_count
         return {"_cursor": self._cursor, "_write_count": count}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         """Continue from what :meth:`state_dict` returned.
 
         Raises:
@@ -108,12 +109,12 @@ class RoundRobinWriter(Writer):
         tensor([0, 1, 2, 3, 0, 1])
     """
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         storage = self._storage
         positions: Tensor = storage.row_positions(storage.append(data))
         return positions if storage.ndim > 1 else int(positions[0])
 
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: object) -> Tensor:
         positions: Tensor = self._storage.row_positions(self._storage.extend(data))
         return positions
 
@@ -125,11 +126,11 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
         compilable: No effect.
     """
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         _require_entries(self, data)
         return super().add(data)
 
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: object) -> Tensor:
         _require_entries(self, data)
         return super().extend(data)
 
@@ -141,10 +142,10 @@ class ImmutableDatasetWriter(Writer):
         compilable: No effect.
     """
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: object) -> int | Tensor | None:
         raise self._refuse()
 
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: object) -> Tensor:
         raise self._refuse()
 
     def _refuse(self) -> ChainError:
@@ -195,12 +196,12 @@ class TensorDictMaxValueWriter(Writer):
         super().register_storage(storage)
         self._version = None
 
-    def add(self, data: Any) -> int | Tensor | None:
+    def add(self, data: TensorDictBase) -> int | Tensor | None:
         _require_entries(self, data)
         row = int(self.extend(data.unsqueeze(0))[0])
         return None if row < 0 else row
 
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: TensorDictBase) -> Tensor:
         _require_entries(self, data)
         self._rank_stored_rows()
         index = torch.full((len(data),), -1)
@@ -217,7 +218,7 @@ class TensorDictMaxValueWriter(Writer):
         self._version = self._storage.version
         return index
 
-    def _rank(self, data: Any) -> Tensor:
+    def _rank(self, data: TensorDictBase) -> Tensor:
         """Return the value of each step, ``[T]``."""
         value = data.get(self.rank_key, None)
         if value is None or data.ndim != 1:
@@ -252,10 +253,10 @@ class TensorDictMaxValueWriter(Writer):
         heapq.heapify(self._current_top_values)
         self._storage.cursor = rows % self._storage.max_rows
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return super().state_dict() | {"_current_top_values": list(self._current_top_values)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: State) -> None:
         super().load_state_dict(state_dict)
         top = state_dict.get("_current_top_values", [])
         try:
@@ -279,7 +280,7 @@ def reduce_elements(values: Tensor, reduction: str) -> Tensor:
     return selected
 
 
-def _require_entries(writer: Writer, data: Any) -> None:
+def _require_entries(writer: Writer, data: object) -> None:
     if not (isinstance(data, TensorDictBase) or is_tensor_collection(data)):
         raise ChainError(
             f"{type(writer).__name__} expects data to be a tensor collection, got "

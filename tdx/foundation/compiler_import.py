@@ -41,13 +41,23 @@ class CompilerImport(MetaPathFinder):
         found = (each.find_spec(fullname, path, target) for each in others)
         spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None:
-            load = self._load_library if fullname == LIBRARY else self._load_compiler
-            _replace_once(spec.loader, load)
-        return spec
+            loader: Any = spec.loader
 
-    def _load_library(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
-        with self._record_marks():
-            load(module)
+            def exec_module(module: ModuleType) -> None:
+                # For one module: the loader's own method is visible again.
+                del loader.exec_module
+                if fullname == LIBRARY:
+                    with self._record_marks():
+                        loader.exec_module(module)
+                    return
+                loader.exec_module(module)
+                self._has_compiler = True
+                for mark, function in self._waiting:
+                    mark(function)
+                self._waiting.clear()
+
+            loader.exec_module = exec_module
+        return spec
 
     @contextmanager
     def _record_marks(self) -> Iterator[None]:
@@ -70,23 +80,6 @@ class CompilerImport(MetaPathFinder):
             return function
 
         return record
-
-    def _load_compiler(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
-        load(module)
-        self._has_compiler = True
-        for mark, function in self._waiting:
-            mark(function)
-        self._waiting.clear()
-
-
-def _replace_once(loader: Any, load: Callable[[Callable[..., None], ModuleType], None]) -> None:
-    """Execute the next module of a loader by ``load``, which gets the original function."""
-
-    def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
-        load(loader.exec_module, module)
-
-    loader.exec_module = exec_module
 
 
 def install() -> None:

@@ -57,7 +57,17 @@ class Where:
     row: int | None = None
 
     def __str__(self) -> str:
-        parts = [self._file_part(), self._stage_part()]
+        numbers = {"line": self.line, "column": self.column}
+        known = {name: str(number) for name, number in numbers.items() if number is not None}
+        if self.file is not None:
+            parts = [":".join([self.file, *known.values()])]
+        else:
+            parts = [f"{name} {number}" for name, number in known.items()]
+        if self.stage is not None:
+            name = f" ({self.transform})" if self.transform else ""
+            parts.append(f"stage {self.stage}{name}")
+        elif self.transform:
+            parts.append(self.transform)
         if self.step is not None:
             parts.append(f"step {self.step}")
         if self.row is not None:
@@ -66,19 +76,7 @@ class Where:
             parts.append(f"env {self.env}")
         if self.key is not None:
             parts.append(f"key {format_key(self.key)!r}")
-        return ", ".join(part for part in parts if part)
-
-    def _file_part(self) -> str:
-        if self.file is not None:
-            numbers = (str(number) for number in (self.line, self.column) if number is not None)
-            return ":".join([self.file, *numbers])
-        named = (("line", self.line), ("column", self.column))
-        return ", ".join(f"{name} {number}" for name, number in named if number is not None)
-
-    def _stage_part(self) -> str:
-        if self.stage is None:
-            return self.transform or ""
-        return f"stage {self.stage}" + (f" ({self.transform})" if self.transform else "")
+        return ", ".join(parts)
 
     def merge(self, other: Where) -> Where:
         """Return this location with its unknown parts taken from ``other``."""

@@ -348,22 +348,19 @@ def _remove_abandoned(target: Path) -> None:
     pattern = re.compile(rf"[.]{re.escape(target.name[:100])}[.][0-9a-f]{{16}}[.]tmp")
     with suppress(OSError):
         for each in os.scandir(target.parent):
-            if pattern.fullmatch(each.name) and _is_abandoned(each):
-                remove_path(Path(each))
-
-
-def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    """Return True if no process holds the lock, and the entry is too old to be locked soon."""
-    try:
-        if time.time() - entry.stat(follow_symlinks=False).st_mtime < _SECONDS_TO_LOCK:
-            return False
-        descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return lock_file(descriptor)
-    finally:
-        os.close(descriptor)
+            if not pattern.fullmatch(each.name):
+                continue
+            with suppress(OSError):
+                # One that is not locked may be so new that its process locks it soon.
+                if time.time() - each.stat(follow_symlinks=False).st_mtime < _SECONDS_TO_LOCK:
+                    continue
+                descriptor = os.open(each.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    is_abandoned = lock_file(descriptor)
+                finally:
+                    os.close(descriptor)
+                if is_abandoned:
+                    remove_path(Path(each))
 
 
 _SECONDS_TO_LOCK = 60

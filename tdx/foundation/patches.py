@@ -98,7 +98,7 @@ class Patches:
         own = instance_dict(owner)
         if own is None:
             return
-        if is_hooked(owner, name):
+        if _is_hook(own.get(name)):
             raise ArgumentError(
                 f"the {type(owner).__name__} is being traced or profiled already",
                 hint="end the other `with` block first",
@@ -133,12 +133,6 @@ def _restore(own: dict[str, Any], name: str, before: Any) -> None:
         own.pop(name, None)
     else:
         own[name] = before
-
-
-def is_hooked(owner: Any, *names: str) -> bool:
-    """Return True if one of the methods of an instance is replaced by :meth:`Patches.hook`."""
-    own = instance_dict(owner) or {}
-    return any(_is_hook(own.get(name)) for name in names)
 
 
 def without_hooks(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -256,8 +256,14 @@ def _run_function(
         other.close()
     parent = parent_process()
     if parent is not None:
-        watched = (parent.sentinel, grace)
-        threading.Thread(target=_exit_after_parent, args=watched, daemon=True).start()
+
+        def exit_after_parent() -> None:
+            # Even if this process is busy.
+            wait([parent.sentinel])
+            time.sleep(grace)
+            os._exit(1)
+
+        threading.Thread(target=exit_after_parent, daemon=True).start()
     # The variables and the folder of a fork server may be outdated.
     if SAFE_PATH not in environ:
         os.environ.pop(SAFE_PATH, None)
@@ -265,13 +271,6 @@ def _run_function(
     if folder is not None:
         os.chdir(folder)
     target(connection, *args)
-
-
-def _exit_after_parent(sentinel: int, grace: float) -> None:
-    """End this process soon after its parent has exited, even if it is busy."""
-    wait([sentinel])
-    time.sleep(grace)
-    os._exit(1)
 
 
 @contextmanager

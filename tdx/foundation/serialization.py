@@ -12,6 +12,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from pathlib import PurePath
@@ -180,7 +181,8 @@ def to_plain(value: object, digits: int | None = None, *, strict: bool = False) 
         return {
             field.name: to_plain(item, digits, strict=strict)
             for field in fields(value)
-            if _is_included(field.metadata, item := getattr(value, field.name))
+            if not field.metadata.get("omit")
+            and ((item := getattr(value, field.name)) or not field.metadata.get("omit_empty"))
         }
     if isinstance(value, Mapping):
         return {key: to_plain(item, digits, strict=strict) for key, item in value.items()}
@@ -193,12 +195,6 @@ def to_plain(value: object, digits: int | None = None, *, strict: bool = False) 
     if strict:
         raise TypeError(f"JSON cannot represent {type(value).__name__}")
     return value
-
-
-def _is_included(metadata: Mapping[str, Any], value: object) -> bool:
-    if not metadata:
-        return True
-    return not (metadata.get("omit") or (metadata.get("omit_empty") and not value))
 
 
 def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
@@ -237,7 +233,10 @@ def _convert(value: Any, hint: Any) -> Any:
     inner = get_args(hint)
     match get_origin(hint):
         case typing.Union | types.UnionType:
-            return _convert_to_union(value, inner)
+            for option in inner:
+                with suppress(TypeError):
+                    return _convert(value, option)
+            raise TypeError(value)
         case typing.Literal:
             return _require(value, value in inner)
         case None:
@@ -255,15 +254,6 @@ def _convert(value: Any, hint: Any) -> Any:
             _require(value, isinstance(value, list | tuple))
             items = (_convert(item, inner[0]) for item in value)
             return tuple(items) if get_origin(hint) is tuple else list(items)
-
-
-def _convert_to_union(value: Any, options: tuple[Any, ...]) -> Any:
-    for option in options:
-        try:
-            return _convert(value, option)
-        except TypeError:
-            continue
-    raise TypeError(value)
 
 
 def _require(value: Any, is_valid: bool) -> Any:

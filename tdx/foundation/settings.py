@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -63,7 +62,16 @@ class Setting:
             UnknownNameError: The value is not one of the choices.
         """
         if self.minimum is not None:
-            return self._parse_integer(value, source, where)
+            # Python rejects integers of thousands of digits.
+            is_number = isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS
+            number = int(value) if is_number else value  # type: ignore[call-overload]
+            if isinstance(number, bool) or not isinstance(number, int) or number < self.minimum:
+                message = f"{source} must be an integer of at least {self.minimum}, got {value!r}"
+                raise ArgumentError(message, where=where, hint=self._hint())
+            if number >= 2**63:
+                message = f"{source} must be below 2**63, got {value!r}"
+                raise ArgumentError(message, where=where, hint=self._hint())
+            return number
         if not isinstance(value, str) or not value:
             raise ArgumentError(
                 f"{source} must be a quoted string, got {value!r}", where=where, hint=self._hint()
@@ -72,18 +80,6 @@ class Setting:
             hint = did_you_mean(value, self.choices, self._hint())
             raise UnknownNameError(f"invalid value {value!r} for {source}", hint=hint, where=where)
         return value
-
-    def _parse_integer(self, value: object, source: str, where: Where | None) -> int:
-        # Python rejects integers of thousands of digits.
-        is_number = isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS
-        number = int(value) if is_number else value  # type: ignore[call-overload]
-        if isinstance(number, bool) or not isinstance(number, int) or number < (self.minimum or 0):
-            message = f"{source} must be an integer of at least {self.minimum}, got {value!r}"
-            raise ArgumentError(message, where=where, hint=self._hint())
-        if number >= 2**63:
-            message = f"{source} must be below 2**63, got {value!r}"
-            raise ArgumentError(message, where=where, hint=self._hint())
-        return number
 
     def _hint(self) -> str:
         if self.choices:
@@ -276,17 +272,16 @@ def load_settings() -> Settings:
     """
     path = config_path()
     in_file = _read_file(path)
-    values = tuple(_resolve(setting, in_file or {}) for setting in SETTINGS)
-    return Settings(path, in_file is not None, values)
-
-
-def _resolve(setting: Setting, in_file: Mapping[str, Value]) -> SettingValue:
-    text = os.environ.get(setting.variable)
-    if text:
-        return SettingValue(setting, setting.parse(text, setting.variable), "environment")
-    if setting.name in in_file:
-        return SettingValue(setting, in_file[setting.name], "file")
-    return SettingValue(setting, setting.default, "default")
+    values = []
+    for setting in SETTINGS:
+        value = setting.default
+        source: Source = "default"
+        if in_file is not None and setting.name in in_file:
+            value, source = in_file[setting.name], "file"
+        if text := os.environ.get(setting.variable):
+            value, source = setting.parse(text, setting.variable), "environment"
+        values.append(SettingValue(setting, value, source))
+    return Settings(path, in_file is not None, tuple(values))
 
 
 def _read_file(path: Path) -> dict[str, Value] | None:

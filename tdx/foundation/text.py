@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
-from html import escape
 
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _LINE_SEPARATORS = "\u2028\u2029"
@@ -36,9 +36,12 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _UNSAFE.sub(
-        lambda match: match[0] if match[0] in keep else _escape_character(match[0]), text
-    )
+
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in keep else character.encode("unicode_escape").decode()
+
+    return _UNSAFE.sub(escape, text)
 
 
 def escape_html(text: str) -> str:
@@ -48,7 +51,7 @@ def escape_html(text: str) -> str:
         >>> escape_html("<b>\x07")
         '&lt;b&gt;\\x07'
     """
-    return escape(escape_control_characters(text, keep="\n\t"))
+    return html.escape(escape_control_characters(text, keep="\n\t"))
 
 
 def display_width(text: str) -> int:
@@ -80,15 +83,11 @@ def escape_json(document: str) -> str:
     """
     if document.isascii() and "\x7f" not in document:
         return document
-    return _UNSAFE.sub(
-        lambda match: match[0] if match[0] in "\n\t" else _escape_in_json(match[0]), document
-    )
 
+    def escape(match: re.Match[str]) -> str:
+        if match[0] in "\n\t":
+            return match[0]
+        units = match[0].encode("utf-16-be", "surrogatepass").hex()
+        return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
-def _escape_character(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def _escape_in_json(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+    return _UNSAFE.sub(escape, document)

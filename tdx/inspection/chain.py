@@ -175,24 +175,31 @@ def _analyze_stage(
 ) -> StageFlow:
     transform = specs.transform
     assert transform is not None
+    available = {**before[1], **before[0]}
+    forward = _key_flow(
+        _pair_keys(transform.in_keys, transform.out_keys, before[0]),
+        _expand_groups(transform.in_keys, available),
+        _expand_groups(transform.written_keys, after[0]),
+        before[0],
+        after[0],
+        available,
+    )
+    # State that the stage adds, which it reads from the previous step.
+    carried = (
+        key
+        for key, leaf in after[1].items()
+        if leaf.part == "state" and key not in before[1] and key in after[0]
+    )
     return StageFlow(
         index=specs.index,
         name=specs.name,
         time_behavior=transform.time_behavior.name.lower(),
-        forward=_forward_flow(transform, before[0], after[0], before[1]),
+        forward=forward,
         inverse=_inverse_flow(transform, before[1], after[1]),
-        carried=tuple(_carried_keys(after[0], before[1], after[1])),
+        carried=tuple(carried),
         outputs=after[0],
         inputs=after[1],
     )
-
-
-def _forward_flow(transform: Transform, before: Leaves, after: Leaves, inputs: Leaves) -> KeyFlow:
-    pairs = _pair_keys(transform.in_keys, transform.out_keys, before)
-    available = {**inputs, **before}
-    reads = _expand_groups(transform.in_keys, available)
-    declared = _expand_groups(transform._written_keys, after)
-    return _key_flow(pairs, reads, declared, before, after, available)
 
 
 def _inverse_flow(transform: Transform, inner: Leaves, outer: Leaves) -> KeyFlow:
@@ -243,15 +250,6 @@ def _key_flow(
     read = [*reads, *(key for key in written if key in before)]
     drops = tuple(key for key in before if key not in after and key not in moved)
     return KeyFlow(tuple(unique_keys(read)), writes, drops, renames)
-
-
-def _carried_keys(outputs: Leaves, inner: Leaves, outer: Leaves) -> Iterable[NestedKey]:
-    """Return the state that the stage adds, which it reads from the previous step."""
-    return (
-        key
-        for key, leaf in outer.items()
-        if leaf.part == "state" and key not in inner and key in outputs
-    )
 
 
 def _pair_keys(

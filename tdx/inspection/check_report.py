@@ -139,13 +139,12 @@ class CheckReport(Result):
     @property
     def statuses(self) -> dict[Check, Status]:
         """Outcome of each check."""
-        return {check: self._status(check) for check in get_args(Check)}
-
-    def _status(self, check: Check) -> Status:
-        found = {each.severity for each in self.findings if each.check == check}
-        if found:
-            return next(each for each in _SEVERITIES if each in found)
-        return "passed" if check in self.checks else "skipped"
+        statuses: dict[Check, Status] = {}
+        for check in get_args(Check):
+            found = {finding.severity for finding in self.findings if finding.check == check}
+            passed: Status = "passed" if check in self.checks else "skipped"
+            statuses[check] = next((name for name in _SEVERITIES if name in found), passed)
+        return statuses
 
     @property
     def ok(self) -> bool:
@@ -328,21 +327,16 @@ def _check_env(
         return _findings([add_source_line(error, pipeline, env)], "steps"), [], True
     first = count_env_stages(env, pipeline)
     # Rules do not cover the stages that the env itself has.
-    own = [each for each in violations if each.code not in _RULED or _is_in_env(each, first)]
-    ruled = [_relative_to(each, first) for each in violations if not _is_in_env(each, first)]
-    return [Finding.from_violation(each, pipeline, first) for each in own], ruled, True
-
-
-def _is_in_env(violation: SpecViolation, first: int) -> bool:
-    """Return True if a violation is in a stage that the env itself has."""
-    return violation.stage is not None and violation.stage < first
-
-
-def _relative_to(violation: SpecViolation, first: int) -> SpecViolation:
-    """Return the violation with its stage counted from the pipeline's first stage."""
-    if violation.stage is None:
-        return violation
-    return replace(violation, stage=violation.stage - first)
+    ruled: list[SpecViolation] = []
+    for violation in violations:
+        stage = violation.stage
+        is_in_env = stage is not None and stage < first
+        if violation.code not in _RULED or is_in_env:
+            findings.append(Finding.from_violation(violation, pipeline, first))
+        if not is_in_env:
+            # The rules count from the pipeline's first stage.
+            ruled.append(violation if stage is None else replace(violation, stage=stage - first))
+    return findings, ruled, True
 
 
 def _merge(
@@ -357,7 +351,7 @@ def _merge(
             finding = replace(finding, check=replaced[0].check)
         result = [each for each in result if each not in replaced]
         result.append(finding)
-    return sorted(result, key=_sort_key)
+    return sorted(result, key=lambda found: (found.where.stage is None, found.where.stage or 0))
 
 
 def _is_replaced(finding: Finding, lint_finding: LintFinding, first: int) -> bool:
@@ -370,11 +364,6 @@ def _is_replaced(finding: Finding, lint_finding: LintFinding, first: int) -> boo
         # A stage that comes too early raises an error in the stage that reads its result.
         stages += [edit.to for edit in fix.edits if edit.kind == "move" and edit.to is not None]
     return finding.where.stage in [first + index for index in stages]
-
-
-def _sort_key(finding: Finding) -> tuple[bool, int]:
-    stage = finding.where.stage
-    return (stage is None, stage or 0)
 
 
 def _where(pipeline: Pipeline, stage: int | None, first: int) -> Where:
@@ -399,17 +388,12 @@ def _report(
     pipeline: Pipeline, checks: tuple[Check, ...], findings: Sequence[Finding], env_stages: int = 0
 ) -> CheckReport:
     stages = env_stages + len(pipeline.transforms)
-    kept = [each for each in findings if not _is_suppressed(each, pipeline, env_stages)]
+    kept: list[Finding] = []
+    for finding in findings:
+        index = -1 if finding.where.stage is None else finding.where.stage - env_stages
+        # A comment at the stage switches findings off; errors always count.
+        is_own = finding.severity != "error" and 0 <= index < len(pipeline.transforms)
+        if not is_own or not finding.code.startswith(pipeline.transforms[index].ignored):
+            kept.append(finding)
     suppressed = len(findings) - len(kept)
     return CheckReport(pipeline.env.id, stages, checks, tuple(kept), env_stages, suppressed)
-
-
-def _is_suppressed(finding: Finding, pipeline: Pipeline, env_stages: int) -> bool:
-    """Return True if a comment at the stage switches a finding off; errors always count."""
-    stage = finding.where.stage
-    if stage is None or finding.severity == "error":
-        return False
-    index = stage - env_stages
-    return 0 <= index < len(pipeline.transforms) and finding.code.startswith(
-        pipeline.transforms[index].ignored or ("-",)
-    )

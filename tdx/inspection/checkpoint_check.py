@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdx.compare.orders import find_order
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
@@ -485,7 +486,8 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
         if one is None or other is None or one.shape != other.shape:
             continue
         if not np.allclose(one, other, rtol=1e-5, atol=1e-8):
-            if np.allclose(np.sort(one.ravel()), np.sort(other.ravel()), rtol=1e-5):
+            gaps = 2 * ~np.isclose(one.reshape(-1, 1), other.reshape(1, -1), rtol=1e-5)
+            if find_order(one.size, gaps.item) is not None:
                 how = "is in another order"
             else:
                 at = int(np.argmax(np.abs(one.astype(float) - other.astype(float))))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tdx.compare.alignment import match_stages
+from tdx.compare.orders import find_order
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.diff import (
@@ -98,7 +99,10 @@ def _compare_arguments(one: Step, other: Step) -> Iterator[SettingChange]:
         if first is None or second is None:
             yield SettingChange(name, _text(first), _text(second))
         elif not np.array_equal(first, second, equal_nan=True):
-            order = _find_order(first, second)
+            order = None
+            if first.size == second.size:
+                gaps = 2 * (first.reshape(-1, 1) != second.reshape(1, -1))
+                order = find_order(first.size, gaps.item)
             note = "" if order is None else f" (in another order: {', '.join(map(str, order))})"
             yield SettingChange(name, _text(first), _text(second) + note)
 
@@ -109,17 +113,6 @@ def _text(array: Array | None) -> str:
     values = array.ravel()
     shown = ", ".join(f"{value:.4g}" for value in values[:_SHOWN])
     return f"[{shown}{', …' if values.size > _SHOWN else ''}]"
-
-
-def _find_order(one: Array, other: Array) -> list[int] | None:
-    """Return which number of the first array each number of the second one is."""
-    first, second = one.ravel(), other.ravel()
-    if first.size != second.size or len(set(first.tolist())) < first.size:
-        return None
-    place = {value: index for index, value in enumerate(first.tolist())}
-    order = [place.get(value) for value in second.tolist()]
-    found = [index for index in order if index is not None]
-    return found if len(found) == len(order) else None
 
 
 def _compare_values(

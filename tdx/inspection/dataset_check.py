@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdx.compare.orders import find_order
 from tdx.inspection.check_report import CheckReport
 from tdx.inspection.checkpoint_check import (
     TINY_IMAGE_STD,
@@ -230,11 +231,8 @@ def _permutation(statistics: Mapping[str, Array], truth: Mapping[str, Array]) ->
         return None
     mine, theirs = np.stack(rows, 1), np.stack(wanted, 1)
     scale = np.maximum(theirs.std(0), 1e-9)
-    distances = np.abs((mine[:, None] - theirs[None]) / scale).max(2)
-    order = distances.argmin(1)
-    if len(set(order.tolist())) < len(order) or distances.min(1).max() > 0.05:
-        return None
-    return [int(index) for index in order]
+    gaps = np.abs((mine[None] - theirs[:, None]) / scale).max(2) / 0.05
+    return find_order(len(gaps), gaps.item)
 
 
 def _describe_stored(statistics: Mapping[str, Array], stored: Mapping[str, Array]) -> str | None:

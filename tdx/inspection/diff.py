@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from tdx.compare.alignment import match_stages
 from tdx.foundation.serialization import Entries, Result
-from tdx.inspection.spec_report import KeyChange, compare_leaves, unwrap_env
+from tdx.inspection.spec_report import KeyChange, compare_leaves
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
@@ -180,7 +180,9 @@ class PipelineSide:
 
     def specs(self) -> tuple[Leaves, Leaves]:
         """Return the specs before and after the chain."""
-        base = unwrap_env(self._env)
+        from tdx.core.chain import flatten_chain
+
+        base, _ = flatten_chain(self._env)
         before = composite_leaves(base.input_spec, base.output_spec)
         return before, composite_leaves(self._env.input_spec, self._env.output_spec)
 
@@ -333,13 +335,13 @@ def compare_values(a: TensorDictBase, b: TensorDictBase) -> tuple[ValueChange, .
 
 def describe_values(changes: Mapping[str, Change | None]) -> tuple[ValueChange, ...]:
     """Describe how the values of each key differ."""
-    return tuple(_value_change(key, change) for key, change in changes.items())
-
-
-def _value_change(key: str, change: Change | None) -> ValueChange:
-    if change is None:
-        return ValueChange(key, "same", 0.0)
-    note = " and ".join(change.sides) if change.kind in ("spec", "dtype") else ""
-    largest = 0.0 if change.kind == "dtype" and change.size is None else change.size
-    status = _VALUE_STATUS.get(change.kind, "different")
-    return ValueChange(key, status, largest, change.step, note)
+    described: list[ValueChange] = []
+    for key, change in changes.items():
+        if change is None:
+            described.append(ValueChange(key, "same", 0.0))
+            continue
+        note = " and ".join(change.sides) if change.kind in ("spec", "dtype") else ""
+        largest = 0.0 if change.kind == "dtype" and change.size is None else change.size
+        status = _VALUE_STATUS.get(change.kind, "different")
+        described.append(ValueChange(key, status, largest, change.step, note))
+    return tuple(described)

@@ -97,7 +97,13 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
         ['InitTracker', 'RewardSum', 'StepCounter']
     """
     leaves = get_env_leaves(env, allow_code)
-    candidates = [*_image_stages(leaves), *_number_stages(leaves), *_episode_stages(env, leaves)]
+    candidates = [*_image_stages(leaves)]
+    double = [format_key(leaf.key) for leaf in leaves if leaf.dtype == "float64"]
+    if double:
+        listed = ", ".join(dict.fromkeys(double))
+        reason = f"single precision for {listed}"
+        candidates.append(Suggestion(StageConfig("DoubleToFloat"), reason))
+    candidates += _episode_stages(env, leaves)
     if _can_build(env, candidates, allow_code):
         return tuple(candidates)
     kept: list[Suggestion] = []
@@ -164,13 +170,6 @@ def _suggest_on(keys: tuple[NestedKey, ...], name: str, reason: str, **kwargs: i
     """Suggest a stage for these keys; ``in_keys`` is set if they are not the default."""
     in_keys = {} if keys == ("pixels",) else {"in_keys": keys}
     return Suggestion(StageConfig(name, (), {**kwargs, **in_keys}), reason)
-
-
-def _number_stages(leaves: Sequence[LeafSpec]) -> Iterator[Suggestion]:
-    double = [format_key(leaf.key) for leaf in leaves if leaf.dtype == "float64"]
-    if double:
-        listed = ", ".join(dict.fromkeys(double))
-        yield Suggestion(StageConfig("DoubleToFloat"), f"single precision for {listed}")
 
 
 def _episode_stages(env: EnvConfig, leaves: Sequence[LeafSpec]) -> Iterator[Suggestion]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
 
-from tdx.compare.codes import DIFFERENCE_CODES, DifferenceCode
+from tdx.compare.codes import DIFFERENCE_CODES
 from tdx.foundation import errors
 from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, DATASET_RULES, CheckpointRule
+from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, DATASET_RULES
 from tdx.inspection.lint.linter import all_rules
-from tdx.inspection.lint.rule import Rule, Severity
+from tdx.inspection.lint.rule import Severity
 
 Kind = Literal["rule", "checkpoint", "contract", "error"]
 _INTRODUCTION = """\
@@ -129,11 +129,42 @@ def all_explanations() -> tuple[Explanation, ...]:
         >>> [each.name for each in all_explanations()][:2]
         ['TdxError', 'ArgumentError']
     """
-    errors = [_of_error(kind) for kind in _error_classes()]
-    rules = [_of_rule(rule) for rule in all_rules()]
-    differences = [_of_difference(each) for each in DIFFERENCE_CODES]
-    checkpoints = [_of_checkpoint_rule(rule) for rule in (*CHECKPOINT_RULES, *DATASET_RULES)]
-    codes = [*errors, *rules, *differences, *checkpoints]
+    codes = [
+        _of_error(member)
+        for member in vars(errors).values()
+        if isinstance(member, type) and issubclass(member, TdxError)
+    ]
+    for rule in all_rules():
+        allowed = "--allow-code" if rule.python else ""
+        codes.append(
+            Explanation(
+                rule.code,
+                "rule",
+                rule.slug,
+                rule.title,
+                rule.severity,
+                0 if rule.severity == "suggestion" else 1,
+                tuple(rule.paragraphs),
+                _one_line(f"tdx check {rule.wrong} {allowed}"),
+                _one_line(f"tdx check {rule.right} {allowed}"),
+                None if rule.python is None else rule.python.strip("\n"),
+            )
+        )
+    for difference in DIFFERENCE_CODES:
+        name, title, prose = difference.name, difference.title, tuple(difference.paragraphs)
+        codes.append(Explanation(difference.code, "contract", name, title, "error", 1, prose))
+    codes += [
+        Explanation(
+            check.code,
+            "checkpoint",
+            check.name,
+            check.title,
+            check.severity,
+            0 if check.severity == "suggestion" else 1,
+            tuple(check.paragraphs),
+        )
+        for check in (*CHECKPOINT_RULES, *DATASET_RULES)
+    ]
     return tuple(sorted(codes, key=lambda explanation: explanation.code))
 
 
@@ -148,18 +179,13 @@ def explain_code(code: str) -> Explanation:
         'rewards are clipped before they are scaled'
     """
     folded = code.strip().casefold()
-    for each in all_explanations():
-        if folded in (each.code.casefold(), each.name.casefold()):
-            return each
-    names = [name for each in all_explanations() for name in (each.code, each.name)]
+    for entry in all_explanations():
+        if folded in (entry.code.casefold(), entry.name.casefold()):
+            return entry
+    names = [name for entry in all_explanations() for name in (entry.code, entry.name)]
     matches = [name for name in names if folded and name.casefold().startswith(folded)]
     hint = did_you_mean(code, matches or names, "list them with: tdx explain")
     raise UnknownNameError(f"unknown code {code!r}", hint=hint)
-
-
-def _error_classes() -> list[type[TdxError]]:
-    members = vars(errors).values()
-    return [each for each in members if isinstance(each, type) and issubclass(each, TdxError)]
 
 
 def _of_error(kind: type[TdxError]) -> Explanation:
@@ -178,92 +204,50 @@ def _of_error(kind: type[TdxError]) -> Explanation:
     )
 
 
-def _of_rule(rule: Rule) -> Explanation:
-    allowed = "--allow-code" if rule.python else ""
-    return Explanation(
-        rule.code,
-        "rule",
-        rule.slug,
-        rule.title,
-        rule.severity,
-        0 if rule.severity == "suggestion" else 1,
-        tuple(rule.paragraphs),
-        _one_line(f"tdx check {rule.wrong} {allowed}"),
-        _one_line(f"tdx check {rule.right} {allowed}"),
-        None if rule.python is None else rule.python.strip("\n"),
-    )
-
-
-def _of_checkpoint_rule(rule: CheckpointRule) -> Explanation:
-    exit_code = 0 if rule.severity == "suggestion" else 1
-    paragraphs = tuple(rule.paragraphs)
-    return Explanation(
-        rule.code, "checkpoint", rule.name, rule.title, rule.severity, exit_code, paragraphs
-    )
-
-
-def _of_difference(each: DifferenceCode) -> Explanation:
-    paragraphs = tuple(each.paragraphs)
-    return Explanation(each.code, "contract", each.name, each.title, "error", 1, paragraphs)
-
-
 def _one_line(command: str | None) -> str | None:
     return None if command is None else " ".join(command.split())
 
 
 def render_checks_page() -> str:
     """Render ``docs/checks.md``."""
-    entries = all_explanations()
-    rules = [each for each in entries if each.kind == "rule"]
-    checkpoints = [each for each in entries if each.kind == "checkpoint"]
-    contracts = [each for each in entries if each.kind == "contract"]
-    errors = [each for each in entries if each.kind == "error"]
-    parts = [
-        _INTRODUCTION,
-        "## Rules\n",
-        _table(rules),
-        *(part for rule in rules for part in _entry(rule)),
-        "## Checkpoints and datasets\n\nRules about [policy checkpoints](checkpoints.md) and their "
-        "data.\n",
-        _table(checkpoints),
-        *(part for each in checkpoints for part in _entry(each)),
-        "## Contracts\n\nDifferences that `tdx check --against` and `tdx diff` report: see "
-        "[contracts](contracts.md).\n",
-        _table(contracts),
-        *(part for each in contracts for part in _entry(each)),
-        "## Errors\n\nErrors that end a command.\n",
-        _table(errors),
-        *(part for error in errors for part in _entry(error)),
-        _ADDING,
-    ]
-    return "\n".join(parts)
+    chapters = {
+        "rule": "## Rules\n",
+        "checkpoint": "## Checkpoints and datasets\n\nRules about [policy checkpoints]"
+        "(checkpoints.md) and their data.\n",
+        "contract": "## Contracts\n\nDifferences that `tdx check --against` and `tdx diff` report: "
+        "see [contracts](contracts.md).\n",
+        "error": "## Errors\n\nErrors that end a command.\n",
+    }
+    parts = [_INTRODUCTION]
+    for kind, introduction in chapters.items():
+        entries = [entry for entry in all_explanations() if entry.kind == kind]
+        parts += [introduction, _table(entries)]
+        parts += [part for entry in entries for part in _entry(entry)]
+    return "\n".join([*parts, _ADDING])
 
 
 def _table(entries: Sequence[Explanation]) -> str:
     head = ["| code | severity | what is wrong |", "| --- | --- | --- |"]
-    rows = [
-        f"| [{each.code}](#{_anchor(each)}) | {each.severity} | {each.title} |" for each in entries
-    ]
+    rows: list[str] = []
+    for entry in entries:
+        kept = "".join(sign for sign in _heading(entry).lower() if sign.isalnum() or sign in " -")
+        anchor = kept.replace(" ", "-")
+        rows.append(f"| [{entry.code}](#{anchor}) | {entry.severity} | {entry.title} |")
     return "\n".join([*head, *rows]) + "\n"
 
 
-def _heading(each: Explanation) -> str:
-    return f"{each.code} {each.name if each.kind == 'error' else each.title}"
+def _heading(entry: Explanation) -> str:
+    return f"{entry.code} {entry.name if entry.kind == 'error' else entry.title}"
 
 
-def _anchor(each: Explanation) -> str:
-    kept = "".join(sign for sign in _heading(each).lower() if sign.isalnum() or sign in " -")
-    return kept.replace(" ", "-")
-
-
-def _entry(each: Explanation) -> Iterator[str]:
-    yield f"### {_heading(each)}\n"
-    if each.kind == "error":
-        yield f"Exit code {each.exit_code}: {each.title}.\n"
-    yield from (f"{paragraph}\n" for paragraph in each.paragraphs)
-    if each.python is not None:
-        yield f"```python\n# my_code.py\n{each.python}\n```\n"
-    for title, command in (("Wrong:", each.wrong), ("Right:", each.right)):
+def _entry(entry: Explanation) -> Iterator[str]:
+    yield f"### {_heading(entry)}\n"
+    if entry.kind == "error":
+        yield f"Exit code {entry.exit_code}: {entry.title}.\n"
+    yield from (f"{paragraph}\n" for paragraph in entry.paragraphs)
+    if entry.python is not None:
+        yield f"```python\n# my_code.py\n{entry.python}\n```\n"
+    for title, command in (("Wrong:", entry.wrong), ("Right:", entry.right)):
         if command is not None:
             yield f"{title}\n\n```sh\n{command}\n```\n"
 

@@ -302,21 +302,20 @@ def _finish_lane(
     """Let ``reader`` read the versions that remain, and return all versions."""
     for key in tracker.current:
         tracker.read(key, reader)
-    return [_to_key_version(version, lane) for version in tracker.by_key()]
-
-
-def _to_key_version(version: VersionRecord[FlowNode], lane: Direction) -> KeyVersion:
-    return KeyVersion(
-        version.key,
-        version.number,
-        lane,
-        version.spec.part if version.spec else None,
-        version.spec,
-        version.writer,
-        version.source,
-        tuple(version.readers),
-        None if version.end_reason == "overwritten" else version.ended_by,
-    )
+    return [
+        KeyVersion(
+            version.key,
+            version.number,
+            lane,
+            version.spec.part if version.spec else None,
+            version.spec,
+            version.writer,
+            version.source,
+            tuple(version.readers),
+            None if version.end_reason == "overwritten" else version.ended_by,
+        )
+        for version in tracker.by_key()
+    ]
 
 
 def _forward_versions(flow: ChainFlow) -> list[KeyVersion]:
@@ -341,14 +340,11 @@ def _inverse_versions(flow: ChainFlow) -> list[KeyVersion]:
     tracker = VersionTracker[FlowNode]()
     received = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in mapped)
     _begin_versions(tracker, received, POLICY)
-    for stage, inner in reversed(list(zip(flow.stages, _inner_inputs(flow), strict=False))):
-        _follow_stage(tracker, stage.inverse, FlowNode.of(stage), inner)
+    # The inputs on the env's side of each stage.
+    inner = (flow.inputs, *(stage.inputs for stage in flow.stages[:-1]))
+    for stage, inputs in reversed(list(zip(flow.stages, inner, strict=False))):
+        _follow_stage(tracker, stage.inverse, FlowNode.of(stage), inputs)
     return _finish_lane(tracker, "inverse", ENV)
-
-
-def _inner_inputs(flow: ChainFlow) -> list[dict[NestedKey, LeafSpec]]:
-    """Return the inputs on the env's side of each stage."""
-    return [dict(inputs) for inputs in (flow.inputs, *(stage.inputs for stage in flow.stages[:-1]))]
 
 
 ENV, POLICY, OUTPUT = FlowNode("env"), FlowNode("policy"), FlowNode("output")

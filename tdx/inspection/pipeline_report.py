@@ -17,7 +17,6 @@ from tdx.pipeline.build import count_env_stages
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
-    from tdx.inspection.check_report import Finding
     from tdx.stacks import Stack
 
 _PACKAGES = ("torch", "tensordict", "torchvision", "gymnasium")
@@ -145,17 +144,14 @@ def _find_lints(stack: Stack, pipeline: Pipeline, seed: int) -> Sequence[LintEnt
 
     if stack.chain_env is not None and not pipeline.is_factory:
         return _lint_entries(stack.chain_env, pipeline)
-    report = check(stack, pipeline.env.id, seed=seed)
-    return [_finding_entry(each) for each in report.findings]
-
-
-def _finding_entry(finding: Finding) -> LintEntry:
-    where = finding.where
-    place = "" if where.stage is None else f"{where.stage} {where.transform or ''}".strip()
-    title = finding.title or finding.message
-    return LintEntry(
-        finding.code, finding.severity, title, place, finding.message, finding.hint or ""
-    )
+    entries: list[LintEntry] = []
+    for finding in check(stack, pipeline.env.id, seed=seed).findings:
+        where, message = finding.where, finding.message
+        place = "" if where.stage is None else f"{where.stage} {where.transform or ''}".strip()
+        title = finding.title or message
+        hint = finding.hint or ""
+        entries.append(LintEntry(finding.code, finding.severity, title, place, message, hint))
+    return entries
 
 
 def _lint_entries(env: EnvBase, pipeline: Pipeline) -> Sequence[LintEntry]:
@@ -166,15 +162,10 @@ def _lint_entries(env: EnvBase, pipeline: Pipeline) -> Sequence[LintEntry]:
     first = count_env_stages(env, pipeline)
     context = build_lint_context(pipeline, env if isinstance(env, TransformedEnv) else None)
     for finding in lint(context):
-        stage = finding.violation.stage
+        rule, violation = finding.rule, finding.violation
+        stage, message, hint = violation.stage, violation.message, violation.hint
         place = "" if stage is None else f"{first + stage} {pipeline.transforms[stage].name}"
-        rule = finding.rule
-        violation = finding.violation
-        entries.append(
-            LintEntry(
-                rule.code, rule.severity, rule.title, place, violation.message, violation.hint
-            )
-        )
+        entries.append(LintEntry(rule.code, rule.severity, rule.title, place, message, hint))
     return entries
 
 

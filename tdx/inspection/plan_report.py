@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
 from tdx.core.envs.policies import ActionSequence
-from tdx.core.plan import Plan, PlanStage, Version, plan_of
+from tdx.core.plan import Plan, StagePlan, Version, plan_of
 from tdx.core.plan.build import When, program_of
 from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.core.planned.workers import why_stepwise_with
@@ -24,7 +24,7 @@ POLICY: Final = "policy"
 OUTPUT: Final = "output"
 
 
-class PlanStageEntry(TypedDict):
+class StagePlanEntry(TypedDict):
     """JSON entries of a stage; reads and writes are versions."""
 
     stage: int
@@ -78,17 +78,17 @@ class PlanReport(Result):
     plan: Plan
 
     @property
-    def immediate(self) -> tuple[PlanStage, ...]:
+    def immediate(self) -> tuple[StagePlan, ...]:
         """Stages that run in each step."""
         return tuple(stage for stage in self.plan.stages if stage.when == "immediate")
 
     @property
-    def deferred(self) -> tuple[PlanStage, ...]:
+    def deferred(self) -> tuple[StagePlan, ...]:
         """Stages that run once per chunk."""
         return tuple(stage for stage in self.plan.stages if stage.when == "deferred")
 
     @property
-    def by_time(self) -> dict[str, tuple[PlanStage, ...]]:
+    def by_time(self) -> dict[str, tuple[StagePlan, ...]]:
         """Stages grouped by when they run."""
         times = dict.fromkeys(stage.when for stage in self.plan.stages)
         return {
@@ -108,7 +108,7 @@ class PlanReport(Result):
         return "chunk" if self.acts_by_chunk else "step"
 
     @property
-    def stage_entries(self) -> list[PlanStageEntry]:
+    def stage_entries(self) -> list[StagePlanEntry]:
         """JSON entries of the stages."""
         return [
             {
@@ -228,7 +228,7 @@ def policy_keys(env: EnvBase) -> list[NestedKey]:
 
 def _expand_groups(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -> list[NestedKey]:
     """Expand groups to the keys in them."""
-    found: dict[NestedKey, None] = {}
+    expanded: dict[NestedKey, None] = {}
     for key in requested:
         parts = split_key(key)
         leaves = [leaf for leaf in known if split_key(leaf)[: len(parts)] == parts]
@@ -238,5 +238,5 @@ def _expand_groups(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -
             raise KeyNotFoundError(
                 f"the policy does not receive the key {format_key(key)!r}", hint=hint
             )
-        found.update(dict.fromkeys(leaves))
-    return list(found)
+        expanded.update(dict.fromkeys(leaves))
+    return list(expanded)

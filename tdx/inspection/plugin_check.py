@@ -14,7 +14,7 @@ from tdx.foundation.plugins import (
     disabled_plugins,
     load_plugins,
 )
-from tdx.inspection.doctor import Diagnosis, ImportProbe, probe_imports
+from tdx.inspection.doctor import Diagnosis, probe_imports
 from tdx.inspection.lint.linter import all_rules
 from tdx.pipeline.catalog import load_catalog, load_plugin_transform
 from tdx.stacks.kinds import plugin_kinds
@@ -32,11 +32,21 @@ def check_plugins(load_exporters: Callable[[], object] | None = None) -> Iterato
     plugins = all_plugins()
     if not plugins:
         return
-    modules = dict.fromkeys(each.module for each in plugins)
+    modules = dict.fromkeys(plugin.module for plugin in plugins)
     probe = probe_imports([*modules], devices=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _load_plugins(probe, load_exporters)
+        for plugin in plugins:
+            reason = probe.errors.get(plugin.module)
+            if reason is not None:
+                disable_plugin(plugin, plugin.error(f"cannot be imported: {reason}"))
+        # Load plugins as their users do, which disables those with faults.
+        catalog = load_catalog()
+        load_plugins("tdx.transforms", lambda plugin: load_plugin_transform(catalog[plugin.name]))
+        all_rules()
+        plugin_kinds()
+        if load_exporters is not None:
+            load_exporters()
     disabled = disabled_plugins()
     for plugin in plugins:
         name, error = f"{GROUPS[plugin.group]} {plugin.name}", disabled.get(plugin)
@@ -44,17 +54,3 @@ def check_plugins(load_exporters: Callable[[], object] | None = None) -> Iterato
             yield Diagnosis("plugins", name, "ok", plugin.package)
         else:
             yield Diagnosis("plugins", name, "warn", f"disabled: {error.message}", error.hint)
-
-
-def _load_plugins(probe: ImportProbe, load_exporters: Callable[[], object] | None) -> None:
-    """Load plugins as their users do, which disables those with faults."""
-    for plugin in all_plugins():
-        reason = probe.errors.get(plugin.module)
-        if reason is not None:
-            disable_plugin(plugin, plugin.error(f"cannot be imported: {reason}"))
-    catalog = load_catalog()
-    load_plugins("tdx.transforms", lambda plugin: load_plugin_transform(catalog[plugin.name]))
-    all_rules()
-    plugin_kinds()
-    if load_exporters is not None:
-        load_exporters()

@@ -161,25 +161,20 @@ def _record_rollout(
     """Record a rollout of tdx; return the images of the same step of another one."""
     import torch
 
+    from tdx.core import Tracer
+
     with torch.no_grad(), seed_run(env, seed):
         for chunk in env.iter_rollout(recorder.max_steps, chunk_steps=_CHUNK_STEPS):
             for following in chunk.get("next").unbind(-1):
                 recorder.record(following)
             if recorder.is_complete:
                 break
-    with seed_run(env, seed):
-        return tuple(_image_pairs(_trace_step(env, image_step), recorder.batch_dims))
-
-
-def _trace_step(env: EnvBase, step: int) -> StepTrace:
-    """Return the trace of one step of a rollout."""
-    from tdx.core import Tracer
-
     tracer = Tracer(env, values=False)
-    for _ in range(step):
-        tracer.step()
-    tracer.values = True
-    return tracer.step()
+    with seed_run(env, seed):
+        for _ in range(image_step):
+            tracer.step()
+        tracer.values = True
+        return tuple(_image_pairs(tracer.step(), recorder.batch_dims))
 
 
 class _RolloutRecorder:
@@ -319,12 +314,19 @@ def to_png(value: Tensor, batch_dims: int) -> bytes:
         image = image.permute(2, 0, 1)
     width = 3 if image.shape[0] % 3 == 0 else 1
     frames = list(image.split(width))[:_MAX_FRAMES]
+    low, high = float(image.min()), float(image.max())
+    white = high if image.is_floating_point() else 255.0
     spaced: list[Tensor] = []
     for frame in frames:
         if spaced:
-            spaced.append(torch.full((width, frame.shape[1], _GAP), _white(image)).to(frame))
+            spaced.append(torch.full((width, frame.shape[1], _GAP), white).to(frame))
         spaced.append(frame)
-    pixels = _as_bytes(torch.cat(spaced, -1), image).permute(1, 2, 0).contiguous()
+    pixels = torch.cat(spaced, -1)
+    if pixels.dtype is not torch.uint8:
+        if not (image.is_floating_point() and low >= 0 and high <= 1):
+            pixels = (pixels.double() - low) / (high - low or 1.0)
+        pixels = (pixels.double().nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
+    pixels = pixels.permute(1, 2, 0).contiguous()
     return encode_png(pixels.numpy().tobytes(), pixels.shape[1], pixels.shape[0], width)
 
 
@@ -357,19 +359,3 @@ def _channels_first(image: Tensor) -> bool:
 def _sides(value: Tensor) -> tuple[int, int]:
     first = _channels_first(value)
     return (value.shape[-2], value.shape[-1]) if first else (value.shape[-3], value.shape[-2])
-
-
-def _white(image: Tensor) -> float:
-    return 255.0 if not image.is_floating_point() else float(image.max())
-
-
-def _as_bytes(pixels: Tensor, image: Tensor) -> Tensor:
-    import torch
-
-    if pixels.dtype is torch.uint8:
-        return pixels
-    low, high = float(image.min()), float(image.max())
-    if not (image.is_floating_point() and low >= 0 and high <= 1):
-        span = high - low or 1.0
-        pixels = (pixels.double() - low) / span
-    return (pixels.double().nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)

@@ -129,7 +129,8 @@ class SpecReport(Result):
 
     def keys(self) -> list[NestedKey]:
         """Return every key of the env and the stages, in order of appearance."""
-        return list(dict.fromkeys(change.key for change in self._all_changes()))
+        changes = [*self.changes, *(change for stage in self.stages for change in stage.changes)]
+        return list(dict.fromkeys(change.key for change in changes))
 
     def only(self, key: str) -> SpecReport:
         """Return the report restricted to one key.
@@ -149,13 +150,8 @@ class SpecReport(Result):
 
     def only_changes(self) -> SpecReport:
         """Return the report without keys that do not change."""
-        stages = tuple(replace(each, changes=_changed(each.changes)) for each in self.stages)
+        stages = tuple(replace(stage, changes=_changed(stage.changes)) for stage in self.stages)
         return replace(self, changes=_changed(self.changes), stages=stages)
-
-    def _all_changes(self) -> Iterable[KeyChange]:
-        yield from self.changes
-        for stage in self.stages:
-            yield from stage.changes
 
     def to_dict(self, *, each: bool = True) -> dict[str, Any]:
         """Return the report as data that JSON can represent.
@@ -207,15 +203,6 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
     changes = attribute_changes(compare_leaves(leaves[0], leaves[-1]), stages)
     facts = EnvFacts.at(whole[0]), EnvFacts.at(whole[-1])
     return SpecReport(name or stack.name, *facts, changes, stages)
-
-
-def unwrap_env(env: EnvBase) -> EnvBase:
-    """Return the base env, without any chain."""
-    from tdx.core import TransformedEnv
-
-    while isinstance(env, TransformedEnv):
-        env = env.base_env
-    return env
 
 
 KeptLeaves = dict[int, KeyChange]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,49 +73,48 @@ def _check_stack(
     *,
     evaluation: bool,
 ) -> CheckReport:
+    chosen = all_rules() if rules is None else rules
     if stack.chain_env is not None and stack.has_pipeline_rules:
-        chosen = _chosen(rules)
         return _check_chain(stack, stack.chain_env, label, seed, chosen, evaluation=evaluation)
     try:
         stack.specs()
     except TdxError as raised:
         finding = Finding.from_error(raised, "specs")
-        hidden = tuple(stack.hidden)
-        return CheckReport(label, len(stack.stages), ("specs",), (finding,), hidden=hidden)
-    context, error = _observe(stack, steps, seed, evaluation)
-    lints = lint(context, _chosen(rules))
+        unseen = tuple(stack.hidden)
+        return CheckReport(label, len(stack.stages), ("specs",), (finding,), hidden=unseen)
+    context, error = _observe(stack, chosen, steps, seed, evaluation)
+    lints = lint(context, chosen)
     findings = [_from_lint(each, stack) for each in lints]
     if error is not None:
         findings.append(Finding.from_error(error, "steps"))
     if stack.chain_env is not None:
-        known = {(each.where.stage, each.where.key) for each in findings}
+        known = {(finding.where.stage, finding.where.key) for finding in findings}
         chain = _check_chain(stack, stack.chain_env, label, seed, ()).findings
         findings += [each for each in chain if (each.where.stage, each.where.key) not in known]
-    findings.sort(key=_sort_key)
+    findings.sort(key=lambda finding: (finding.where.stage is None, finding.where.stage or 0))
+    hidden = [*stack.hidden]
+    if context.steps and context.stages and -1 not in context.facts:
+        hidden.append(
+            f"{context.stages[0].name} calls neither reset nor step of the env that it holds"
+        )
     return CheckReport(
         label,
         len(stack.stages),
         _CHECKS,
         tuple(findings),
-        hidden=(*stack.hidden, *_unseen_levels(context)),
-        notes=list_notes(context, _chosen(rules), lints),
+        hidden=tuple(hidden),
+        notes=list_notes(context, chosen, lints),
     )
 
 
-def _unseen_levels(context: StackContext) -> Iterator[str]:
-    """Yield the env inside if a holder steps it in another way than by its methods."""
-    if context.steps and context.stages and -1 not in context.facts:
-        yield f"{context.stages[0].name} calls neither reset nor step of the env that it holds"
-
-
 def _observe(
-    stack: Stack, steps: int, seed: int | None, evaluation: bool
+    stack: Stack, rules: Sequence[Rule], steps: int, seed: int | None, evaluation: bool
 ) -> tuple[StackContext, TdxError | None]:
     context = StackContext(stack, evaluation)
     collector = ViolationCollector(stack)
     error: TdxError | None = None
     try:
-        observe_stack(context, steps, seed, collector.add)
+        observe_stack(context, rules, steps, seed, collector.add)
     except EnvError as raised:
         raised.at(env=stack.name)
         raise
@@ -133,7 +132,9 @@ def _from_lint(finding: LintFinding, stack: Stack) -> Finding:
     if violation.stage is not None and violation.stage >= 0:
         stage = stack.stages[violation.stage]
         name = stage.name
-        if stage.location is not None and not _is_installed(stage.location):
+        # The source of a library is not where a finding is corrected.
+        is_own = not (stage.location or "/").startswith("/")
+        if stage.location is not None and is_own and "-packages/" not in stage.location:
             file, _, number = stage.location.rpartition(":")
             line = int(number)
     check: Check = "lints" if violation.spec_violation is None else "steps"
@@ -148,20 +149,6 @@ def _from_lint(finding: LintFinding, stack: Stack) -> Finding:
         rule.title,
         rule.paragraphs[0],
     )
-
-
-def _is_installed(location: str) -> bool:
-    """Return True for the source of a library, which is not where a finding is corrected."""
-    return location.startswith("/") or "-packages/" in location
-
-
-def _chosen(rules: Sequence[Rule] | None) -> Sequence[Rule]:
-    return all_rules() if rules is None else rules
-
-
-def _sort_key(finding: Finding) -> tuple[bool, int]:
-    stage = finding.where.stage
-    return (stage is None, stage or 0)
 
 
 def _check_chain(
@@ -209,11 +196,12 @@ def _describe(stage: StageInfo, transform: Transform) -> StageConfig:
     known = load_catalog().find(stage.name)
     if known is None or getattr(tdx.transforms, stage.name, None) is not type(transform):
         return StageConfig(f"python:{stage.name}")
-    names = {each.name for each in known.parameters}
+    names = {parameter.name for parameter in known.parameters}
     if list(transform.in_keys) == list(known.default_in_keys or ()):
         names.discard("in_keys")
-    values = {name: _to_value(each) for name, each in stage.arguments.items() if name in names}
-    return StageConfig(stage.name, (), {k: v for k, v in values.items() if v is not None})
+    values = {name: _to_value(value) for name, value in stage.arguments.items() if name in names}
+    kwargs = {name: value for name, value in values.items() if value is not None}
+    return StageConfig(stage.name, (), kwargs)
 
 
 def _to_value(value: object) -> Value:
@@ -225,7 +213,7 @@ def _to_value(value: object) -> Value:
     if isinstance(value, torch.device):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(name): _to_value(each) for name, each in value.items()}
+        return {str(name): _to_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(_to_value(each) for each in value)
+        return tuple(map(_to_value, value))
     return value if isinstance(value, str | int | float | bool) else None

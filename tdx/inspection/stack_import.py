@@ -20,8 +20,8 @@ from tdx.stacks.conversion import (
     ConvertedStage,
     Convertible,
     Counterpart,
-    Entries,
     Missing,
+    NamedTensors,
     RandomStream,
     list_segments,
 )
@@ -322,7 +322,7 @@ class _Results:
     """
 
     step: int | None
-    expected: Entries
+    expected: NamedTensors
     given: Any
     is_sum: bool = False
 

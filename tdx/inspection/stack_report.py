@@ -21,16 +21,9 @@ State = Mapping[int, Mapping[str, "Tensor"]]
 
 
 def _stages_to_data(stages: tuple[StageInfo, ...]) -> list[dict[str, Any]]:
+    names = ("name", "call", "location", "direction", "rows")
     return [
-        {
-            "stage": each.index,
-            "name": each.name,
-            "call": each.call,
-            "location": each.location,
-            "direction": each.direction,
-            "rows": each.rows,
-        }
-        for each in stages
+        {"stage": stage.index, **{name: getattr(stage, name) for name in names}} for stage in stages
     ]
 
 

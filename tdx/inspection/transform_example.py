@@ -93,15 +93,13 @@ def find_example(info: TransformInfo) -> TransformExample | None:
             if example and any(change.change != "same" for change in example.changes):
                 return example
             fallback = fallback or example
-    return fallback or _run_docstring(info)
-
-
-def _run_docstring(info: TransformInfo) -> TransformExample | None:
+    if fallback is not None:
+        return fallback
     try:
-        stage = run_example(info)
+        report = run_example(info)
     except TdxError:
         return None
-    return None if stage is None else TransformExample(stage, code=extract_example(info.doc))
+    return None if report is None else TransformExample(report, code=extract_example(info.doc))
 
 
 def _fit_in_keys(stage: StageConfig, key: str) -> StageConfig:
@@ -170,11 +168,19 @@ def run_example(info: TransformInfo) -> StageReport | None:
         exec(compile(extract_example(info.doc), f"<example of {info.name}>", "exec"), names)
     for value in names.values():
         if isinstance(value, TransformedEnv):
-            found = [each for each in inspect_spec(value).stages if each.name == info.name]
+            stages = inspect_spec(value).stages
             value.close()
-            if found:
-                return found[0]
-    return StageReport(0, info.name, _pair_leaves(*calls[0])) if calls else None
+            stage = next((stage for stage in stages if stage.name == info.name), None)
+            if stage is not None:
+                return stage
+    if not calls:
+        return None
+    old, new = ({leaf.key: leaf for leaf in side} for side in calls[0])
+    changes = (
+        KeyChange("stored", key, old.get(key), new.get(key), (0,))
+        for key in dict.fromkeys((*old, *new))
+    )
+    return StageReport(0, info.name, tuple(changes))
 
 
 @contextmanager
@@ -218,14 +224,4 @@ def _tensordict_leaves(tensordict: TensorDictBase) -> tuple[LeafSpec, ...]:
             Domain(),
         )
         for key, value in tensordict.items(include_nested=True, leaves_only=True)
-    )
-
-
-def _pair_leaves(
-    before: tuple[LeafSpec, ...], after: tuple[LeafSpec, ...]
-) -> tuple[KeyChange, ...]:
-    old, new = ({leaf.key: leaf for leaf in side} for side in (before, after))
-    return tuple(
-        KeyChange("stored", key, old.get(key), new.get(key), (0,))
-        for key in dict.fromkeys((*old, *new))
     )

@@ -264,7 +264,15 @@ class _ValueCollector:
         for key, version in passage.entries.items():
             stats = draft.stats.get(key)
             if stats is None:
-                leaf = self._first_equal(key, declared.get(key))
+                leaf = declared.get(key)
+                if leaf is not None:
+                    # One object for equal specs, so that a value is compared with it once.
+                    known = self._leaves.setdefault(key, [])
+                    equal = next((other for other in known if other == leaf), None)
+                    if equal is None:
+                        known.append(leaf)
+                    else:
+                        leaf = equal
                 stats = draft.stats[key] = RunningStats(key, leaf)
             is_changed = key in passage.changed
             stats.add(
@@ -272,17 +280,6 @@ class _ValueCollector:
                 reader.outside(version.value, stats.leaf),
                 is_changed=is_changed,
             )
-
-    def _first_equal(self, key: NestedKey, leaf: Any) -> Any:
-        """Return one object for equal specs, so that a value is compared with it once."""
-        if leaf is None:
-            return None
-        known = self._leaves.setdefault(key, [])
-        for other in known:
-            if other == leaf:
-                return other
-        known.append(leaf)
-        return leaf
 
     def add_violations(self, trace: StepTrace) -> list[TracedViolation]:
         """Add the violations in a trace, and return them."""
@@ -367,10 +364,6 @@ def _stage_values(phase: _PhaseCollector) -> Iterator[StageValues]:
 State = Mapping[int, Mapping[str, "Tensor"]]
 
 
-def _to_list(value: Tensor) -> Any:
-    return value.tolist()
-
-
 @dataclass(frozen=True, slots=True)
 class StateEntry(Result):
     """One tensor that a stage keeps.
@@ -385,7 +378,7 @@ class StateEntry(Result):
 
     json_entries: ClassVar[Entries] = (
         *("stage", "transform", "name", "shape", "dtype", "changed"),
-        Entry("value", convert=_to_list, type=float | bool | list[Any]),
+        Entry("value", convert=lambda value: value.tolist(), type=float | bool | list[Any]),
     )
 
     stage: int

@@ -186,9 +186,17 @@ class watch:  # noqa: N801 - it is used like a function
         begin = time.perf_counter()
         with self._inside(), self._stack.attach(traces.append):
             result = self._env.step(*args, **kwargs)
-        values = dict(_values_of(traces[-1])) if traces else {}
-        records = [record for trace in traces[-1:] for record in self._records_of(trace)]
-        if not traces and "next" in result:
+        values: dict[tuple[str, str], Tensor] = {}
+        records: list[KeyRecord] = []
+        if traces:
+            records = list(self._records_of(traces[-1]))
+            values = {
+                (stage.place, format_key(key)): version.value
+                for stage in traces[-1].stages
+                for key, version in stage.written.items()
+                if isinstance(version.value, Tensor)
+            }
+        elif "next" in result:
             records = list(self._records_of_output(result))
         self._write(records, begin, values)
         return result
@@ -247,25 +255,21 @@ class watch:  # noqa: N801 - it is used like a function
                 yield _record("output", key, value, None, None)
 
     def _states(self) -> Iterator[StateRecord]:
-        affine = dict(self._affine_states())
+        # Location and scale of running statistics, rather than their sums.
+        affine: dict[int, Mapping[str, Tensor]] = {}
+        for index, stage in enumerate(chain_stages(self._env) if self._is_tdx else ()):
+            if isinstance(stage, RunningNorm):
+                affine[index] = {
+                    f"{name} of {format_key(key)}": value
+                    for key, _, loc, scale in stage.iter_affine()
+                    for name, value in (("loc", loc), ("scale", scale))
+                }
         for index, state in self._stack.state().items():
             named = affine.get(index, state)
             for name, value in named.items():
                 if not value.is_complex() and value.numel():
                     place = f"{index} {self._names[index]}"
                     yield StateRecord(place, name, _list_numbers(value))
-
-    def _affine_states(self) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-        """Yield location and scale of running statistics, rather than their sums."""
-        for index, stage in enumerate(chain_stages(self._env) if self._is_tdx else ()):
-            if isinstance(stage, RunningNorm):
-                found: dict[str, Tensor] = {}
-                for key, _, loc, scale in stage.iter_affine():
-                    found |= {
-                        f"loc of {format_key(key)}": loc,
-                        f"scale of {format_key(key)}": scale,
-                    }
-                yield index, found
 
 
 def _list_numbers(value: Tensor) -> tuple[float, ...]:
@@ -274,13 +278,6 @@ def _list_numbers(value: Tensor) -> tuple[float, ...]:
         numbers if len(numbers) <= _MAX_VALUES else numbers.mean(0, True)
     ).tolist()
     return tuple(listed)
-
-
-def _values_of(trace: StepTrace) -> Iterator[tuple[tuple[str, str], Tensor]]:
-    for stage in trace.stages:
-        for key, version in stage.written.items():
-            if isinstance(version.value, Tensor):
-                yield (stage.place, format_key(key)), version.value
 
 
 def _record(

@@ -402,13 +402,13 @@ def _check_head(data: Any, path: str | Path) -> None:
 def _parse(data: Mapping[str, Any]) -> WatchRecord:
     states = (
         StateRecord(
-            str(each["stage"]),
-            str(each["name"]),
-            tuple(math.nan if value is None else float(value) for value in each["values"]),
+            str(state["stage"]),
+            str(state["name"]),
+            tuple(math.nan if value is None else float(value) for value in state["values"]),
         )
-        for each in data["states"]
+        for state in data["states"]
     )
-    keys = (KeyRecord(**each) for each in data["keys"])
+    keys = (KeyRecord(**key) for key in data["keys"])
     return WatchRecord(int(data["step"]), float(data["seconds"]), tuple(keys), tuple(states))
 
 

@@ -26,7 +26,7 @@ from tdx.foundation.errors import (
 )
 from tdx.pipeline.catalog import load_catalog, load_plugin_transform
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
-from tdx.pipeline.grammar import format_value, parse_value
+from tdx.pipeline.grammar import format_value, shorten
 from tdx.pipeline.transform_info import Parameter, TransformInfo, Type
 from tdx.pipeline.values import (
     SPECS,
@@ -61,6 +61,12 @@ class BoundStage:
     kwargs: dict[str, object] = field(default_factory=dict)
     errors: list[TdxError] = field(default_factory=list)
 
+    @property
+    def given(self) -> dict[str, object]:
+        """The arguments by name, those without a name left out."""
+        names = [] if self.info is None else [parameter.name for parameter in self.info.positional]
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+
 
 def bind_stage(stage: StageConfig) -> BoundStage:
     """Match the arguments of a stage to its declaration; problems are listed in ``errors``.
@@ -78,14 +84,38 @@ def bind_stage(stage: StageConfig) -> BoundStage:
     except UnknownNameError as error:
         return BoundStage(stage, None, errors=[error])
     bound = BoundStage(stage, info)
-    _bind_positional(bound, info)
-    _bind_keywords(bound, info)
-    given = set(bound.kwargs) | {
-        name for name, _ in zip(_positional_names(info), stage.args, strict=False)
-    }
+    positional, rest = info.positional, info.rest("var_positional")
+    for index, value in enumerate(stage.args):
+        parameter = positional[index] if index < len(positional) else rest
+        if parameter is None:
+            takes = f"{len(positional)} positional argument{'' if len(positional) == 1 else 's'}"
+            message = f"{info.name} takes {takes}, got {len(stage.args)}"
+            bound.errors.append(ArgumentError(message, hint=info.signature))
+            break
+        bound.args.extend(_coerce_argument(bound, parameter, value))
+    by_position = {parameter.name for parameter in positional[: len(stage.args)]}
+    rest = info.rest("var_keyword")
+    for name, value in stage.kwargs.items():
+        parameter = info.parameter(name)
+        if parameter is None or parameter.kind in ("var_positional", "var_keyword"):
+            parameter = rest
+        if parameter is None:
+            names = [parameter.name for parameter in info.named]
+            has = f"it has {', '.join(names)}" if names else "it has no arguments"
+            hint = did_you_mean(name, names, has)
+            message = f"{info.name} has no argument {name}"
+            bound.errors.append(UnknownNameError(message, hint=hint))
+        elif name in by_position:
+            message = f"{name} is given twice, by position and by name"
+            bound.errors.append(ArgumentError(message, hint="pass it once"))
+        else:
+            for result in _coerce_argument(bound, parameter, value, name):
+                bound.kwargs[name] = result
     for parameter in info.parameters:
-        if parameter.required and parameter.name not in given:
-            bound.errors.append(_missing_argument_error(info, parameter))
+        if parameter.required and parameter.name not in by_position | bound.kwargs.keys():
+            message = f"{info.name} needs the argument {parameter.name}"
+            hint = f"{parameter.name} is {parameter.type.words()}"
+            bound.errors.append(ArgumentError(message, hint=hint))
     return bound
 
 
@@ -97,48 +127,14 @@ def name_arguments(stage: StageConfig) -> StageConfig:
         {'max_steps': 200}
     """
     info = load_catalog().find(stage.name)
-    if info is None or len(stage.args) > len(_positional_names(info)):
+    if info is None or len(stage.args) > len(info.positional):
         return stage
-    positional = dict(zip(_positional_names(info), stage.args, strict=False))
+    names = [parameter.name for parameter in info.positional]
+    positional = dict(zip(names, stage.args, strict=False))
     if positional.keys() & stage.kwargs.keys():
         return stage
     kwargs = FileArguments.like(stage.kwargs, {**positional, **stage.kwargs})
     return replace(stage, args=(), kwargs=kwargs)
-
-
-def _positional_names(info: TransformInfo) -> list[str]:
-    return [each.name for each in info.parameters if each.kind == "positional"]
-
-
-def _bind_positional(bound: BoundStage, info: TransformInfo) -> None:
-    positional = [each for each in info.parameters if each.kind == "positional"]
-    rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
-    for index, value in enumerate(bound.stage.args):
-        parameter = positional[index] if index < len(positional) else rest
-        if parameter is None:
-            bound.errors.append(_too_many_error(info, len(positional), len(bound.stage.args)))
-            return
-        bound.args.extend(_coerce_argument(bound, info, parameter, value))
-
-
-def _bind_keywords(bound: BoundStage, info: TransformInfo) -> None:
-    positional = _positional_names(info)[: len(bound.stage.args)]
-    rest = next((each for each in info.parameters if each.kind == "var_keyword"), None)
-    for name, value in bound.stage.kwargs.items():
-        parameter = info.parameter(name)
-        if parameter is None or parameter.kind in ("var_positional", "var_keyword"):
-            parameter = rest
-        if parameter is None:
-            bound.errors.append(_unknown_argument_error(info, name))
-        elif name in positional:
-            bound.errors.append(
-                ArgumentError(
-                    f"{name} is given twice, by position and by name", hint="pass it once"
-                )
-            )
-        else:
-            for result in _coerce_argument(bound, info, parameter, value, name):
-                bound.kwargs[name] = result
 
 
 def find_argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
@@ -156,7 +152,7 @@ def find_argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
 
 
 def _coerce_argument(
-    bound: BoundStage, info: TransformInfo, parameter: Parameter, value: Value, name: str = ""
+    bound: BoundStage, parameter: Parameter, value: Value, name: str = ""
 ) -> Iterator[object]:
     try:
         result = coerce(parameter.type, value)
@@ -212,27 +208,9 @@ def find_inner_stages(value: object) -> Iterator[BoundStage]:
         yield from find_inner_stages([*bound.args, *bound.kwargs.values()])
 
 
-def _too_many_error(info: TransformInfo, most: int, given: int) -> TdxError:
-    takes = f"{most} positional argument{'' if most == 1 else 's'}"
-    return ArgumentError(f"{info.name} takes {takes}, got {given}", hint=info.signature)
-
-
-def _unknown_argument_error(info: TransformInfo, name: str) -> TdxError:
-    names = [each.name for each in info.parameters if not each.kind.startswith("var_")]
-    has = f"it has {', '.join(names)}" if names else "it has no arguments"
-    hint = did_you_mean(name, names, has)
-    return UnknownNameError(f"{info.name} has no argument {name}", hint=hint)
-
-
-def _missing_argument_error(info: TransformInfo, parameter: Parameter) -> TdxError:
-    hint = f"{parameter.name} is {parameter.type.words()}"
-    return ArgumentError(f"{info.name} needs the argument {parameter.name}", hint=hint)
-
-
 def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) -> TdxError:
     declared = parameter.type
-    shown = _shorten_value(mismatch.value)
-    inside = f"{name} holds" if mismatch.depth else f"{name} is"
+    shown = shorten(format_value(mismatch.value))  # type: ignore[arg-type]
     expected = mismatch.type.words()
     choices = [value for option in declared.options for value in option.values]
     if isinstance(mismatch.value, str) and choices:
@@ -241,7 +219,7 @@ def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) 
         return UnknownNameError(f"{name} must be {expected}, got {shown}", hint=hint)
     hint = _type_hint(declared, mismatch)
     if mismatch.depth:
-        return ArgumentError(f"{inside} {shown}, expected {expected}", hint=hint)
+        return ArgumentError(f"{name} holds {shown}, expected {expected}", hint=hint)
     return ArgumentError(f"{name} must be {expected}, got {shown}", hint=hint)
 
 
@@ -252,20 +230,12 @@ def _type_hint(declared: Type, mismatch: MismatchError) -> str:
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
     if isinstance(value, float) and value.is_integer() and "int" in options:
         return f"write {int(value)}"
-    if isinstance(value, str) and options & {"int", "float", "bool"} and _is_literal(value):
+    is_literal = isinstance(value, str) and isinstance(parse_or_none(value), int | float)
+    if is_literal and options & {"int", "float", "bool"}:
         return "write it without quotes"
     if isinstance(value, Dtype | Call) and "str" in options:
         return "put a string in quotes"
     return f"declared as {declared.text}" if declared.text else f"write {declared.words()}"
-
-
-def _is_literal(text: str) -> bool:
-    return isinstance(parse_or_none(parse_value, text), int | float)
-
-
-def _shorten_value(value: object) -> str:
-    text = format_value(value)  # type: ignore[arg-type]
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _LOOKUP_HINT = "`tdx show NAME` prints its arguments"
@@ -315,7 +285,13 @@ class ValueResolver:
             if not isinstance(factory, type) and not stage.args and not stage.kwargs:
                 return factory
             return _call_constructor(stage.name, factory, args, kwargs)
-        return _call_constructor(stage.name, _load_transform_class(bound.info), args, kwargs)
+        info = bound.info
+        assert info is not None
+        if info.package:
+            factory = load_plugin_transform(info)
+        else:
+            factory = getattr(import_module(info.module), info.name)
+        return _call_constructor(stage.name, factory, args, kwargs)
 
     def import_object(self, reference: CodeReference) -> Any:
         """Import the Python object that a reference names.
@@ -329,7 +305,11 @@ class ValueResolver:
         if not self.allow_code:
             raise code_not_allowed_error(reference)
         try:
-            found = _import_module(reference)
+            if reference.is_file:
+                found: Any = _import_file(reference)
+            else:
+                allow_current_folder()
+                found = import_module(reference.module)
         except ModuleNotFoundError as error:
             hint = "install it, or run tdx in the folder that contains it"
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
@@ -363,14 +343,6 @@ class ValueResolver:
         args = [self.resolve(value) for value in call.args]
         kwargs = {name: self.resolve(value) for name, value in call.kwargs.items()}
         return _call_constructor(call.name, make, args, kwargs)
-
-
-def _import_module(reference: CodeReference) -> Any:
-    """Import the module of a reference; modules in the current folder are found last."""
-    if reference.is_file:
-        return _import_file(reference)
-    allow_current_folder()
-    return import_module(reference.module)
 
 
 def allow_current_folder() -> None:
@@ -413,13 +385,6 @@ def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:
     """Return the error for a reference that may not be imported."""
     message = f"{reference} is Python code, and importing code is not allowed"
     return CodeNotAllowedError(message, hint="add --allow-code if you trust it")
-
-
-def _load_transform_class(info: TransformInfo | None) -> Any:
-    assert info is not None
-    if info.package:
-        return load_plugin_transform(info)
-    return getattr(import_module(info.module), info.name)
 
 
 def _call_constructor(

@@ -28,7 +28,7 @@ from tdx.pipeline.values import FileArguments, StageConfig
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, TransformedEnv
-    from tdx.core.transforms import Compose, Transform
+    from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.specs import Composite
 
@@ -50,18 +50,17 @@ def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxErr
         errors += [
             with_location(error, pipeline, index) for error in _find_stage_errors(stage, allow_code)
         ]
-    return errors or [error.at(file=pipeline.file) for error in _find_repeats(pipeline)]
-
-
-def _find_repeats(pipeline: Pipeline) -> Iterator[TdxError]:
-    """Yield an error if one step of the chain takes too many steps of the env."""
+    if errors:
+        return errors
     stages = [part for stage in pipeline.transforms for part in _all_parts(bind_stage(stage))]
     repeats = count_repeats(stages, pipeline.env.kwargs)
     if repeats > MAX_ALL_REPEATS:
-        yield ChainError(
+        error = ChainError(
             f"one step takes up to {repeats:,} steps of the env, the limit is {MAX_ALL_REPEATS:,}",
             hint="skip fewer frames, or take fewer no-op steps",
         )
+        errors.append(error.at(file=pipeline.file))
+    return errors
 
 
 def _all_parts(bound: BoundStage) -> Iterator[BoundStage]:
@@ -103,13 +102,15 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     """
     from tdx.core import stage_specs
 
-    inner = env._first_stage
+    inner = env.first_stage_index
     try:
         stages = stage_specs(env)
     except TdxError as error:
         return [_with_stage_location(error, pipeline, error.where.stage, inner)]
     except Exception as error:
-        return [_with_stage_location(*_locate_failure(env, error, pipeline), inner)]
+        failed, failed_index = _locate_failure(env, error)
+        index = None if failed_index is None else inner + failed_index
+        return [_with_stage_location(failed, pipeline, index, inner)]
     first = inner + 1
     errors: list[TdxError] = []
     for index in range(first, len(stages)):
@@ -120,8 +121,8 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
             *_find_large_entries(stage),
         )
         errors += [
-            _with_stage_location(each.at(transform=stage.name), pipeline, index - 1, inner)
-            for each in found
+            _with_stage_location(error.at(transform=stage.name), pipeline, index - 1, inner)
+            for error in found
         ]
     return errors
 
@@ -140,7 +141,7 @@ def add_source_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxErr
         pipeline: The pipeline.
         env: Env of the pipeline, with its chain.
     """
-    inner: int = getattr(env, "_first_stage", 0)
+    inner: int = env.first_stage_index if isinstance(env, TransformedEnv) else 0
     return _with_stage_location(error, pipeline, error.where.stage, inner)
 
 
@@ -180,14 +181,19 @@ def _find_stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxErro
         yield from find_excess(part)
 
 
-def _locate_failure(
-    env: TransformedEnv, error: Exception, pipeline: Pipeline | None
-) -> tuple[TdxError, Pipeline | None, int | None]:
+def _locate_failure(env: TransformedEnv, error: Exception) -> tuple[TdxError, int | None]:
     """Convert an exception to a :class:`ChainError` and find the stage that raised it."""
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
-    failed = _spec_error(error)
+    match = _ALLOCATION.search(str(error))
+    if isinstance(error, MemoryError) or match:
+        size = f" ({int(match[1]):,} bytes)" if match else ""
+        message = f"its specs need more memory than is available{size}"
+        failed = ChainError(message, hint=_MEMORY_HINT)
+    else:
+        message = f"its specs cannot be computed: {summarize_error(error)}"
+        failed = ChainError(message, hint="check its arguments")
     failed.__cause__ = error
     for index in range(len(env.stages)):
         part = Compose(*(stage.clone() for stage in env.stages[: index + 1]))
@@ -195,18 +201,8 @@ def _locate_failure(
             _ = TransformedEnv(env.base_env, part).output_spec
         except Exception:
             failed.at(transform=type(env.stages[index]).__name__)
-            return failed, pipeline, env._first_stage + index
-    return failed, pipeline, None
-
-
-def _spec_error(error: Exception) -> ChainError:
-    match = _ALLOCATION.search(str(error))
-    if isinstance(error, MemoryError) or match:
-        size = f" ({int(match[1]):,} bytes)" if match else ""
-        return ChainError(f"its specs need more memory than is available{size}", hint=_MEMORY_HINT)
-    return ChainError(
-        f"its specs cannot be computed: {summarize_error(error)}", hint="check its arguments"
-    )
+            return failed, index
+    return failed, None
 
 
 def _find_missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
@@ -360,24 +356,20 @@ def assemble_env(
             base.set_seed(pipeline.env.seed)
     except TdxError as error:
         raise error.at(file=pipeline.file) from error.__cause__
-    chain = Compose()
+    chain, resolver = Compose(), ValueResolver(allow_code)
     try:
-        for index in range(len(pipeline.transforms)):
-            _append_stage(chain, pipeline, index, ValueResolver(allow_code))
+        for index, stage in enumerate(pipeline.transforms):
+            try:
+                # Not `append`, which would add the stages of a nested chain: an entry of the
+                # pipeline is one stage, so that its index is the same everywhere.
+                chain.insert(len(chain), resolver.build_transform(stage))
+            except TdxError as error:
+                raise with_location(error, pipeline, index) from error.__cause__
         return TransformedEnv(base, chain)
     except BaseException:
         if is_own:
             base.close()
         raise
-
-
-def _append_stage(chain: Compose, pipeline: Pipeline, index: int, resolver: ValueResolver) -> None:
-    try:
-        # Not `append`, which would add the stages of a nested chain: an entry of the pipeline is
-        # one stage, so that its index is the same everywhere.
-        chain.insert(len(chain), resolver.build_transform(pipeline.transforms[index]))
-    except TdxError as error:
-        raise with_location(error, pipeline, index) from error.__cause__
 
 
 def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:

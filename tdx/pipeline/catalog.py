@@ -31,7 +31,7 @@ def load_catalog() -> Catalog:
         'episode'
     """
     data = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
-    own = tuple(TransformInfo.from_json(each) for each in data["transforms"])
+    own = tuple(TransformInfo.from_json(entry) for entry in data["transforms"])
     if not find_plugins("tdx.transforms"):
         return Catalog(own)
     return Catalog((*own, *read_plugin_transforms({info.name for info in own})))
@@ -73,7 +73,13 @@ def read_plugin(plugin: Plugin) -> TransformInfo:
     if name != plugin.name:
         raise plugin.error(f"must be named like its class, {name or 'module:Class'}")
     try:
-        module = SourceTree(_PACKAGE, _find_root(plugin)).module(plugin.module)
+        top = plugin.module.partition(".")[0]
+        spec = find_spec(top) if top else None
+        origin = None if spec is None else spec.origin
+        if origin is None or not origin.endswith(".py"):
+            raise plugin.error(f"has no Python source for {plugin.module or plugin.target}")
+        root = Path(origin).parent if Path(origin).stem == "__init__" else Path(origin)
+        module = SourceTree(_PACKAGE, root).module(plugin.module)
         node = None if module is None else module.classes.get(name)
         if module is None or node is None:
             raise plugin.error(f"is not a class in the source of {plugin.module}")
@@ -81,27 +87,12 @@ def read_plugin(plugin: Plugin) -> TransformInfo:
         if not any(base.name == _BASE for base, _ in iterate_bases(found)):
             raise plugin.error("is not a subclass of tdx.Transform")
         package = plugin.package.partition(" ")[0]
-        info = read_class(found, _category_of(package), package)
+        info = read_class(found, re.sub(r"^tdx[-_]|[-_]tdx$", "", package), package)
     except (SyntaxError, ValueError, OSError) as error:
         raise plugin.error(f"cannot be read: {summarize_error(error)}") from error
     if info is None:
         raise plugin.error("is an abstract class")
     return info
-
-
-def _find_root(plugin: Plugin) -> Path:
-    """Return the folder of a package, or the file of a module, without importing it."""
-    top = plugin.module.partition(".")[0]
-    spec = find_spec(top) if top else None
-    origin = None if spec is None else spec.origin
-    if origin is None or not origin.endswith(".py"):
-        raise plugin.error(f"has no Python source for {plugin.module or plugin.target}")
-    path = Path(origin)
-    return path.parent if path.stem == "__init__" else path
-
-
-def _category_of(package: str) -> str:
-    return re.sub(r"^tdx[-_]|[-_]tdx$", "", package)
 
 
 def load_plugin_transform(info: TransformInfo) -> Any:
@@ -112,7 +103,7 @@ def load_plugin_transform(info: TransformInfo) -> Any:
     """
     from tdx.core.transforms import Transform
 
-    plugin = next(each for each in find_plugins("tdx.transforms") if each.name == info.name)
+    plugin = next(plugin for plugin in find_plugins("tdx.transforms") if plugin.name == info.name)
     found = plugin.load()
     if not (isinstance(found, type) and issubclass(found, Transform)):
         raise plugin.error("is not a subclass of tdx.Transform")

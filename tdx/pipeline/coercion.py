@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tdx.foundation.errors import PipelineError
 from tdx.pipeline.grammar import parse_stage, parse_value
@@ -44,11 +44,27 @@ def coerce(type: Type, value: Value, depth: int = 0) -> object:
         >>> coerce(Type("dtype"), "float32")
         Dtype(name='float32')
     """
-    if type.name == "union":
-        return _coerce_union(type, value, depth)
-    if type.name in _NESTED:
-        return _NESTED[type.name](type, value, depth)
-    result = _LEAVES[type.name](type, value)
+    match type.name:
+        case "union":
+            exact = [option for option in type.items if _is_exact(option, value)]
+            deepest = MismatchError(type, value, depth)
+            for option in exact or type.items:
+                try:
+                    return coerce(option, value, depth)
+                except MismatchError as mismatch:
+                    if mismatch.depth > deepest.depth:
+                        deepest = mismatch
+            raise deepest
+        case "keys" if isinstance(value, str):
+            return [value]
+        case "keys" | "sequence" if isinstance(value, tuple):
+            inner = Type("key") if type.name == "keys" else type.items[0]
+            return [coerce(inner, item, depth + 1) for item in value]
+        case "dict" if isinstance(value, Mapping):
+            return {key: coerce(type.items[0], item, depth + 1) for key, item in value.items()}
+        case "keys" | "sequence" | "dict":
+            raise MismatchError(type, value, depth)
+    result = _coerce_leaf(type, value)
     if result is _NO_MATCH:
         raise MismatchError(type, value, depth)
     return result
@@ -68,18 +84,6 @@ class _NoMatch:
 _NO_MATCH = _NoMatch()
 
 
-def _coerce_union(type: Type, value: Value, depth: int) -> object:
-    exact = [option for option in type.items if _is_exact(option, value)]
-    deepest = MismatchError(type, value, depth)
-    for option in exact or type.items:
-        try:
-            return coerce(option, value, depth)
-        except MismatchError as mismatch:
-            if mismatch.depth > deepest.depth:
-                deepest = mismatch
-    raise deepest
-
-
 def _is_exact(type: Type, value: Value) -> bool:
     """True if a union should prefer this type because the value needs no conversion."""
     if isinstance(value, str):
@@ -91,65 +95,59 @@ def _is_exact(type: Type, value: Value) -> bool:
     return isinstance(value, float) and type.name == "float"
 
 
-def _any(type: Type, value: Value) -> object:
-    return coerce_untyped(value)
-
-
-def _none(type: Type, value: Value) -> object:
-    return None if value is None else _NO_MATCH
-
-
-def _bool(type: Type, value: Value) -> object:
-    return value if isinstance(value, bool) else _NO_MATCH
-
-
-def _int(type: Type, value: Value) -> object:
-    return value if isinstance(value, int) and not isinstance(value, bool) else _NO_MATCH
-
-
-def _float(type: Type, value: Value) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return _NO_MATCH
-    return float(value)
-
-
-def _str(type: Type, value: Value) -> object:
-    return value if isinstance(value, str) else _NO_MATCH
-
-
-def _literal(type: Type, value: Value) -> object:
-    same = (
-        option for option in type.values if option == value and _type_of(option) is _type_of(value)
-    )
-    return next(same, _NO_MATCH)
-
-
-def _type_of(value: object) -> object:
-    return type(value)
-
-
-def _key(type: Type, value: Value) -> object:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, tuple) or not value:
-        return _NO_MATCH
-    return value if all(isinstance(part, str) for part in value) else _NO_MATCH
-
-
-def _dtype(type: Type, value: Value) -> object:
-    if isinstance(value, str):
-        return Dtype.named(value) or _NO_MATCH
-    return value if isinstance(value, Dtype) else _NO_MATCH
-
-
-def _device(type: Type, value: Value) -> object:
-    return value if isinstance(value, str) and _DEVICE.fullmatch(value) else _NO_MATCH
-
-
-def _tensor(type: Type, value: Value) -> object:
-    if isinstance(value, Call) and value.name == TENSOR:
-        return value
-    return Call(TENSOR, (value,)) if _is_numeric(value) else _NO_MATCH
+def _coerce_leaf(type: Type, value: Value) -> object:
+    """Return a value as a type without inner types; :data:`_NO_MATCH` if it is none."""
+    match type.name:
+        case "any":
+            return coerce_untyped(value)
+        case "none":
+            matches = value is None
+        case "bool":
+            matches = isinstance(value, bool)
+        case "int":
+            matches = isinstance(value, int) and not isinstance(value, bool)
+        case "float":
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+            matches = False
+        case "str":
+            matches = isinstance(value, str)
+        case "literal":
+            # 1, 1.0 and True are equal.
+            same = (
+                option
+                for option in type.values
+                if option == value and option.__class__ is value.__class__
+            )
+            return next(same, _NO_MATCH)
+        case "key":
+            parts = value if isinstance(value, tuple) else (value,)
+            matches = parts != () and all(isinstance(part, str) for part in parts)
+        case "dtype":
+            if isinstance(value, str):
+                return Dtype.named(value) or _NO_MATCH
+            matches = isinstance(value, Dtype)
+        case "device":
+            matches = isinstance(value, str) and _DEVICE.fullmatch(value) is not None
+        case "tensor":
+            if _is_numeric(value):
+                return Call(TENSOR, (value,))
+            matches = isinstance(value, Call) and value.name == TENSOR
+        case "spec":
+            if isinstance(value, str):
+                value = parse_or_none(value)
+            matches = isinstance(value, Call) and value.name in SPECS
+        case "transform":
+            value = _as_call(value)
+            matches = isinstance(value, Call) and value.name not in (*SPECS, TENSOR)
+        case "callable":
+            reference = CodeReference.of(value) if isinstance(value, str) else None
+            return reference or _NO_MATCH
+        case _:
+            # A type without a name here takes a code reference, or plain data.
+            reference = CodeReference.of(value) if isinstance(value, str) else None
+            return reference or coerce_untyped(value)
+    return value if matches else _NO_MATCH
 
 
 def _is_numeric(value: Value) -> bool:
@@ -158,83 +156,29 @@ def _is_numeric(value: Value) -> bool:
     return isinstance(value, int | float)
 
 
-def _spec(type: Type, value: Value) -> object:
+def _as_call(value: Value) -> Value:
+    """Return the transform that a text or an entry of a file names, as a call."""
     if isinstance(value, str):
-        value = parse_or_none(parse_value, value)
-    return value if isinstance(value, Call) and value.name in SPECS else _NO_MATCH
-
-
-def _transform(type: Type, value: Value) -> object:
-    if isinstance(value, str):
-        value = parse_or_none(_stage_call, value)
-    elif isinstance(value, Mapping) and len(value) == 1:
-        ((name, arguments),) = value.items()
-        value = _call_from_entry(name, arguments)
-    if not isinstance(value, Call) or value.name in SPECS or value.name == TENSOR:
-        return _NO_MATCH
-    return value
-
-
-def _call_from_entry(name: object, arguments: Value) -> Value:
+        try:
+            stage = parse_stage(value)
+        except PipelineError:
+            return None
+        return Call(stage.name, stage.args, stage.kwargs)
+    if not isinstance(value, Mapping) or len(value) != 1:
+        return value
+    ((name, arguments),) = value.items()
     if not isinstance(name, str):
         return None
     if isinstance(arguments, Mapping):
-        return Call(name, (), {str(key): value for key, value in arguments.items()})
+        return Call(name, (), {str(key): item for key, item in arguments.items()})
     if isinstance(arguments, tuple):
         return Call(name, arguments)
     return Call(name) if arguments is None else None
 
 
-def _stage_call(text: str) -> Value:
-    stage = parse_stage(text)
-    return Call(stage.name, stage.args, stage.kwargs)
-
-
-def parse_or_none(parse: Callable[[str], Value], text: str) -> Value:
-    """Return the result of ``parse``; ``None`` if the text cannot be parsed."""
+def parse_or_none(text: str) -> Value:
+    """Parse the text of a value; ``None`` if it is not a literal."""
     try:
-        return parse(text)
+        return parse_value(text)
     except PipelineError:
         return None
-
-
-def _callable(type: Type, value: Value) -> object:
-    return (CodeReference.of(value) if isinstance(value, str) else None) or _NO_MATCH
-
-
-def _other(type: Type, value: Value) -> object:
-    """Accept a value of a type without a name: a code reference, or plain data."""
-    reference = CodeReference.of(value) if isinstance(value, str) else None
-    return reference or coerce_untyped(value)
-
-
-_LEAVES: Mapping[str, Callable[[Type, Value], object]] = {
-    **{"any": _any, "none": _none, "bool": _bool, "int": _int, "float": _float, "str": _str},
-    **{"literal": _literal, "key": _key, "dtype": _dtype, "device": _device, "tensor": _tensor},
-    **{"spec": _spec, "transform": _transform, "callable": _callable, "other": _other},
-}
-
-
-def _keys(type: Type, value: Value, depth: int) -> object:
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, tuple):
-        raise MismatchError(type, value, depth)
-    return [coerce(Type("key"), item, depth + 1) for item in value]
-
-
-def _sequence(type: Type, value: Value, depth: int) -> object:
-    if not isinstance(value, tuple):
-        raise MismatchError(type, value, depth)
-    return [coerce(type.items[0], item, depth + 1) for item in value]
-
-
-def _dict(type: Type, value: Value, depth: int) -> object:
-    if not isinstance(value, Mapping):
-        raise MismatchError(type, value, depth)
-    return {key: coerce(type.items[0], item, depth + 1) for key, item in value.items()}
-
-
-_NESTED: Mapping[str, Callable[[Type, Value, int], object]] = {
-    **{"keys": _keys, "sequence": _sequence, "dict": _dict},
-}

@@ -6,17 +6,17 @@ import ast
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, NoReturn, cast
 
 from tdx.foundation.errors import PipelineError, Where, did_you_mean
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
 from tdx.pipeline.arguments import bind_stage, is_transform_call
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.declarations import dotted_name
 from tdx.pipeline.envs import NATIVE_ENVS, EnvPlan, plan_env
 from tdx.pipeline.file.yaml_format import parse_document
 from tdx.pipeline.grammar import (
+    dotted_name,
     format_arguments,
     format_stage,
     parse_kwargs,
@@ -41,7 +41,28 @@ def to_flags(pipeline: Pipeline) -> list[str]:
         >>> to_flags(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
         ['--env', 'Pendulum-v1', '--t', 'StepCounter(max_steps=200)']
     """
-    return list(_iterate_flags(pipeline))
+    env = pipeline.env
+    flags = ["--env", env.id]
+    if env.kwargs:
+        flags += ["--env-kwargs", format_arguments((), env.kwargs)]
+    for field in fields(EnvConfig):
+        if field.name not in ("id", "kwargs"):
+            flags += _format_option(field.name, getattr(env, field.name), field.default)
+    for stage in pipeline.transforms:
+        flags += ["--t", format_stage(stage)]
+    flags += _format_option("policy", pipeline.policy, None)
+    for field in fields(RolloutConfig):
+        flags += _format_option(field.name, getattr(pipeline.rollout, field.name), None)
+    return flags
+
+
+def _format_option(name: str, value: Value, default: object) -> list[str]:
+    if value == default:
+        return []
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]
 
 
 def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
@@ -55,7 +76,7 @@ def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
     if pipeline.env.id.startswith("-"):
         # As an argument it would be read as an option.
         words.insert(0, flag)
-    return f"{command} {shlex.join('-t' if each == '--t' else each for each in words)}"
+    return f"{command} {shlex.join('-t' if word == '--t' else word for word in words)}"
 
 
 def from_flags(flags: Sequence[str]) -> Pipeline:
@@ -86,7 +107,9 @@ def from_flags(flags: Sequence[str]) -> Pipeline:
         elif name in _field_names(RolloutConfig):
             rollout[name] = _parse_option(name, _take_value(flag, remaining))
         else:
-            known = _known_flags()
+            names = _field_names(EnvConfig) | _field_names(RolloutConfig)
+            names |= {"policy", "t", "env", "env_kwargs"}
+            known = [f"--{name.replace('_', '-')}" for name in sorted(names - {"id", "kwargs"})]
             hint = did_you_mean(flag, known, f"options: {', '.join(known)}")
             raise PipelineError(f"unknown option {shorten(flag)}", hint=hint)
     if "id" not in env:
@@ -94,31 +117,6 @@ def from_flags(flags: Sequence[str]) -> Pipeline:
     kwargs = env.pop("kwargs", {})
     parsed = parse_document({"version": VERSION, "env": env, "policy": policy, "rollout": rollout})
     return replace(parsed, env=replace(parsed.env, kwargs=kwargs), transforms=tuple(stages))
-
-
-def _iterate_flags(pipeline: Pipeline) -> Iterator[str]:
-    env = pipeline.env
-    yield from ("--env", env.id)
-    if env.kwargs:
-        yield from ("--env-kwargs", format_arguments((), env.kwargs))
-    for field in fields(EnvConfig):
-        if field.name not in ("id", "kwargs"):
-            yield from _iterate_option(field.name, getattr(env, field.name), field.default)
-    for stage in pipeline.transforms:
-        yield from ("--t", format_stage(stage))
-    yield from _iterate_option("policy", pipeline.policy, None)
-    for field in fields(RolloutConfig):
-        yield from _iterate_option(field.name, getattr(pipeline.rollout, field.name), None)
-
-
-def _iterate_option(name: str, value: Value, default: object) -> Iterator[str]:
-    if value == default:
-        return
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        yield f"--{flag}" if value else f"--no-{flag}"
-    else:
-        yield from (f"--{flag}", str(value))
 
 
 def _take_value(flag: str, remaining: Iterator[str]) -> str:
@@ -150,13 +148,6 @@ def _parse_option(name: str, text: str) -> object:
 
 def _field_names(config: type) -> set[str]:
     return {field.name for field in fields(config)}
-
-
-def _known_flags() -> list[str]:
-    names = (
-        _field_names(EnvConfig) | _field_names(RolloutConfig) | {"policy", "t", "env", "env_kwargs"}
-    )
-    return [f"--{name.replace('_', '-')}" for name in sorted(names - {"id", "kwargs"})]
 
 
 def to_python(pipeline: Pipeline) -> str:
@@ -212,9 +203,7 @@ class _ProgramWriter:
         if pipeline.policy is not None:
             reference = parse_policy(pipeline.policy).reference
             yield f"policy = {self.value(reference or pipeline.policy)}"
-        rollout = {
-            field.name: getattr(pipeline.rollout, field.name) for field in fields(RolloutConfig)
-        }
+        rollout = asdict(pipeline.rollout)
         chosen = {name: value for name, value in rollout.items() if value is not None}
         if chosen:
             yield f"rollout = {self.value(chosen)}"
@@ -362,7 +351,7 @@ class _ProgramReader:
     def rollout(self) -> RolloutConfig:
         node = self.assigned.get("rollout")
         values = {} if node is None else self.value(node)
-        known = {field.name for field in fields(RolloutConfig)}
+        known = _field_names(RolloutConfig)
         if not isinstance(values, Mapping) or not known.issuperset(map(str, values)):
             self.fail(node, "rollout is not a dict of its defaults")
         return RolloutConfig(**cast("dict[str, Any]", dict(values)))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.keys import normalize_key
+from tdx.pipeline.grammar import dotted_name
 from tdx.pipeline.transform_info import (
     Parameter,
     ParameterKind,
@@ -65,7 +66,7 @@ class SourceTree:
         base = root.joinpath(*rest)
         # The stub of a package names what it imports lazily.
         files = (base, base / "__init__.pyi", base / "__init__.py", base.parent / f"{base.name}.py")
-        path = next((each for each in files if each.is_file()), None)
+        path = next((file for file in files if file.is_file()), None)
         return None if path is None else Module(self, dotted, path)
 
 
@@ -109,19 +110,16 @@ class Module:
                         name.name if name.asname else name.name.split(".")[0]
                     )
             elif isinstance(node, ast.ImportFrom):
-                owner = self._imported_from(node)
+                owner = node.module or ""
+                if node.level:
+                    parts = self.dotted.split(".")
+                    is_package = self.path.stem == "__init__"
+                    kept = parts[: len(parts) - node.level + is_package]
+                    owner = ".".join([*kept, *([owner] if owner else [])])
                 named.update(
                     {name.asname or name.name: f"{owner}.{name.name}" for name in node.names}
                 )
         return named
-
-    def _imported_from(self, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        parts = self.dotted.split(".")
-        is_package = self.path.stem == "__init__"
-        kept = parts[: len(parts) - node.level + (1 if is_package else 0)]
-        return ".".join([*kept, *([node.module] if node.module else [])])
 
     def find(self, name: str, depth: int = 0) -> Definition:
         """Resolve a (dotted) name in this file to its definition."""
@@ -141,21 +139,14 @@ class Module:
 
     def bases(self, node: ast.ClassDef) -> list[Definition]:
         """Return the base classes that are defined in the package, in order."""
-        named = (dotted_name(base) for base in node.bases)
+        named = (_base_name(base) for base in node.bases)
         found = [self.find(name) for name in named if name]
         return [base for base in found if isinstance(base.node, ast.ClassDef)]
 
 
-def dotted_name(node: ast.expr) -> str | None:
-    """Return ``a.b.c`` as text; ``None`` for an expression that is not a name."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        owner = dotted_name(node.value)
-        return f"{owner}.{node.attr}" if owner else None
-    if isinstance(node, ast.Subscript):
-        return dotted_name(node.value)
-    return None
+def _base_name(node: ast.expr) -> str | None:
+    """Return the name of a base class, without the types that it is given."""
+    return dotted_name(node.value if isinstance(node, ast.Subscript) else node)
 
 
 _NAMED_TYPES: Mapping[str, TypeName] = {
@@ -177,21 +168,17 @@ def parse_annotation(node: ast.expr | None, module: Module) -> Type:
     if node is None:
         return Type("any")
     if isinstance(node, ast.Constant):
-        return _parse_constant(node, module)
+        if node.value is None:
+            return Type("none")
+        if isinstance(node.value, str):
+            return parse_annotation(ast.parse(node.value, mode="eval").body, module)
+        return Type("other", text=ast.unparse(node))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return make_union([parse_annotation(side, module) for side in (node.left, node.right)])
     if isinstance(node, ast.Subscript):
         return _parse_subscript(node, module)
     name = dotted_name(node)
     return _resolve_named(name, module) if name else Type("other", text=ast.unparse(node))
-
-
-def _parse_constant(node: ast.Constant, module: Module) -> Type:
-    if node.value is None:
-        return Type("none")
-    if isinstance(node.value, str):
-        return parse_annotation(ast.parse(node.value, mode="eval").body, module)
-    return Type("other", text=ast.unparse(node))
 
 
 def _resolve_named(name: str, module: Module) -> Type:
@@ -212,7 +199,7 @@ def _resolve_named(name: str, module: Module) -> Type:
     if dotted.startswith(f"{package}.specs"):
         return Type("spec")
     if dotted.startswith(f"{package}.transforms") and isinstance(found.node, ast.ClassDef):
-        is_protocol = any(dotted_name(base) == "Protocol" for base in found.node.bases)
+        is_protocol = any(_base_name(base) == "Protocol" for base in found.node.bases)
         return Type("callable" if is_protocol else "transform")
     if found.module is not None and isinstance(found.node, ast.expr):
         return parse_annotation(found.node, found.module)
@@ -233,20 +220,14 @@ def _parse_subscript(node: ast.Subscript, module: Module) -> Type:
     if dotted in _DICTS:
         return Type("dict", (parse_annotation(inner[-1], module),))
     if dotted in _SEQUENCES:
-        return _parse_sequence(inner, module)
+        items = [
+            item for item in inner if not (isinstance(item, ast.Constant) and item.value is ...)
+        ]
+        item = make_union([parse_annotation(option, module) for option in items])
+        return Type("keys") if item.name == "key" else Type("sequence", (item,))
     if _NAMED_TYPES.get(dotted) == "callable":
         return Type("callable")
     return Type("other", text=ast.unparse(node))
-
-
-def _parse_sequence(inner: list[ast.expr], module: Module) -> Type:
-    items = [item for item in inner if not _is_ellipsis(item)]
-    item = make_union([parse_annotation(option, module) for option in items])
-    return Type("keys") if item.name == "key" else Type("sequence", (item,))
-
-
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is Ellipsis
 
 
 TRANSFORMS_FOLDER = "transforms"
@@ -294,29 +275,46 @@ def read_class(found: Definition, category: str, package: str = "") -> Transform
         package: Package that provides it. Empty: tdx.
     """
     lineage = list(iterate_bases(found))
-    behavior = next(filter(None, (_read_time_behavior(owner) for owner, _ in lineage)), None)
-    in_keys = next(filter(None, (_read_default_in_keys(owner) for owner, _ in lineage)), None)
     node, module = lineage[0]
     if _is_abstract(node):
         return None
+    behaviors = (_find_class_attribute(owner, "time_behavior") for owner, _ in lineage)
+    behavior = next((value for value in behaviors if isinstance(value, ast.Attribute)), None)
+    default_keys = (_find_class_attribute(owner, "default_in_keys") for owner, _ in lineage)
+    keys = next(filter(None, (value and ast.literal_eval(value) for value in default_keys)), None)
     doc = clean_docstring(ast.get_docstring(node))
-    inits = ((init, home) for owner, home in lineage for init in _find_inits(owner))
-    init = next(inits, None)
     helps = {
         name: text
         for owner, _ in reversed(lineage)
         for name, text in parse_argument_help(clean_docstring(ast.get_docstring(owner))).items()
     }
-    parameters = _read_parameters(*init, helps) if init else ()
+    inits = (
+        (item, home)
+        for owner, home in lineage
+        for item in owner.body
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__"
+    )
+    init, home = next(inits, (None, module))
+    parameters = [
+        Parameter(
+            name=argument.arg,
+            annotation=ast.unparse(argument.annotation) if argument.annotation else None,
+            default=_format_default(default, home),
+            help=helps.get(argument.arg, ""),
+            kind=kind,
+            type=parse_annotation(argument.annotation, home),
+        )
+        for argument, default, kind in (_iterate_arguments(init.args) if init else ())
+    ]
     return TransformInfo(
         name=node.name,
         module=module.dotted,
         category=category,
-        time_behavior=behavior or "control",
+        time_behavior=behavior.attr.lower() if behavior else "control",
         summary=summarize(doc),
         doc=doc,
         parameters=tuple(parameters),
-        default_in_keys=in_keys,
+        default_in_keys=None if keys is None else tuple(map(normalize_key, keys)),
         package=package,
     )
 
@@ -336,24 +334,10 @@ def _is_abstract(node: ast.ClassDef) -> bool:
         isinstance(item, ast.FunctionDef)
         and any(
             dotted_name(mark) in ("abstractmethod", "abc.abstractmethod")
-            for mark in _decorators(item)
+            for mark in item.decorator_list
         )
         for item in node.body
     )
-
-
-def _decorators(function: ast.FunctionDef) -> list[ast.expr]:
-    return function.decorator_list
-
-
-def _read_time_behavior(node: ast.ClassDef) -> str | None:
-    value = _find_class_attribute(node, "time_behavior")
-    return value.attr.lower() if isinstance(value, ast.Attribute) else None
-
-
-def _read_default_in_keys(node: ast.ClassDef) -> tuple[NestedKey, ...] | None:
-    value = _find_class_attribute(node, "default_in_keys")
-    return None if value is None else tuple(map(normalize_key, ast.literal_eval(value)))
 
 
 def _find_class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
@@ -362,34 +346,11 @@ def _find_class_attribute(node: ast.ClassDef, name: str) -> ast.expr | None:
         targets = item.targets if isinstance(item, ast.Assign) else []
         if isinstance(item, ast.AnnAssign):
             targets = [item.target]
-        if isinstance(item, ast.Assign | ast.AnnAssign) and _assigns_name(targets, name):
+        if isinstance(item, ast.Assign | ast.AnnAssign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in targets
+        ):
             return item.value
     return None
-
-
-def _assigns_name(targets: list[ast.expr], name: str) -> bool:
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
-
-
-def _find_inits(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            yield item
-
-
-def _read_parameters(
-    init: ast.FunctionDef, module: Module, helps: dict[str, str]
-) -> Iterator[Parameter]:
-    for argument, default, kind in _iterate_arguments(init.args):
-        annotation = ast.unparse(argument.annotation) if argument.annotation else None
-        yield Parameter(
-            name=argument.arg,
-            annotation=annotation,
-            default=_format_default(default, module),
-            help=helps.get(argument.arg, ""),
-            kind=kind,
-            type=parse_annotation(argument.annotation, module),
-        )
 
 
 def _format_default(node: ast.expr | None, module: Module) -> str | None:

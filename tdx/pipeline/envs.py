@@ -109,7 +109,9 @@ def plan_env(env: EnvConfig) -> EnvPlan:
         # GymEnv gives these names another meaning than the env.
         env_kwargs = {name: value for name, value in kwargs.items() if name in RESERVED_NAMES}
         kwargs = {name: value for name, value in kwargs.items() if name not in env_kwargs}
-        kwargs |= _gym_arguments(env, whole)
+        kwargs |= {"num_envs": whole} if whole is not None else {}
+        if env.from_pixels:
+            kwargs |= {"from_pixels": True, "pixels_only": env.pixels_only}
         kwargs |= {"env_kwargs": env_kwargs} if env_kwargs else {}
     if env.device is not None and batch is None:
         kwargs["device"] = env.device
@@ -158,16 +160,6 @@ def _choose_batch_class(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] |
             raise ArgumentError("the factory creates one env, not a vector of envs", hint=hint)
         return None
     return "SerialEnv" if env.batching == "serial" else "ParallelEnv"
-
-
-def _gym_arguments(env: EnvConfig, num_envs: int | None) -> dict[str, object]:
-    arguments: dict[str, object] = {}
-    if num_envs is not None:
-        arguments["num_envs"] = num_envs
-    if env.from_pixels:
-        arguments["from_pixels"] = True
-        arguments["pixels_only"] = env.pixels_only
-    return arguments
 
 
 def make_env(
@@ -299,27 +291,19 @@ def _create_from_code(
         created = GymWrapper(created)
     elif not isinstance(created, EnvBase):
         if convert is None:
-            raise _unsupported_error(reference, created)
-        created = _convert(reference, created, convert)
+            name = type(created).__name__
+            if not hasattr(created, "reset"):
+                message = f"{reference} returned {name}, not an env"
+                raise EnvError(message, hint="return an EnvBase or a Gymnasium env")
+            # It can be inspected as a stack at best.
+            raise EnvError(
+                f"{reference} returned {name}, which cannot be the env of a chain or a rollout",
+                hint="return an EnvBase or a Gymnasium env; without --t, `tdx inspect`, `check`, "
+                "`profile` and `tui` also take the envs of other libraries",
+            )
+        try:
+            created = convert(created)
+        except ArgumentError as error:
+            error.message = f"{reference.name}() returned {error.message}"
+            raise
     return created if device is None else created.to(device)
-
-
-def _convert(reference: CodeReference, created: object, convert: Convert) -> EnvBase:
-    try:
-        return convert(created)
-    except ArgumentError as error:
-        error.message = f"{reference.name}() returned {error.message}"
-        raise
-
-
-def _unsupported_error(reference: CodeReference, created: object) -> EnvError:
-    """Return the error for an object that can be inspected as a stack at best."""
-    name = type(created).__name__
-    if not hasattr(created, "reset"):
-        message = f"{reference} returned {name}, not an env"
-        return EnvError(message, hint="return an EnvBase or a Gymnasium env")
-    return EnvError(
-        f"{reference} returned {name}, which cannot be the env of a chain or a rollout",
-        hint="return an EnvBase or a Gymnasium env; without --t, `tdx inspect`, `check`, `profile` "
-        "and `tui` also take the envs of other libraries",
-    )

@@ -116,7 +116,7 @@ def format_schema(transforms: list[TransformInfo]) -> str:
 def read_schema() -> str:
     """Return the schema of pipeline files with all transforms, those of plugins too."""
     transforms = load_catalog().transforms
-    if any(each.package for each in transforms):
+    if any(info.package for info in transforms):
         return format_schema([*transforms])
     return SCHEMA_FILE.read_text(encoding="utf-8")
 
@@ -253,44 +253,34 @@ def _required_names(info: TransformInfo) -> list[str]:
 
 
 def _arguments_schema(info: TransformInfo) -> dict[str, Any]:
-    named = [each for each in info.parameters if each.kind in ("positional", "keyword")]
     by_name = _closed_object(
-        {each.name: _argument_schema(each) for each in named}, _required_names(info)
+        {parameter.name: _argument_schema(parameter) for parameter in info.named},
+        _required_names(info),
     )
-    for parameter in info.parameters:
-        if parameter.kind == "var_keyword":
-            by_name["additionalProperties"] = _argument_schema(parameter)
-    options = [by_name, _positional_schema(info)]
+    if (others := info.rest("var_keyword")) is not None:
+        by_name["additionalProperties"] = _argument_schema(others)
+    rest = info.rest("var_positional")
+    prefix = [_argument_schema(parameter) for parameter in info.positional]
+    by_position = {
+        "type": "array",
+        **({"prefixItems": prefix} if prefix else {}),
+        "items": _argument_schema(rest) if rest else False,
+        "minItems": sum(parameter.required for parameter in info.positional),
+    }
+    options = [by_name, by_position]
     if not _required_names(info):
         options.append({"type": "null"})
     return _with_description({"anyOf": options}, info.summary)
 
 
-def _positional_schema(info: TransformInfo) -> dict[str, Any]:
-    positional = [each for each in info.parameters if each.kind == "positional"]
-    rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
-    prefix = [_argument_schema(each) for each in positional]
-    return {
-        "type": "array",
-        **({"prefixItems": prefix} if prefix else {}),
-        "items": _argument_schema(rest) if rest else False,
-        "minItems": sum(each.required for each in positional),
-    }
-
-
 def _argument_schema(parameter: Parameter) -> dict[str, Any]:
     described = _with_description(_type_schema(parameter.type), parameter.help)
-    known, default = _parse_default(parameter)
-    return {**described, "default": default} if known else described
-
-
-def _parse_default(parameter: Parameter) -> tuple[bool, Any]:
-    """Return whether the default is a literal that JSON can hold, and that literal."""
     try:
         value = ast.literal_eval(parameter.default or "")
-        return True, json.loads(json.dumps(value, allow_nan=False))
+        return {**described, "default": json.loads(json.dumps(value, allow_nan=False))}
     except (ValueError, SyntaxError, TypeError):
-        return False, None
+        # JSON has no such value, or the default is no literal.
+        return described
 
 
 def _type_schema(declared: Type) -> dict[str, Any]:
@@ -314,21 +304,15 @@ STUB_START = "# transforms: generated"
 STUB_END = "# transforms: end"
 
 
-def public_transforms() -> list[tuple[str, str]]:
-    """Return (module, class name) of every public transform, sorted by class name."""
-    return sorted(_module_names(read_declarations(PACKAGE)), key=lambda pair: pair[1])
-
-
 def update_stub(stub: str, transforms: list[TransformInfo], package: str = "tdx") -> str:
     """Replace the block between the two markers of a stub; without markers it stays unchanged."""
     if STUB_START not in stub or STUB_END not in stub:
         return stub
     before, _, rest = stub.partition(STUB_START)
     after = rest.partition(STUB_END)[2]
-    pairs = sorted(_module_names(transforms))
     lines = [
-        f"from {_relative_module(module, package)} import {name} as {name}"
-        for module, name in pairs
+        f"from {module.removeprefix(package)} import {name} as {name}"
+        for module, name in sorted((info.module, info.name) for info in transforms)
     ]
     return "\n".join([before + STUB_START, *lines, STUB_END]) + after
 
@@ -340,38 +324,24 @@ def render_files() -> Iterator[tuple[Path, str]]:
     yield SCHEMA_FILE, format_schema(transforms)
     for package, stub in STUB_FILES.items():
         if stub.exists():
-            yield stub, update_stub(_read(stub), transforms, package)
-
-
-def find_stale() -> list[Path]:
-    """Return the generated files that do not match the sources."""
-    return [path for path, text in render_files() if not path.exists() or _read(path) != text]
+            yield stub, update_stub(stub.read_text(encoding="utf-8"), transforms, package)
 
 
 def main(arguments: list[str]) -> int:
     """Write the files; with ``--check``, print stale files."""
-    outdated = find_stale()
+    outdated = [
+        (path, text)
+        for path, text in render_files()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     if "--check" in arguments:
-        for path in outdated:
+        for path, _ in outdated:
             print(f"{path.relative_to(PACKAGE.parent)} is out of date", file=sys.stderr)
         return 1 if outdated else 0
-    for path, text in render_files():
-        if path in outdated:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {path.relative_to(PACKAGE.parent)}")
+    for path, text in outdated:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path.relative_to(PACKAGE.parent)}")
     return 0
-
-
-def _module_names(transforms: list[TransformInfo]) -> Iterator[tuple[str, str]]:
-    return ((info.module, info.name) for info in transforms)
-
-
-def _relative_module(module: str, package: str) -> str:
-    return module.removeprefix(package)
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

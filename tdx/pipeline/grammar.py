@@ -15,7 +15,7 @@ import ast
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NoReturn
 
 from tdx.foundation.errors import PipelineError, Where, did_you_mean
@@ -78,7 +78,8 @@ def parse_value(text: str) -> Value:
         >>> parse_value("(-inf, 'agents', torch.float32)")
         (-inf, 'agents', Dtype(name='float32'))
     """
-    return _Parser(text).whole_value()
+    parser = _Parser(text)
+    return parser.value(parser.tree())
 
 
 def parse_kwargs(text: str) -> dict[str, Value]:
@@ -92,7 +93,12 @@ def parse_kwargs(text: str) -> dict[str, Value]:
         True
     """
     if text.lstrip().startswith("{"):
-        return _Parser(text).named_values()
+        parser = _Parser(text)
+        node = parser.tree()
+        value = parser.value(node)
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            parser.fail("not a mapping of names to values", node, "write name=value, name=value")
+        return value
     prefix = "kwargs("
     reader = _Parser(text, f"{prefix}{text})", shift=len(prefix))
     call = reader.stage()
@@ -125,22 +131,12 @@ class _Parser:
         self._indent = len(self.source) - len(self.source.lstrip())
 
     def stage(self) -> Call:
-        node = self._tree()
+        node = self.tree()
         if isinstance(node, ast.Name | ast.Attribute):
             return Call(self._call_name(node))
         if isinstance(node, ast.Call):
             return self._call(node)
         self.fail("not a call", node, _STAGE_FORM)
-
-    def whole_value(self) -> Value:
-        return self._value(self._tree())
-
-    def named_values(self) -> dict[str, Value]:
-        node = self._tree()
-        value = self._value(node)
-        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            self.fail("not a mapping of names to values", node, "write name=value, name=value")
-        return value
 
     def fail(
         self,
@@ -162,7 +158,7 @@ class _Parser:
         inside = lines[lineno - 1].encode()[:offset].decode(errors="ignore")
         return max(1, self._indent + len(before) + len(inside) - self.shift + 1)
 
-    def _tree(self) -> ast.expr:
+    def tree(self) -> ast.expr:
         if not self.text.strip() and not self.shift:
             self.fail("it is empty", column=1, hint=_STAGE_FORM)
         if len(self.text) > MAX_PIPELINE_BYTES:
@@ -172,39 +168,39 @@ class _Parser:
                 warnings.simplefilter("ignore")
                 tree = ast.parse(self.source.lstrip(), mode="eval").body
         except SyntaxError as error:
-            self._fail_syntax(error)
+            if "integer string conversion" in error.msg:
+                self.fail(_TOO_LARGE, column=1, hint=_FLOAT)
+            lines = self.source.lstrip().splitlines(keepends=True) or [""]
+            before = sum(len(line) for line in lines[: (error.lineno or 1) - 1])
+            column = self._indent + before + (error.offset or 1) - self.shift
+            column = min(max(1, column), len(self.text) + (0 if self.shift else 1))
+            problem = next((text for text in _SYNTAX_PROBLEMS if text in error.msg), None)
+            self.fail(problem or "invalid syntax", column=column, hint=_STAGE_FORM)
         except (RecursionError, MemoryError):
             self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
         except ValueError as error:
             self.fail(str(error), column=1)
-        if _is_too_deep(tree):
-            self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
-        return tree
-
-    def _fail_syntax(self, error: SyntaxError) -> NoReturn:
-        lines = self.source.lstrip().splitlines(keepends=True) or [""]
-        before = sum(len(line) for line in lines[: (error.lineno or 1) - 1])
-        column = self._indent + before + (error.offset or 1) - self.shift
-        column = min(max(1, column), len(self.text) + (0 if self.shift else 1))
-        if "integer string conversion" in error.msg:
-            self.fail(_TOO_LARGE, column=1, hint=_FLOAT)
-        problem = next((text for text in _SYNTAX_PROBLEMS if text in error.msg), "invalid syntax")
-        self.fail(problem, column=column, hint=_STAGE_FORM)
+        level: list[ast.AST] = [tree]
+        for _ in range(MAX_NESTING + 1):
+            level = [child for node in level for child in ast.iter_child_nodes(node)]
+            if not level:
+                return tree
+        self.fail(_TOO_DEEP, column=1, hint=_NO_NESTING)
 
     def _call(self, node: ast.Call) -> Call:
         name = self._call_name(node.func)
-        args = tuple(self._value(argument) for argument in node.args)
+        args = tuple(self.value(argument) for argument in node.args)
         kwargs: dict[str, Value] = {}
         for keyword in node.keywords:
             if keyword.arg is None:
                 self.fail("** is not a literal", keyword.value, _LITERALS)
             if keyword.arg in kwargs:
                 self.fail(f"{keyword.arg} is given twice", keyword, "give it once")
-            kwargs[keyword.arg] = self._value(keyword.value)
+            kwargs[keyword.arg] = self.value(keyword.value)
         return Call(name, args, kwargs)
 
     def _call_name(self, node: ast.expr) -> str:
-        name = self._dotted(node)
+        name = dotted_name(node)
         if name is None:
             self.fail("not a name", node, _STAGE_FORM)
         if name == f"torch.{TENSOR}":
@@ -215,44 +211,36 @@ class _Parser:
             self.fail(f"{name} has dots in it", node, hint)
         return bare
 
-    def _dotted(self, node: ast.expr) -> str | None:
-        if isinstance(node, ast.Name):
-            return node.id
-        if isinstance(node, ast.Attribute):
-            owner = self._dotted(node.value)
-            return f"{owner}.{node.attr}" if owner else None
-        return None
-
-    def _value(self, node: ast.expr) -> Value:
+    def value(self, node: ast.expr) -> Value:
         if isinstance(node, ast.Constant):
-            return self._constant(node)
+            constant = node.value
+            if isinstance(constant, int) and constant.bit_length() > MAX_INTEGER_BITS:
+                self.fail(_TOO_LARGE, node, _FLOAT)
+            if constant is None or isinstance(constant, bool | int | float | str):
+                return constant
         if isinstance(node, ast.UnaryOp):
-            return self._parse_signed(node)
+            operand = self.value(node.operand)
+            if isinstance(operand, int | float) and not isinstance(operand, bool):
+                if isinstance(node.op, ast.USub):
+                    return -operand
+                if isinstance(node.op, ast.UAdd):
+                    return operand
         if isinstance(node, ast.List | ast.Tuple):
-            return tuple(self._value(item) for item in node.elts)
+            return tuple(self.value(item) for item in node.elts)
         if isinstance(node, ast.Dict):
             return self._dict(node)
         if isinstance(node, ast.Call):
-            return self._parse_call_value(node)
+            if dotted_name(node.func) == "float" and len(node.args) == 1:
+                argument = self.value(node.args[0])
+                try:
+                    return float(argument)  # type: ignore[arg-type]
+                except (TypeError, ValueError, OverflowError):
+                    self.fail(f"{_shown_source(node)} is not a number", node, _LITERALS)
+            call = self._call(node)
+            if call.name[0].isupper() or call.name == TENSOR:
+                return call
         if isinstance(node, ast.Name | ast.Attribute):
             return self._parse_name(node)
-        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
-
-    def _constant(self, node: ast.Constant) -> Value:
-        value = node.value
-        if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-            self.fail(_TOO_LARGE, node, _FLOAT)
-        if value is None or isinstance(value, bool | int | float | str):
-            return value
-        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
-
-    def _parse_signed(self, node: ast.UnaryOp) -> Value:
-        operand = self._value(node.operand)
-        if isinstance(operand, int | float) and not isinstance(operand, bool):
-            if isinstance(node.op, ast.USub):
-                return -operand
-            if isinstance(node.op, ast.UAdd):
-                return operand
         self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
 
     def _dict(self, node: ast.Dict) -> dict[DictKey, Value]:
@@ -260,38 +248,20 @@ class _Parser:
         for key_node, value_node in zip(node.keys, node.values, strict=True):
             if key_node is None:
                 self.fail("** is not a literal", value_node, _LITERALS)
-            result[self._dict_key(key_node)] = self._value(value_node)
+            key = self.value(key_node)
+            strings = key if isinstance(key, tuple) else ()
+            names = tuple(part for part in strings if isinstance(part, str))
+            if isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool)):
+                result[key] = self.value(value_node)
+            elif names and len(names) == len(strings):
+                result[names] = self.value(value_node)
+            else:
+                hint = "a key of a dict is a string, a tuple of strings or a whole number"
+                self.fail(f"{_shown_source(key_node)} cannot be a key of a dict", key_node, hint)
         return result
 
-    def _dict_key(self, node: ast.expr) -> DictKey:
-        key = self._value(node)
-        if isinstance(key, str) or (isinstance(key, int) and not isinstance(key, bool)):
-            return key
-        strings = self._strings(key) if isinstance(key, tuple) else None
-        if not strings:
-            hint = "a key of a dict is a string, a tuple of strings or a whole number"
-            self.fail(f"{_shown_source(node)} cannot be a key of a dict", node, hint)
-        return strings
-
-    @staticmethod
-    def _strings(items: Sequence[Value]) -> tuple[str, ...] | None:
-        strings = tuple(item for item in items if isinstance(item, str))
-        return strings if len(strings) == len(items) else None
-
-    def _parse_call_value(self, node: ast.Call) -> Value:
-        if self._dotted(node.func) == "float" and len(node.args) == 1:
-            argument = self._value(node.args[0])
-            try:
-                return float(argument)  # type: ignore[arg-type]
-            except (TypeError, ValueError, OverflowError):
-                self.fail(f"{_shown_source(node)} is not a number", node, _LITERALS)
-        call = self._call(node)
-        if call.name[0].isupper() or call.name == TENSOR:
-            return call
-        self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
-
     def _parse_name(self, node: ast.expr) -> Value:
-        name = self._dotted(node)
+        name = dotted_name(node)
         if name is None:
             self.fail(f"{_shown_source(node)} is not a literal", node, _LITERALS)
         if name in _CONSTANTS:
@@ -308,22 +278,22 @@ class _Parser:
         self.fail(f"the name {name} is not a literal", node, hint)
 
 
+def dotted_name(node: ast.expr) -> str | None:
+    """Return ``a.b.c`` as text; ``None`` for an expression that is not a name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = dotted_name(node.value)
+        return f"{owner}.{node.attr}" if owner else None
+    return None
+
+
 def _shown_source(node: ast.expr) -> str:
     """Return the source of an expression, shortened for a message."""
     try:
         return shorten(ast.unparse(node))
     except ValueError:
         return "a number with too many digits"
-
-
-def _is_too_deep(tree: ast.expr) -> bool:
-    """True if expressions are nested more than :data:`MAX_NESTING` levels deep."""
-    level: list[ast.AST] = [tree]
-    for _ in range(MAX_NESTING + 1):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-        if not level:
-            return False
-    return True
 
 
 def format_stage(stage: StageConfig) -> str:
@@ -363,7 +333,7 @@ def format_value(value: Value) -> str:
     if isinstance(value, str):
         return quote(value)
     if isinstance(value, float):
-        return _format_float(value)
+        return "nan" if math.isnan(value) else repr(value)
     if isinstance(value, tuple):
         items = ", ".join(format_value(item) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"
@@ -396,9 +366,3 @@ def quote(text: str) -> str:
     if literal[0] == '"' or '"' in text:
         return literal
     return f'"{literal[1:-1]}"'
-
-
-def _format_float(value: float) -> str:
-    if math.isnan(value):
-        return "nan"
-    return repr(value)

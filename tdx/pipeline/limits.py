@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.untrusted import MAX_REPEATS, MAX_SIZE
+from tdx.pipeline.grammar import shorten
 
 if TYPE_CHECKING:
     from tdx.pipeline.arguments import BoundStage
@@ -24,22 +25,21 @@ _SIZES = ("N", "T", "chunk_size", "num_intervals", "w", "h", "size")
 def find_excess(bound: BoundStage) -> Iterator[TdxError]:
     """Yield an error for each count of a stage that is above its limit."""
     for names, most in ((_REPEATS, MAX_REPEATS), (_SIZES, MAX_SIZE)):
-        for name, value in _arguments(bound).items():
+        for name, value in bound.given.items():
             if name in names and any(number > most for number in _integers(value)):
-                yield ArgumentError(
-                    f"{name} must be at most {most:,} in a pipeline, got {_shorten(value)}",
-                    hint="use a smaller number",
-                )
+                yield _excess_error(f"{name} must be at most {most:,} in a pipeline", value)
 
 
 def find_env_excess(arguments: Mapping[str, object]) -> Iterator[TdxError]:
     """Yield an error for each count of an env that is above its limit."""
     for name, value in arguments.items():
         if name in _REPEATS and any(number > MAX_REPEATS for number in _integers(value)):
-            yield ArgumentError(
-                f"{name} of the env must be at most {MAX_REPEATS:,}, got {_shorten(value)}",
-                hint="use a smaller number",
-            )
+            yield _excess_error(f"{name} of the env must be at most {MAX_REPEATS:,}", value)
+
+
+def _excess_error(problem: str, value: object) -> ArgumentError:
+    shown = shorten(f"{value:,}" if isinstance(value, int) else str(value), 40)
+    return ArgumentError(f"{problem}, got {shown}", hint="use a smaller number")
 
 
 def count_repeats(stages: Iterable[BoundStage], arguments: Mapping[str, object]) -> int:
@@ -50,21 +50,10 @@ def count_repeats(stages: Iterable[BoundStage], arguments: Mapping[str, object])
         arguments: Arguments of the env.
     """
     total = 1
-    for given in (arguments, *map(_arguments, stages)):
+    for given in (arguments, *(stage.given for stage in stages)):
         for name in _REPEATS:
             total *= max([1, *_integers(given.get(name))])
     return total
-
-
-def _arguments(bound: BoundStage) -> dict[str, object]:
-    parameters = () if bound.info is None else bound.info.parameters
-    positional = [each.name for each in parameters if each.kind == "positional"]
-    return {**dict(zip(positional, bound.args, strict=False)), **bound.kwargs}
-
-
-def _shorten(value: object) -> str:
-    text = f"{value:,}" if isinstance(value, int) else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _integers(value: object) -> Iterator[int]:

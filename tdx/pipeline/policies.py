@@ -144,12 +144,22 @@ def make_mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
     file = settings.get("weights")
     if not isinstance(file, str) or not file:
         raise PipelineError("mlp needs the file of its weights", hint=_MLP_FORM)
-    checks = {"activation": _check_activation, "output": _check_output, "in_keys": _check_keys}
-    given = {
-        name: check(settings[name])
-        for name, check in checks.items()
-        if settings.get(name) is not None
-    }
+    given: dict[str, Value] = {}
+    for name, known in (("activation", ACTIVATIONS), ("output", OUTPUT_ACTIVATIONS)):
+        value = settings.get(name)
+        if value is not None and value not in known:
+            listed = f"it is one of {', '.join(known)}"
+            hint = did_you_mean(value, known, listed) if isinstance(value, str) else listed
+            raise PipelineError(f"{name} of an mlp is unknown: {format_value(value)}", hint=hint)
+        given |= {} if value is None else {name: value}
+    if (value := settings.get("in_keys")) is not None:
+        keys = (value,) if isinstance(value, str) else value
+        if not isinstance(keys, tuple) or not keys or not all(map(_is_key, keys)):
+            raise PipelineError(
+                f"in_keys of an mlp must be keys, got {format_value(keys)}",
+                hint='write in_keys=["observation"]',
+            )
+        given["in_keys"] = keys
     return PolicySource("mlp", file, settings=given)
 
 
@@ -165,30 +175,6 @@ def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
     except TdxError:
         return None
     return dict([("weights", source.file), *source.settings.items()]) if source.settings else None
-
-
-def _check_activation(value: Value) -> Value:
-    return _check_choice("activation", value, ACTIVATIONS)
-
-
-def _check_output(value: Value) -> Value:
-    return _check_choice("output", value, OUTPUT_ACTIVATIONS)
-
-
-def _check_choice(name: str, value: Value, known: tuple[str, ...]) -> Value:
-    if value in known:
-        return value
-    listed = f"it is one of {', '.join(known)}"
-    hint = did_you_mean(value, known, listed) if isinstance(value, str) else listed
-    raise PipelineError(f"{name} of an mlp is unknown: {format_value(value)}", hint=hint)
-
-
-def _check_keys(value: Value) -> Value:
-    keys = (value,) if isinstance(value, str) else value
-    if isinstance(keys, tuple) and keys and all(map(_is_key, keys)):
-        return keys
-    hint = 'write in_keys=["observation"]'
-    raise PipelineError(f"in_keys of an mlp must be keys, got {format_value(value)}", hint=hint)
 
 
 def _is_key(value: Value) -> bool:

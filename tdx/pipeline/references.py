@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import CodeNotAllowedError, TdxError
 from tdx.foundation.untrusted import ALLOW_DOWNLOAD
+from tdx.pipeline.grammar import shorten
 from tdx.pipeline.values import Call, CodeReference, FileArguments, Value
 
 if TYPE_CHECKING:
     from tdx.pipeline.arguments import BoundStage
-    from tdx.pipeline.transform_info import Parameter
 
 _REFERENCE = re.compile(r"[/\\:~]|\.[\w.]")
 """A path, an address, ``module:name``, ``module.name``, a file with an extension, ``..``."""
@@ -62,7 +62,7 @@ def find_env_references(arguments: Mapping[str, Value]) -> Iterator[TdxError]:
         for place, text in _iterate_texts(value, (name,)):
             key = next((part for part in reversed(place) if not part.isdecimal()), name)
             if is_reference(text) or _NAMES_A_FILE.search(key.lower()):
-                shown = text if len(text) <= 60 else f"{text[:57]}..."
+                shown = shorten(text)
                 yield CodeNotAllowedError(
                     f"env.kwargs {'.'.join(place)} is {shown!r}, which may name a file, a module "
                     "or an address, and references in a file are not allowed",
@@ -102,12 +102,10 @@ def find_stage_references(bound: BoundStage) -> Iterator[TdxError]:
     """
     if bound.info is None:
         return
-    positional = [each for each in bound.info.parameters if each.kind == "positional"]
-    given = {each.name: value for each, value in zip(positional, bound.args, strict=False)}
-    given |= bound.kwargs
     for parameter in bound.info.parameters:
-        value = given.get(parameter.name)
-        if _is_path(parameter) and isinstance(value, str) and not _is_inside(value):
+        value = bound.given.get(parameter.name)
+        is_path = any("Path" in option.text for option in parameter.type.options)
+        if is_path and isinstance(value, str) and not _is_inside(value):
             yield CodeNotAllowedError(
                 f"{parameter.name} is {value!r}, which is outside the current folder",
                 hint="use a path below the current folder, or add --allow-code if you trust it",
@@ -117,10 +115,6 @@ def find_stage_references(bound: BoundStage) -> Iterator[TdxError]:
                 f"{bound.stage.name} downloads its weights, and downloads are not allowed",
                 hint="add --allow-download",
             )
-
-
-def _is_path(parameter: Parameter) -> bool:
-    return any("Path" in option.text for option in parameter.type.options)
 
 
 def _is_inside(name: str) -> bool:

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal
 
 from tdx.foundation.errors import UnknownNameError, did_you_mean
@@ -180,14 +181,32 @@ class TransformInfo:
             shown.insert(kinds.index("keyword"), "*")
         return f"{self.name}({', '.join(shown)})"
 
+    @property
+    def positional(self) -> list[Parameter]:
+        """Arguments that can be passed by position."""
+        return [parameter for parameter in self.parameters if parameter.kind == "positional"]
+
+    @property
+    def named(self) -> list[Parameter]:
+        """Arguments that can be passed by name."""
+        return [
+            parameter
+            for parameter in self.parameters
+            if parameter.kind in ("positional", "keyword")
+        ]
+
     def parameter(self, name: str) -> Parameter | None:
         """Return the argument with this name; ``None`` if there is none."""
-        return next((each for each in self.parameters if each.name == name), None)
+        return next((parameter for parameter in self.parameters if parameter.name == name), None)
+
+    def rest(self, kind: Literal["var_positional", "var_keyword"]) -> Parameter | None:
+        """Return the argument that takes any further ones, ``*args`` or ``**kwargs``."""
+        return next((parameter for parameter in self.parameters if parameter.kind == kind), None)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TransformInfo:
         """Create a declaration from its plain data."""
-        parameters = tuple(Parameter.from_json(each) for each in data["parameters"])
+        parameters = tuple(Parameter.from_json(entry) for entry in data["parameters"])
         given = data.get("default_in_keys")
         in_keys = None if given is None else tuple(normalize_key(key) for key in given)
         return cls(**{**data, "parameters": parameters, "default_in_keys": in_keys})
@@ -337,7 +356,12 @@ def parse_argument_help(docstring: str) -> dict[str, str]:
     """
     helps: dict[str, str] = {}
     name = None
-    for line in _section_lines(docstring, "Args"):
+    lines = docstring.splitlines()
+    start = lines.index("Args:") + 1 if "Args:" in lines else len(lines)
+    section = takewhile(
+        lambda line: not _SECTION.match(line) and (not line or line.startswith(" ")), lines[start:]
+    )
+    for line in inspect.cleandoc("\n" + "\n".join(section)).splitlines():
         entry = _ENTRY.match(line)
         if entry:
             name = entry.group(1).lstrip("*")
@@ -345,16 +369,3 @@ def parse_argument_help(docstring: str) -> dict[str, str]:
         elif name and line.strip():
             helps[name] = f"{helps[name]} {line.strip()}".strip()
     return helps
-
-
-def _section_lines(docstring: str, title: str) -> list[str]:
-    """Return the lines of a section without the indentation of the section."""
-    lines = docstring.splitlines()
-    if f"{title}:" not in lines:
-        return []
-    body: list[str] = []
-    for line in lines[lines.index(f"{title}:") + 1 :]:
-        if _SECTION.match(line) or (line and not line.startswith(" ")):
-            break
-        body.append(line)
-    return inspect.cleandoc("\n" + "\n".join(body)).splitlines()

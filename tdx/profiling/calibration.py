@@ -17,7 +17,7 @@ from tdx.profiling.compare import (
     without_slowest,
 )
 from tdx.profiling.interleaved import MIN_SHARE
-from tdx.profiling.result import Mode, ModeProfile, Profile, Row
+from tdx.profiling.result import Mode, ModeProfile, Profile
 
 CALIBRATION_RUNS = 4
 FIGURE = "p50"
@@ -110,14 +110,11 @@ def _list_changes(modes: Sequence[ModeProfile]) -> Iterator[DetectableChange]:
             continue
         share, calls = first.share(row), first.step_share_us(row) / row.statistics.mean
         least = MIN_SHARE * min(first.repeat_us) / (calls * middle) if calls else math.inf
-        growth = max(_growth_beyond([_per_repeat(each) for each in same]), least)
+        runs = [[repeat.p50 for repeat in statistics_per_repeat(each)] for each in same]
+        growth = max(_growth_beyond(runs), least)
         yield DetectableChange(first.mode, row.part.label, row.part.lane, middle, share, growth)
     growth = max(_growth_beyond([mode.repeat_us for mode in modes]), MIN_SHARE)
     yield DetectableChange(first.mode, TOTAL_LABEL, TOTAL_LABEL, step_us, 1.0, growth)
-
-
-def _per_repeat(row: Row) -> list[float]:
-    return [each.p50 for each in statistics_per_repeat(row)]
 
 
 def _growth_beyond(runs: Sequence[Sequence[float]]) -> float:

@@ -10,7 +10,7 @@ from tdx.core.chain import stage_specs
 from tdx.core.plan.build import Program, program_of
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
-from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.keys import NestedKey, split_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import FileArguments
@@ -136,7 +136,7 @@ def _is_channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> 
     """Return whether the channels of byte images are last; ``None`` for other entries."""
     layouts = set()
     for key in keys:
-        leaf = specs.get(("full_observation_spec", *_key_parts(key)), None)  # type: ignore[attr-defined]
+        leaf = specs.get(("full_observation_spec", *split_key(key)), None)  # type: ignore[attr-defined]
         if leaf is None or str(leaf.dtype) != "torch.uint8" or len(leaf.shape) != batch_dims + 3:
             return None
         first, last = leaf.shape[-3] in _CHANNEL_COUNTS, leaf.shape[-1] in _CHANNEL_COUNTS
@@ -144,11 +144,6 @@ def _is_channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> 
             return None
         layouts.add(last)
     return layouts.pop() if len(layouts) == 1 else None
-
-
-def _key_parts(key: NestedKey) -> tuple[str, ...]:
-    known = normalize_key(key)
-    return known if isinstance(known, tuple) else (known,)
 
 
 def _find_reorderings(chain: _Chain) -> Iterator[Candidate]:
@@ -193,7 +188,7 @@ def _find_dead(chain: _Chain) -> Iterator[Candidate]:
     for stage in plan.stages:
         if not stage.writes or not dead.issuperset(stage.writes):
             continue
-        if stage.inverse or chain.stages[stage.index]._step_limits():
+        if stage.inverse or chain.stages[stage.index].step_limits():
             continue
         keys = {name.rpartition("@")[0] for name in stage.writes}
         unused = [

@@ -141,8 +141,13 @@ class ClockMeter:
             np.array(log.steps or [1] * len(each), np.int64)
             for log, each in zip(logs, stamps, strict=True)
         ]
-        costs = [self._clock_costs(log) for log in logs]
-        for log in logs:
+        cost = measure_clock_cost(self._clock)
+        costs = []
+        for log, each in zip(logs, stamps, strict=True):
+            inside_and_around = np.empty((len(each), 2), np.int64)
+            inside_and_around[:] = cost.inside_ns, cost.around_ns
+            inside_and_around[len(each) - log.in_sequence :] = cost.sequence_ns, 0
+            costs.append(inside_and_around)
             log.clear()
         if not parts:
             return []
@@ -154,14 +159,6 @@ class ClockMeter:
                 parts, np.split(owned, lengths), stamps, steps, strict=True
             )
         ]
-
-    def _clock_costs(self, log: _CallLog) -> Counts:
-        """Return the cost of measuring each call, inside and around it, int64 ``[n, 2]``."""
-        cost = measure_clock_cost(self._clock)
-        found = np.empty((len(log.stamps) // 2, 2), np.int64)
-        found[:] = cost.inside_ns, cost.around_ns
-        found[len(found) - log.in_sequence :] = cost.sequence_ns, 0
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,28 +372,23 @@ def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -
     for number, (times, began) in enumerate(zip(repeats, began_ns, strict=True)):
         for each in times:
             found.setdefault(each.part, []).append((number, began, each))
-    return tuple(_make_row(part, found[part]) for part in _sort_parts(found))
-
-
-def _make_row(part: Part, calls: list[tuple[int, int, CallTimes]]) -> Row:
-    def joined(columns: Iterable[Counts]) -> Counts:
-        return np.concatenate(list(columns))
-
-    return Row(
-        part=part,
-        times_ns=joined(each.own_ns for _, _, each in calls),
-        starts_ns=joined(each.start_ns - began for _, began, each in calls),
-        spans_ns=joined(each.end_ns - each.start_ns for _, _, each in calls),
-        steps=joined(each.steps for _, _, each in calls),
-        repeats=joined(np.full(len(each.own_ns), number) for number, _, each in calls),
-    )
-
-
-def _sort_parts(parts: Iterable[Part]) -> list[Part]:
-    """Sort parts: policy, env and chain in the order of data flow, then the engine."""
 
     def place(part: Part) -> tuple[int, int, int, str]:
+        # Policy, env and chain in the order of data flow, then the engine.
         last = part.name == UNATTRIBUTED
         return _WORK_ORDER[part.work] + last, part.index, _LANE_ORDER.index(part.lane), part.name
 
-    return sorted(parts, key=place)
+    def joined(columns: Iterable[Counts]) -> Counts:
+        return np.concatenate(list(columns))
+
+    return tuple(
+        Row(
+            part=part,
+            times_ns=joined(each.own_ns for _, _, each in found[part]),
+            starts_ns=joined(each.start_ns - began for _, began, each in found[part]),
+            spans_ns=joined(each.end_ns - each.start_ns for _, _, each in found[part]),
+            steps=joined(each.steps for _, _, each in found[part]),
+            repeats=joined(np.full(len(each.own_ns), number) for number, _, each in found[part]),
+        )
+        for part in sorted(found, key=place)
+    )

@@ -17,7 +17,7 @@ from tdx.core.meter import Lane
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.interleaved import MIN_SHARE
-from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics
+from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics, compute_spread
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
 _UNITS = {"%": 0.01, "ns": 1e-3, "us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
@@ -250,14 +250,29 @@ def compare_profiles(
     changes = [change for pair in pairs for change in _list_changes(*pair)]
     known = [{row.key for row in mode.rows} for pair in pairs for mode in pair]
     old, now = set().union(*known[::2]), set().union(*known[1::2])
-    _check_limits(limits, changes)
+    names = {name for change in changes for name in change.label.split(" ")}
+    for limit in limits:
+        if not any(limit.applies_to(change.label) for change in changes):
+            raise ArgumentError(
+                f"unknown row {limit.row!r} in the limit {limit.text}",
+                hint=did_you_mean(limit.row or "", names, f"rows: {', '.join(sorted(names))}"),
+            )
+    violations = tuple(
+        LimitViolation(limit, change)
+        for limit in limits
+        for change in changes
+        if limit.figure == change.figure
+        and limit.applies_to(change.label)
+        and change.is_significant
+        and not limit.allows(change.before_us, change.after_us)
+    )
     return ProfileComparison(
         tuple(changes),
         tuple(sorted(old - now)),
         tuple(sorted(now - old)),
         differences,
         tuple(limits),
-        tuple(_find_violations(limits, changes)),
+        violations,
     )
 
 
@@ -341,12 +356,6 @@ def are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
     return bool(one and other) and (max(one) < min(other) or max(other) < min(one))
 
 
-def compute_spread(values: Sequence[float]) -> float:
-    """Return half the range of the repeats, relative to their median; 0 for one repeat."""
-    middle = float(np.median(values))
-    return (max(values) - min(values)) / 2 / middle if middle else 0.0
-
-
 def statistics_per_repeat(row: Row) -> list[Statistics]:
     """Return the statistics of each repeat in which a row was measured."""
     repeats = []
@@ -356,24 +365,3 @@ def statistics_per_repeat(row: Row) -> list[Statistics]:
         part = Row(row.part, *(column[mine] for column in columns))
         repeats.append(part.statistics)
     return repeats
-
-
-def _check_limits(limits: Sequence[Limit], changes: Sequence[FigureChange]) -> None:
-    known = {name for change in changes for name in change.label.split(" ")}
-    for limit in limits:
-        if not any(limit.applies_to(change.label) for change in changes):
-            raise ArgumentError(
-                f"unknown row {limit.row!r} in the limit {limit.text}",
-                hint=did_you_mean(limit.row or "", known, f"rows: {', '.join(sorted(known))}"),
-            )
-
-
-def _find_violations(
-    limits: Sequence[Limit], changes: Sequence[FigureChange]
-) -> Iterator[LimitViolation]:
-    for limit in limits:
-        for change in changes:
-            if limit.figure == change.figure and limit.applies_to(change.label):
-                allowed = limit.allows(change.before_us, change.after_us)
-                if not allowed and change.is_significant:
-                    yield LimitViolation(limit, change)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
-from tdx.core.meter import CHUNKS, Part
+from tdx.core.meter import CHUNKS
 from tdx.core.transforms import Transform
 from tdx.foundation.errors import TdxError
 from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
@@ -138,8 +138,8 @@ class profile:  # noqa: N801 - it is used like a function
             subject = getattr(base, "_name", None) or type(base).__name__
             names = tuple(type(stage).__name__ for stage in stages)
         elif isinstance(target, Transform):
-            names, device, envs = tuple(_name(each) for each in iterate_stages(target)), "", 1
-            subject = _name(target)
+            names = tuple(type(stage).__name__ for stage in iterate_stages(target))
+            device, envs, subject = "", 1, type(target).__name__
         else:
             spec = target.specs()[-1].output_spec
             names = tuple(stage.name for stage in target.stages)
@@ -148,7 +148,10 @@ class profile:  # noqa: N801 - it is used like a function
         found = ModeProfile(
             mode="observed",
             rows=make_rows(self._blocks, self._began[: len(self._blocks)]),
-            total_ns=np.array([_sum_own_times(block) for block in self._blocks], np.int64),
+            # The total time of the outermost calls is the sum of all own times.
+            total_ns=np.array(
+                [sum(times.total_ns for times in block) for block in self._blocks], np.int64
+            ),
             steps=steps,
             frames=steps * max(envs, 1),
             processor=tuple(self._processor),
@@ -158,15 +161,6 @@ class profile:  # noqa: N801 - it is used like a function
         return Profile(subject, names, settings, detect_machine(), (found,))
 
 
-def _name(stage: Transform) -> str:
-    return type(stage).__name__
-
-
-def _sum_own_times(block: list[CallTimes]) -> int:
-    """Return the total time of the outermost calls: the sum of all own times."""
-    return sum(times.total_ns for times in block)
-
-
 def _count_steps(block: list[CallTimes]) -> int:
     """Return the number of steps of the outermost stage, or of calls of a chain."""
     steps = {times.part: int(times.steps.sum()) for times in block}
@@ -174,12 +168,12 @@ def _count_steps(block: list[CallTimes]) -> int:
     if count_of_steps:
         return count_of_steps
     # Sub-envs, and wrappers that step more than once, have more calls than the env has steps.
-    around = {part.index: count for part, count in steps.items() if _is_env_step(part)}
+    around = {
+        part.index: count
+        for part, count in steps.items()
+        if part.lane == "step" and part.work in ("env", "wrapper")
+    }
     return around[max(around)] if around else max(steps.values(), default=0)
-
-
-def _is_env_step(part: Part) -> bool:
-    return part.lane == "step" and part.work in ("env", "wrapper")
 
 
 STACK_NOTE = (

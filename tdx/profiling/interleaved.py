@@ -6,7 +6,7 @@ included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from tdx.foundation import accelerators
 from tdx.foundation.errors import TdxError
 from tdx.foundation.serialization import Entries, Entry, Result, finite
 from tdx.profiling.machine import quiet_environment
-from tdx.profiling.result import Mode, ModeProfile, Numbers
+from tdx.profiling.result import Mode, Numbers
 from tdx.profiling.run import ProfilePlan, profile_env, rollout_mode
 
 MIN_SHARE = 0.01
@@ -109,21 +109,17 @@ def compute_difference(before: Numbers, after: Numbers) -> TimeDifference:
     """
     saved, turns = before - after, len(before)
     middle = [float(np.median(each)) if turns else float("nan") for each in (before, after, saved)]
-    return TimeDifference(middle[0], middle[1], round(middle[2], 6), _compute_noise(saved), turns)
-
-
-def _compute_noise(saved: Numbers) -> float:
-    """Return the half width of the 95 % confidence interval of the median."""
-    turns = len(saved)
+    # Half width of the 95 % confidence interval.
     if turns < 2:
-        return float("inf")
-    if turns - 2 < len(_T_QUANTILES):
-        return _T_QUANTILES[turns - 2] * float(np.std(saved, ddof=1)) / turns**0.5
-    # By rank, so that turns disturbed by other programs do not count.
-    low = int((turns - 1.96 * turns**0.5) / 2)
-    ranked = np.sort(saved)
-    middle = float(np.median(saved))
-    return float(max(ranked[turns - 1 - low] - middle, middle - ranked[low]))
+        noise = float("inf")
+    elif turns - 2 < len(_T_QUANTILES):
+        noise = _T_QUANTILES[turns - 2] * float(np.std(saved, ddof=1)) / turns**0.5
+    else:
+        # By rank, so that turns disturbed by other programs do not count.
+        low = int((turns - 1.96 * turns**0.5) / 2)
+        ranked = np.sort(saved)
+        noise = float(max(ranked[turns - 1 - low] - middle[2], middle[2] - ranked[low]))
+    return TimeDifference(middle[0], middle[1], round(middle[2], 6), noise, turns)
 
 
 def measure_interleaved(
@@ -146,8 +142,18 @@ def measure_interleaved(
     def timed(place: int, steps: int) -> float:
         if place in failures:
             return float("nan")
+        env = contenders[place].env
         try:
-            return _measure_step(contenders[place], mode, plan, steps)
+            if plan.seed is not None:
+                torch.manual_seed(plan.seed)
+                env.set_seed(plan.seed)
+            with rollout_mode(env, contenders[place].mode or mode):
+                steps_run, start = 0, plan.clock()
+                for chunk in env.iter_rollout(steps, contenders[place].policy):
+                    steps_run += chunk.shape[-1]
+                if env.main_device.type != "cpu":
+                    accelerators.synchronize(env.main_device)
+                return (plan.clock() - start) / steps_run / 1000
         except Exception as error:
             failures[place] = str(error) or type(error).__name__
             return float("nan")
@@ -162,36 +168,13 @@ def measure_interleaved(
                 timed(place, max(plan.warmup, 1))
             for turn in range(plan.repeats * parts):
                 plan.report_progress("alternating", turn, plan.repeats * parts)
-                turns.append(_measure_round(len(contenders), lambda place: timed(place, steps)))
+                # In both orders, so that a steady drift adds the same to every contender.
+                forward = [timed(place, steps) for place in range(len(contenders))]
+                backward = [timed(place, steps) for place in reversed(range(len(contenders)))]
+                turns.append((np.array(forward) + np.array(backward[::-1])) / 2)
         except KeyboardInterrupt:
             interrupted = True
     return InterleavedTimes(np.array(turns).reshape(-1, len(contenders)), failures, interrupted)
-
-
-def _measure_round(contenders: int, timed: Callable[[int], float]) -> Numbers:
-    """Measure in both orders, so that a steady drift adds the same to every contender."""
-    forward = [timed(place) for place in range(contenders)]
-    backward = [timed(place) for place in reversed(range(contenders))]
-    return (np.array(forward) + np.array(backward[::-1])) / 2
-
-
-def _measure_step(contender: Contender, mode: Mode, plan: ProfilePlan, steps: int) -> float:
-    env = contender.env
-    if plan.seed is not None:
-        torch.manual_seed(plan.seed)
-        env.set_seed(plan.seed)
-    with rollout_mode(env, contender.mode or mode):
-        steps_run, start = 0, plan.clock()
-        for chunk in env.iter_rollout(steps, contender.policy):
-            steps_run += chunk.shape[-1]
-        wait_for_device(env._main_device)
-        return (plan.clock() - start) / steps_run / 1000
-
-
-def wait_for_device(device: torch.device) -> None:
-    """Wait until an accelerator has finished its work."""
-    if device.type != "cpu":
-        accelerators.synchronize(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,68 +274,37 @@ def measure_marginal_costs(
     _, stages = flatten_chain(env)
     whole = copy_with_stages(env, range(len(stages)))
     (own,) = profile_env(whole, [mode], replace(plan, passes=())).modes
-    ending, contenders = own.error, _Contenders([whole], {}, {})
+    ending, turns = own.error, InterleavedTimes(np.zeros((0, 1)))
+    contenders = [Contender(whole, plan.policy)]
+    # By stage: index of the chain without it, or why it cannot be removed.
+    places: dict[int, int] = {}
+    needed: dict[int, str] = {}
     if ending is None:
-        contenders = _make_contenders(env, whole, len(stages))
-        turns = measure_interleaved(
-            [Contender(each, plan.policy) for each in contenders.envs], mode, plan
-        )
+        for index in range(len(stages)):
+            try:
+                shorter = copy_with_stages(env, [at for at in range(len(stages)) if at != index])
+                _ = shorter.output_spec, shorter.input_spec
+            except TdxError as error:
+                needed[index] = str(error)
+                continue
+            places[index] = len(contenders)
+            contenders.append(Contender(shorter, plan.policy))
+        turns = measure_interleaved(contenders, mode, plan)
+        needed |= {at: turns.failures[n] for at, n in places.items() if n in turns.failures}
         ending = "interrupted" if turns.interrupted else turns.failures.get(0)
-    else:
-        turns = InterleavedTimes(np.zeros((0, 1)))
-    found = []
+    has_times = len(turns.step_us) and 0 not in turns.failures
+    costs = []
     for index, stage in enumerate(stages):
-        place, why = contenders.places.get(index), contenders.needed.get(index)
-        if place is not None:
-            why = turns.failures.get(place)
-        cost = None if place is None or why is not None else _find_cost(turns, place)
-        found.append(
-            MarginalCost(index, type(stage).__name__, _sum_own_time(own, index), cost, why)
-        )
-    return MarginalCosts(mode, own.step_us, tuple(found), ending)
-
-
-@dataclass(frozen=True, slots=True)
-class _Contenders:
-    """The whole chain, and the chains without one stage.
-
-    Args:
-        envs: Envs, the whole chain first.
-        places: Index in ``envs`` of the chain without a stage, by stage.
-        needed: Why a stage cannot be removed, by stage.
-    """
-
-    envs: list[EnvBase]
-    places: dict[int, int]
-    needed: dict[int, str]
-
-
-def _make_contenders(env: EnvBase, whole: EnvBase, stages: int) -> _Contenders:
-    found = _Contenders([whole], {}, {})
-    for index in range(stages):
-        try:
-            shorter = copy_with_stages(env, [each for each in range(stages) if each != index])
-            _ = shorter.output_spec, shorter.input_spec
-        except TdxError as error:
-            found.needed[index] = str(error)
-            continue
-        found.places[index] = len(found.envs)
-        found.envs.append(shorter)
-    return found
-
-
-def _find_cost(turns: InterleavedTimes, place: int) -> TimeDifference | None:
-    return turns.difference(0, place) if len(turns.step_us) and 0 not in turns.failures else None
-
-
-def _sum_own_time(profile: ModeProfile, index: int) -> float:
-    """Return the own time of a stage per step, including its share of compiled groups."""
-    found = 0.0
-    for row in profile.rows:
-        part = row.part
-        if part.work == "stage" and part.index <= index <= max(part.upto, part.index):
-            found += profile.step_share_us(row) / (max(part.upto, part.index) - part.index + 1)
-    return found
+        # Its own calls, and its share of compiled groups.
+        own_us = 0.0
+        for row in own.rows:
+            first, last = row.part.index, max(row.part.upto, row.part.index)
+            if row.part.work == "stage" and first <= index <= last:
+                own_us += own.step_share_us(row) / (last - first + 1)
+        is_measured = has_times and index in places and index not in needed
+        cost = turns.difference(0, places[index]) if is_measured else None
+        costs.append(MarginalCost(index, type(stage).__name__, own_us, cost, needed.get(index)))
+    return MarginalCosts(mode, own.step_us, tuple(costs), ending)
 
 
 def copy_with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:

@@ -15,6 +15,7 @@ import torch
 
 from tdx import __version__
 from tdx.foundation.accelerators import current_accelerator
+from tdx.foundation.processes import usable_cores
 
 PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 
@@ -64,7 +65,7 @@ def detect_machine() -> Machine:
     """Describe the machine of this process."""
     return Machine(
         processor=_read_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _count_cores(),
+        cores=usable_cores(),
         memory_bytes=_read_memory(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -72,10 +73,6 @@ def detect_machine() -> Machine:
         accelerators=_list_accelerators(),
         threads=torch.get_num_threads(),
     )
-
-
-def _count_cores() -> int:
-    return os.cpu_count() or 1
 
 
 def _read_processor() -> str:
@@ -146,28 +143,19 @@ def find_free_memory(device: torch.device) -> int | None:
     """Return the free memory of a device in bytes; ``None`` if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return _find_free_host_memory() if device.type == "cpu" else None
-
-
-def _find_free_host_memory() -> int | None:
+    if device.type != "cpu":
+        return None
     found = []
-    limit, used = (
-        _read_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current")
-    )
-    if limit is not None and used is not None:
-        found.append(limit - used)
+    group = Path("/sys/fs/cgroup")
+    # The limit of a group without one is the word "max".
+    with suppress(OSError, ValueError):
+        used = int((group / "memory.current").read_text())
+        found.append(int((group / "memory.max").read_text()) - used)
     with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         kibibytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
         found += [int(each) * 1024 for each in kibibytes]
     return min(found, default=None)
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def release_memory() -> None:

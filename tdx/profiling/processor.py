@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -44,15 +45,11 @@ def read_processor() -> ProcessorReading:
         usage = resource.getrusage(which)
         preemptions, waits = usage.ru_nivcsw, usage.ru_nvcsw
     wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
-    return ProcessorReading(wall, cpu, _read_ready_ns(), preemptions, waits)
-
-
-def _read_ready_ns() -> int | None:
-    """Return the second number of Linux' ``schedstat``: the time on a run queue."""
-    try:
-        return int(_SCHEDULER.read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
+    ready = None
+    with suppress(OSError, ValueError, IndexError):
+        # The second number of Linux' schedstat: the time on a run queue.
+        ready = int(_SCHEDULER.read_text().split()[1])
+    return ProcessorReading(wall, cpu, ready, preemptions, waits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -61,20 +62,12 @@ def compute_statistics(times: Numbers) -> Statistics:
     """
     if not len(times):
         raise ArgumentError("no call was timed", hint="run more steps")
-    quartiles = compute_percentiles(times, (25, 50, 75, 90, 95, 99))
-    low, p50, high, p90, p95, p99 = quartiles
+    # The smallest times that at least these percentages of all times do not exceed.
+    low, p50, high, p90, p95, p99 = np.percentile(
+        times, (25, 50, 75, 90, 95, 99), method="inverted_cdf"
+    ).tolist()
     mean = float(times.mean())
     return Statistics(len(times), mean, p50, p90, p95, p99, float(times.max()), high - low)
-
-
-def compute_percentiles(times: Numbers, percentages: tuple[float, ...]) -> list[float]:
-    """Return the smallest times that at least the given percentages of all times do not exceed.
-
-    Args:
-        times: Times ``[n]``.
-        percentages: Percentages, 0 to 100.
-    """
-    return np.percentile(times, percentages, method="inverted_cdf").tolist()
 
 
 NoiseLevel = Literal["unknown", "quiet", "fair", "noisy"]
@@ -107,6 +100,12 @@ class Noise(Result):
         return text
 
 
+def compute_spread(values: Sequence[float]) -> float:
+    """Return half the range of the repeats, relative to their median; 0 for one repeat."""
+    middle = float(np.median(values))
+    return (max(values) - min(values)) / 2 / middle if middle else 0.0
+
+
 def compute_noise(per_repeat: list[float]) -> Noise:
     """Compute the noise between the repeats of a measurement.
 
@@ -119,8 +118,7 @@ def compute_noise(per_repeat: list[float]) -> Noise:
     """
     if len(per_repeat) < 2:
         return Noise(0.0, "unknown")
-    middle = float(np.median(per_repeat))
-    spread = (max(per_repeat) - min(per_repeat)) / 2 / middle if middle else 0.0
+    spread = compute_spread(per_repeat)
     quiet: NoiseLevel = "quiet" if spread < MAX_QUIET else "fair" if spread < MAX_FAIR else "noisy"
     return Noise(spread, quiet)
 

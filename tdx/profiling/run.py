@@ -21,13 +21,13 @@ from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
 from tdx.profiling.passes.choice import (
+    MAX_DEVICE_STEPS,
     MAX_HOST_STEPS,
     PASSES,
     AcceleratorLookup,
     PassName,
     find_accelerator,
     make_observers,
-    max_recorded_steps,
 )
 from tdx.profiling.passes.device import WAITING_PART
 from tdx.profiling.passes.observer import Observer
@@ -168,10 +168,6 @@ _REPEAT_PART = replace(ROLLOUT_PART, upto=0)
 """A whole repeat; a part's call cannot be inside another call of the same part."""
 
 
-def _relabel_repeat(times: CallTimes) -> CallTimes:
-    return replace(times, part=ROLLOUT_PART) if times.part == _REPEAT_PART else times
-
-
 class _Measurement:
     """Measurement of one mode."""
 
@@ -192,9 +188,10 @@ class _Measurement:
         """Measure and return the results."""
         profile = self._measure_time()
         for name in self._plan.passes:
-            if profile.error is not None:
-                break
-            profile = self._run_pass(name, profile)
+            for observer in make_observers(name, self._device.accelerator):
+                if profile.error is None:
+                    self._plan.report_progress(f"{self._mode}: {name}", 0, 1)
+                    profile = self._run_observer(observer, name, profile)
         return profile
 
     def _measure_time(self) -> ModeProfile:
@@ -203,7 +200,14 @@ class _Measurement:
             accelerator = self._device.accelerator if plan.sync else None
             meter = ClockMeter(synchronized_clock(plan.clock, accelerator))
             self._seed()
-            self._time_specs()
+            for _ in range(3):
+                level: EnvBase = self._env
+                while isinstance(level, TransformedEnv):
+                    level.env_specs.invalidate()
+                    level = level.base_env
+                start = plan.clock()
+                _ = self._env.output_spec, self._env.input_spec
+                self._specs.append(plan.clock() - start)
             with measured_env(self._env, meter, all_wrappers=plan.all_wrappers):
                 if plan.warmup:
                     plan.report_progress(f"{self._mode}: warm-up", 0, plan.warmup)
@@ -217,22 +221,12 @@ class _Measurement:
             self._error = "interrupted"
         except Exception as error:
             self._error = _describe_error(error)
-        return self._profile()
+        return self._make_profile()
 
     def _seed(self) -> None:
         if self._plan.seed is not None:
             torch.manual_seed(self._plan.seed)
             self._env.set_seed(self._plan.seed)
-
-    def _time_specs(self) -> None:
-        for _ in range(3):
-            level: EnvBase = self._env
-            while isinstance(level, TransformedEnv):
-                level._specs.invalidate()
-                level = level.base_env
-            start = self._plan.clock()
-            _ = self._env.output_spec, self._env.input_spec
-            self._specs.append(self._plan.clock() - start)
 
     def _time_once(self, meter: ClockMeter) -> None:
         steps_run = 0
@@ -249,7 +243,10 @@ class _Measurement:
             meter.timed(_REPEAT_PART, repeat)()
         finally:
             self._processor.append(processor_use(before, read_processor()))
-            taken = [_relabel_repeat(times) for times in meter.collect()]
+            taken = [
+                replace(times, part=ROLLOUT_PART) if times.part == _REPEAT_PART else times
+                for times in meter.collect()
+            ]
             # All calls are inside that one call, so the rows add up to the total.
             self._totals.append(sum(int(times.own_ns.sum()) for times in taken))
             self._steps.append(steps_run)
@@ -267,9 +264,12 @@ class _Measurement:
         for chunk in self._env.iter_rollout(steps, self._plan.policy):
             yield chunk.shape[-1]
 
-    def _profile(self) -> ModeProfile:
+    def _make_profile(self) -> ModeProfile:
         steps = np.array(self._steps, np.int64)
         envs = max(self._env.batch_size.numel(), 1)
+        notes = self._device.notes
+        if self._plan.sync:
+            notes = (*notes, SYNC_NOTE if self._device.accelerator else NO_SYNC_NOTE)
         return ModeProfile(
             mode=self._mode,
             rows=make_rows(self._repeats, self._began),
@@ -278,28 +278,19 @@ class _Measurement:
             frames=steps * envs,
             specs_ns=np.array(self._specs, np.int64),
             processor=tuple(self._processor),
-            notes=self._notes(),
+            notes=notes,
             error=self._error,
         )
 
-    def _notes(self) -> tuple[str, ...]:
-        if not self._plan.sync:
-            return self._device.notes
-        return (*self._device.notes, SYNC_NOTE if self._device.accelerator else NO_SYNC_NOTE)
-
-    def _run_pass(self, name: PassName, profile: ModeProfile) -> ModeProfile:
-        for observer in make_observers(name, self._device.accelerator):
-            if profile.error is None:
-                self._plan.report_progress(f"{self._mode}: {name}", 0, 1)
-                profile = self._run_observer(observer, profile)
-        return profile
-
-    def _run_observer(self, observer: Observer, profile: ModeProfile) -> ModeProfile:
+    def _run_observer(
+        self, observer: Observer, name: PassName, profile: ModeProfile
+    ) -> ModeProfile:
         why = observer.unavailable_reason()
         if why is not None:
             return replace(profile, notes=(*profile.notes, why))
         plan, steps_run, error = self._plan, 0, None
-        steps = min(plan.steps, max_recorded_steps(observer))
+        most = MAX_DEVICE_STEPS if name == "device" else MAX_HOST_STEPS
+        steps = min(plan.steps, most)
         try:
             self._seed()
             with measured_env(self._env, observer, all_wrappers=self._plan.all_wrappers):

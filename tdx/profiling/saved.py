@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypedDict, cast, get_args
 
@@ -285,7 +286,14 @@ def profile_from_json(document: Mapping[str, Any], name: str = "this document") 
             hint="measure again with `tdx profile --save FILE`",
         )
     try:
-        return _parse_profile(document)
+        samples = _SampleDecoder()
+        return Profile(
+            subject=str(document["subject"]),
+            stages=tuple(map(str, document["stages"])),
+            settings=from_plain(Settings, document["settings"]),
+            machine=from_plain(Machine, document["machine"]),
+            modes=tuple(_parse_mode(mode, samples) for mode in document["modes"]),
+        )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, zlib.error) as error:
         raise ArgumentError(
             f"{name} is damaged: a field is missing, or of another type",
@@ -314,28 +322,12 @@ def read_profile(path: str | Path) -> Profile:
 def format_profile(profile: Profile) -> str:
     """Format a profile as the text of a file: compact JSON, one line per row."""
     document = profile_to_json(profile)
-    modes = document.pop("modes")
-    head = json.dumps(document, ensure_ascii=False, allow_nan=False)[:-1]
-    text = f'{head},\n"modes": [{",".join(_format_mode(mode) for mode in modes)}]}}\n'
-    return escape_json(text)
-
-
-def _format_mode(mode: dict[str, Any]) -> str:
-    rows = mode.pop("rows")
-    head = json.dumps(mode, ensure_ascii=False, allow_nan=False)[:-1]
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-    return f'\n{head},\n"rows": [\n{lines}\n]}}'
-
-
-def _parse_profile(document: Mapping[str, Any]) -> Profile:
-    samples = _SampleDecoder()
-    return Profile(
-        subject=str(document["subject"]),
-        stages=tuple(map(str, document["stages"])),
-        settings=from_plain(Settings, document["settings"]),
-        machine=from_plain(Machine, document["machine"]),
-        modes=tuple(_parse_mode(mode, samples) for mode in document["modes"]),
-    )
+    dump = partial(json.dumps, ensure_ascii=False, allow_nan=False)
+    modes = []
+    for mode in document.pop("modes"):
+        lines = ",\n".join(map(dump, mode.pop("rows")))
+        modes.append(f'\n{dump(mode)[:-1]},\n"rows": [\n{lines}\n]}}')
+    return escape_json(f'{dump(document)[:-1]},\n"modes": [{",".join(modes)}]}}\n')
 
 
 def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile:

@@ -129,18 +129,13 @@ def try_changes(
     with ExitStack() as stack:
         trial = _Trial(pipeline, measured, plan, allow_code, policy_of, stack)
         env = trial.build(Candidate("", (), "", "", pipeline))
-        proposed = _deduplicate([*find_candidates(pipeline, env, measured), *further], pipeline)
+        proposed: list[Candidate] = []
+        for candidate in (*find_candidates(pipeline, env, measured), *further):
+            known = [pipeline, *(other.pipeline for other in proposed)]
+            in_place = candidate.prepare is not None or candidate.mode is not None
+            if in_place or candidate.pipeline not in known:
+                proposed.append(candidate)
         return trial.run(env, proposed[:MAX_TRIED])
-
-
-def _deduplicate(proposed: Sequence[Candidate], pipeline: Pipeline) -> list[Candidate]:
-    kept: list[Candidate] = []
-    for candidate in proposed:
-        is_known = any(candidate.pipeline == other.pipeline for other in kept)
-        in_place = candidate.prepare is not None or candidate.mode is not None
-        if in_place or not (is_known or candidate.pipeline == pipeline):
-            kept.append(candidate)
-    return kept
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from tdx.profiling.machine import (
     is_out_of_memory,
     release_memory,
 )
-from tdx.profiling.result import MODES, Mode, ModeProfile, Profile
+from tdx.profiling.result import MODES, Mode, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.saved import ProfileReport, profile_to_json
 from tdx.profiling.sweep_axes import SweepAxis, SweepPoint, apply_point, format_setting, list_points
@@ -126,7 +126,7 @@ def run_sweep(
     measured: Generator[tuple[int, SweepCell | WorkerError]]
     if own_processes:
         job = replace(job, plan=replace(job.plan, on_progress=None))
-        measured = run_tasks(LocalEngine(job, workers=1, reuse=False), len(points))
+        measured = run_tasks(LocalEngine(job, workers=1, reuse=False), deque(range(len(points))))
     else:
         measured = ((task, job.measure(point)) for task, point in enumerate(points))
     cells: list[SweepCell] = []
@@ -313,38 +313,32 @@ def _fit_axis(axis: SweepAxis, cells: Sequence[SweepCell]) -> Iterator[CostGrowt
         groups.setdefault(key, []).append(cell)
     for group in groups.values():
         others = {name: at for name, at in group[0].point.items() if name != axis.name}
-        for mode, costs in _collect_costs(axis, group).items():
-            for (label, lane), points in costs.items():
+        # Cost for each value of the setting, by mode and part.
+        costs: dict[Mode, dict[CostKey, list[tuple[float, float]]]] = {}
+        for cell in group:
+            value = cell.point[axis.name]
+            assert isinstance(value, (int, float))
+            for mode in () if cell.profile is None else cell.profile.modes:
+                if mode.error is not None:
+                    continue
+                table = costs.setdefault(mode.mode, {})
+                table.setdefault(TOTAL_KEY, []).append((float(value), mode.step_us))
+                counts: Counter[CostKey] = Counter()
+                for row in mode.rows:
+                    part = row.part
+                    if part.name == UNATTRIBUTED:
+                        continue
+                    # Stages without their index, which may differ.
+                    name = part.name if part.work == "stage" else part.label
+                    counts[name, part.lane] += 1
+                    number = counts[name, part.lane]
+                    label = name if number == 1 else f"{name} ({number})"
+                    cost = (float(value), mode.step_share_us(row))
+                    table.setdefault((label, part.lane), []).append(cost)
+        for name_of_mode, table in costs.items():
+            for (label, lane), points in table.items():
                 values, step_us = (tuple(column) for column in zip(*points, strict=True))
                 slope = fit_exponent(values, step_us)
-                yield CostGrowth(axis.name, others, mode, label, lane, values, step_us, slope)
-
-
-def _collect_costs(
-    axis: SweepAxis, cells: Sequence[SweepCell]
-) -> dict[Mode, dict[CostKey, list[tuple[float, float]]]]:
-    tables: dict[Mode, dict[CostKey, list[tuple[float, float]]]] = {}
-    for cell in cells:
-        value = cell.point[axis.name]
-        assert isinstance(value, (int, float))
-        for mode in () if cell.profile is None else cell.profile.modes:
-            if mode.error is not None:
-                continue
-            table = tables.setdefault(mode.mode, {})
-            for key, cost in [(TOTAL_KEY, mode.step_us), *_iterate_costs(mode)]:
-                table.setdefault(key, []).append((float(value), cost))
-    return tables
-
-
-def _iterate_costs(mode: ModeProfile) -> Iterator[tuple[CostKey, float]]:
-    """Yield each part's cost per step; stages without their index, which may differ."""
-    counts: Counter[CostKey] = Counter()
-    for row in mode.rows:
-        part = row.part
-        if part.name == UNATTRIBUTED:
-            continue
-        name = part.name if part.work == "stage" else part.label
-        counts[name, part.lane] += 1
-        number = counts[name, part.lane]
-        label = name if number == 1 else f"{name} ({number})"
-        yield (label, part.lane), mode.step_share_us(row)
+                yield CostGrowth(
+                    axis.name, others, name_of_mode, label, lane, values, step_us, slope
+                )

@@ -109,7 +109,17 @@ def _parse_axis(text: str, pipeline: Pipeline) -> SweepAxis:
         )
     read = _PARSERS.get(name)
     if read is None:
-        _check_argument(name, pipeline)
+        stage, dot, argument = name.rpartition(".")
+        known = [*_PARSERS, *dict.fromkeys(stage.name for stage in pipeline.transforms)]
+        concerned = [pipeline.transforms[place] for place in _find_stages(stage, pipeline)]
+        if not dot or not concerned:
+            hint = did_you_mean(stage or name, known, f"settings: {', '.join(known)}")
+            raise UnknownNameError(f"unknown sweep setting {name!r}", hint=hint)
+        info = load_catalog().find(concerned[0].name)
+        if info is not None and info.parameter(argument) is None:
+            names = [parameter.name for parameter in info.parameters]
+            hint = did_you_mean(argument, names, f"it takes {', '.join(names) or 'none'}")
+            raise UnknownNameError(f"{info.name} has no argument {argument}", hint=hint)
         read = _parse_argument
     values = tuple(read(name, part) for part in _split(given, ",") if part)
     if len(set(map(format_setting, values))) < len(values):
@@ -144,10 +154,6 @@ def _parse_dtype(name: str, text: str) -> Value:
     return dtype
 
 
-def _parse_text(name: str, text: str) -> Value:
-    return text
-
-
 def _parse_argument(name: str, text: str) -> Value:
     with suppress(PipelineError):
         return parse_value(text)
@@ -156,27 +162,13 @@ def _parse_argument(name: str, text: str) -> Value:
 
 _PARSERS: dict[str, Callable[[str, str], Value]] = {
     "num_envs": _parse_positive,
-    "device": _parse_text,
+    "device": lambda name, text: text,
     "dtype": _parse_dtype,
     "batching": _make_choice_parser(BATCHINGS),
     "mode": _make_choice_parser(MODES),
     "steps": _parse_positive,
     "threads": _parse_positive,
 }
-
-
-def _check_argument(name: str, pipeline: Pipeline) -> None:
-    stage, dot, argument = name.rpartition(".")
-    known = [*_PARSERS, *dict.fromkeys(stage.name for stage in pipeline.transforms)]
-    concerned = [pipeline.transforms[place] for place in _find_stages(stage, pipeline)]
-    if not dot or not concerned:
-        hint = did_you_mean(stage or name, known, f"settings: {', '.join(known)}")
-        raise UnknownNameError(f"unknown sweep setting {name!r}", hint=hint)
-    info = load_catalog().find(concerned[0].name)
-    if info is not None and info.parameter(argument) is None:
-        names = [parameter.name for parameter in info.parameters]
-        hint = did_you_mean(argument, names, f"it takes {', '.join(names) or 'none'}")
-        raise UnknownNameError(f"{info.name} has no argument {argument}", hint=hint)
 
 
 def _find_stages(stage: str, pipeline: Pipeline) -> list[int]:

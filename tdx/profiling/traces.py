@@ -27,7 +27,7 @@ class TimedCall:
         repeat: Repeat of the call.
         start_ns: Start since the beginning of the repeat.
         end_ns: End since the beginning of the repeat.
-        own_ns: Time without the parts open_ends it.
+        own_ns: Time without the parts inside it.
         steps: Number of steps it covers.
         depth: Number of calls around it.
     """
@@ -49,7 +49,6 @@ def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedC
         mode: Measurements of a mode.
         most: Maximum number of calls. ``None``: all.
     """
-    # Calls in worker processes overlap: count what the step waited for.
     rows = mode.rows
     counts = [len(row.times_ns) for row in rows]
     if not sum(counts):
@@ -84,7 +83,7 @@ def count_calls(mode: ModeProfile) -> int:
 
 @dataclass(slots=True)
 class CallNode:
-    """Time of one part open_ends another one, in the mean step.
+    """Time of one part inside another one, in the mean step.
 
     Args:
         label: Label of the part.
@@ -179,7 +178,12 @@ def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
     """
     events: list[dict[str, Any]] = []
     for number, mode in enumerate(profile.modes, start=1):
-        events += _process_events(number, mode)
+        of_process = {"ph": "M", "pid": number, "tid": _THREAD}
+        events += [
+            {**of_process, "name": "process_name", "args": {"name": mode.mode}},
+            {**of_process, "name": "process_sort_index", "args": {"sort_index": number}},
+            {**of_process, "name": "thread_name", "args": {"name": "rollout"}},
+        ]
         lengths = _repeat_lengths(mode)
         for repeat, offset, calls in _iterate_repeats(mode, _calls_per_mode(profile, most)):
             whole = {"steps": int(mode.steps[repeat])}
@@ -209,13 +213,6 @@ def format_slice_name(call: TimedCall) -> str:
     """Return the name of a slice: ``2 CatFrames forward``, ``env Pendulum-v1 step``."""
     part = call.row.part
     return part.label if part.work == "engine" else f"{part.label} {part.lane}"
-
-
-def _process_events(number: int, mode: ModeProfile) -> Iterator[dict[str, Any]]:
-    place = {"ph": "M", "pid": number, "tid": _THREAD}
-    yield {**place, "name": "process_name", "args": {"name": mode.mode}}
-    yield {**place, "name": "process_sort_index", "args": {"sort_index": number}}
-    yield {**place, "name": "thread_name", "args": {"name": "rollout"}}
 
 
 def _slice_event(

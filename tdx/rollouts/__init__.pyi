@@ -37,7 +37,7 @@ from .dump.progress import follow_dump as follow_dump
 from .dump.progress import read_progress as read_progress
 from .dump.verification import Repair as Repair
 from .dump.repair import repair as repair
-from .dump.writing import Progress as Progress
+from .dump.progress import Progress as Progress
 from .dump.verification import Problem as Problem
 from .dump.verification import Verification as Verification
 from .dump.verification import verify as verify

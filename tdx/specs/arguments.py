@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError, SpecError, SpecIndexError, get_first_line
 
 Shape = int | Sequence[int] | torch.Size
 View = Callable[[Tensor], Tensor]
+ArrayLike = npt.ArrayLike | Tensor
+"""What becomes a tensor: a number, nested lists of numbers, an array or a tensor."""
+Value = Tensor | TensorDictBase
+"""A value of a spec: a tensor, or a TensorDict, which non-tensor data is too."""
+Arguments = dict[str, Any]
+"""Constructor arguments of a spec, by name."""
+IndexPart = int | slice | Tensor | None | EllipsisType
 
 # Torch functions that accept specs, such as ``torch.squeeze(spec)``.
 TORCH_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -30,7 +40,7 @@ TORCH_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 _UNKNOWN_SIZE = 1_000_003
 
 
-def as_size(shape: Any) -> torch.Size:
+def as_size(shape: int | Sequence[Any]) -> torch.Size:
     """Convert a shape to a ``torch.Size``; an integer is a single dimension.
 
     Raises:
@@ -49,11 +59,9 @@ def as_size(shape: Any) -> torch.Size:
         ) from error
 
 
-def size_from_args(sizes: tuple[Any, ...]) -> torch.Size:
+def size_from_args(sizes: Sequence[Shape]) -> torch.Size:
     """Convert the arguments of ``f(2, 3)`` or ``f((2, 3))`` to a ``torch.Size``."""
-    if len(sizes) == 1 and not isinstance(sizes[0], int):
-        return as_size(sizes[0])
-    return as_size(sizes)
+    return as_size(sizes[0] if len(sizes) == 1 else sizes)
 
 
 def replace_unknown_sizes(shape: torch.Size) -> torch.Size:
@@ -126,14 +134,19 @@ _NOT_IN_NUMPY = {
 }
 
 
-def is_same_device(a: torch.device, b: torch.device) -> bool:
-    """Return True for equal devices; the index of a CPU has no meaning: cpu:0 is cpu.
+def is_same_device(actual: torch.device | None, expected: torch.device | None) -> bool:
+    """Return True if a tensor is on the device of its spec; ``None`` is any device.
+
+    A device without an index is any of its kind, and the index of a CPU has no meaning.
 
     Example:
         >>> is_same_device(torch.device("cpu:0"), torch.device("cpu"))
         True
     """
-    return a == b or {a.type, b.type} == {"cpu"}
+    if actual is None or expected is None or actual == expected:
+        return True
+    has_any_index = actual.type == "cpu" or None in (actual.index, expected.index)
+    return actual.type == expected.type and has_any_index
 
 
 def as_device(device: Device | None) -> torch.device:
@@ -173,7 +186,7 @@ def is_dtype(value: object) -> bool:
     )
 
 
-def to_tensor(value: Any) -> Tensor:
+def to_tensor(value: object) -> Tensor:
     """Convert a number, an array or nested lists to a tensor that shares no memory with them.
 
     Raises:
@@ -194,7 +207,7 @@ def to_tensor(value: Any) -> Tensor:
         ) from error
 
 
-def _has_only_numbers(value: Any) -> bool:
+def _has_only_numbers(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_has_only_numbers(item) for item in value)
     return isinstance(value, (bool, int, float, complex))
@@ -238,12 +251,12 @@ def match_shape(value: Tensor, shape: torch.Size) -> Tensor:
     )
 
 
-def to_array(value: Tensor) -> np.ndarray[Any, Any]:
+def to_array(value: Tensor) -> npt.NDArray[np.generic]:
     """Convert a tensor to an array on the host; dtypes that NumPy lacks become float32."""
     value = value.detach().cpu()
     if value.dtype.is_floating_point and value.dtype in _NOT_IN_NUMPY:
         value = value.float()
-    array: np.ndarray[Any, Any] = value.numpy()
+    array: npt.NDArray[np.generic] = value.numpy()
     return array
 
 
@@ -320,7 +333,7 @@ Names = list[str | None]
 """Names of dimensions; ``None`` for a dimension without a name."""
 
 
-def parse_index(index: Any, shape: torch.Size, owner: str) -> tuple[Any, ...]:
+def parse_index(index: object, shape: torch.Size, owner: str) -> tuple[IndexPart, ...]:
     """Return an index as a tuple of what torch supports, with lists and arrays as tensors.
 
     Args:
@@ -353,23 +366,25 @@ def parse_index(index: Any, shape: torch.Size, owner: str) -> tuple[Any, ...]:
     return parsed
 
 
-def _as_part(part: Any) -> Any:
-    if isinstance(part, (list, tuple, range)):
+def _as_part(part: IndexPart | Sequence[int] | npt.NDArray[np.generic]) -> IndexPart:
+    if isinstance(part, Sequence):
         positions = torch.tensor(list(part))
         return positions if positions.numel() else positions.long()
     return torch.as_tensor(part) if isinstance(part, np.ndarray) else part
 
 
-def _reverse_slices(parts: tuple[Any, ...], shape: torch.Size) -> tuple[Any, ...]:
+def _reverse_slices(parts: tuple[IndexPart, ...], shape: torch.Size) -> tuple[IndexPart, ...]:
     """Replace slices with a negative step, which torch does not support, by positions."""
     if not any(isinstance(part, slice) and (part.step or 1) < 0 for part in parts):
         return parts
-    replaced: list[Any] = []
+    replaced: list[IndexPart] = []
     dim = 0
     for part in expand_ellipsis(parts, len(shape)):
-        is_reversed = isinstance(part, slice) and (part.step or 1) < 0
-        positions = range(*part.indices(shape[dim])) if is_reversed else None
-        replaced.append(part if positions is None else torch.tensor(list(positions)).long())
+        if isinstance(part, slice) and (part.step or 1) < 0:
+            positions = list(range(*part.indices(shape[dim])))
+            replaced.append(torch.tensor(positions).long())
+        else:
+            replaced.append(part)
         dim += _consumed_dims(part)
     return tuple(replaced)
 
@@ -386,14 +401,14 @@ def _check_positions(positions: Tensor, size: int, owner: str) -> None:
         )
 
 
-def _consumed_dims(part: Any) -> int:
+def _consumed_dims(part: IndexPart) -> int:
     """Return the number of dimensions that a part of an index applies to."""
     if part is None:
         return 0
     return part.ndim if isinstance(part, Tensor) and part.dtype is torch.bool else 1
 
 
-def expand_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
+def expand_ellipsis(index: tuple[IndexPart, ...], ndim: int) -> tuple[IndexPart, ...]:
     """Return an index as a tuple, with its ellipsis replaced by slices up to ``ndim``.
 
     Raises:
@@ -410,7 +425,7 @@ def expand_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
     return (*parts[:at], *(slice(None),) * (ndim - used), *parts[at + 1 :])
 
 
-def index_names(names: Names, index: tuple[Any, ...]) -> Names:
+def index_names(names: Names, index: tuple[IndexPart, ...]) -> Names:
     """Return the names of the dimensions after indexing.
 
     Args:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tdx.foundation.errors import SpecError
 from tdx.specs.arguments import (
     WIDE_UNSIGNED,
+    ArrayLike,
     Device,
     Shape,
     View,
@@ -92,20 +93,20 @@ class BoundsBox(ContinuousBox):
     @property
     def low(self) -> Tensor:
         """Copy of the lower bounds, so that changes in place do not affect other specs."""
-        return _copy(self._spec._low)
+        return _copy(self._spec.low)
 
     @low.setter
     def low(self, bound: Tensor) -> None:
-        self._spec._assign_bounds(bound, self._spec._high)
+        self._spec.assign_bounds(bound, self._spec.high)
 
     @property
     def high(self) -> Tensor:
         """Copy of the upper bounds."""
-        return _copy(self._spec._high)
+        return _copy(self._spec.high)
 
     @high.setter
     def high(self, bound: Tensor) -> None:
-        self._spec._assign_bounds(self._spec._low, bound)
+        self._spec.assign_bounds(self._spec.low, bound)
 
 
 def _copy(bound: Tensor) -> Tensor:
@@ -119,7 +120,9 @@ def _describe_tensor(tensor: Tensor) -> str:
     )
 
 
-def bound_tensor(value: Any, dtype: torch.dtype, device: torch.device, *, upper: bool) -> Tensor:
+def bound_tensor(
+    value: ArrayLike | None, dtype: torch.dtype, device: torch.device, *, upper: bool
+) -> Tensor:
     """Convert a bound to a tensor, rounded into the interval to a value of the dtype.
 
     Args:
@@ -160,7 +163,7 @@ def _round_inwards(value: float, dtype: torch.dtype, upper: bool) -> int:
     return min(max(math.floor(value) if upper else math.ceil(value), low), high)
 
 
-def broadcast_bounds(low: Any, high: Any) -> torch.Size:
+def broadcast_bounds(low: ArrayLike | None, high: ArrayLike | None) -> torch.Size:
     """Return the shape that two bounds broadcast to.
 
     Raises:
@@ -204,7 +207,7 @@ def broadcast_bound(bound: Tensor, shape: torch.Size) -> Tensor:
         ) from error
 
 
-def adapt_bound(bound: Any, current: Tensor, shape: torch.Size) -> Any:
+def adapt_bound(bound: ArrayLike | None, current: Tensor, shape: torch.Size) -> ArrayLike | None:
     """Reduce an unchanged bound that is the same for all elements to a number."""
     if bound is not current or current.shape == shape or not current.numel():
         return bound
@@ -332,7 +335,7 @@ class WideIntegerSampler:
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         self.dtype, self.device = low.dtype, low.device
-        self.work: Any = np.uint64 if low.dtype is torch.uint64 else np.int64
+        self.work: type[np.uint64 | np.int64] = np.uint64 if low.dtype is torch.uint64 else np.int64
         self.bounds = [bound.cpu().numpy().astype(self.work) for bound in (low, high)]
 
     def __call__(self, shape: torch.Size) -> Tensor:
@@ -368,7 +371,7 @@ class Unbounded(TensorSpec):
 
     def __new__(
         cls,
-        shape: Any = 1,
+        shape: Shape = 1,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
         domain: str | None = None,
@@ -381,7 +384,7 @@ class Unbounded(TensorSpec):
 
     def __init__(
         self,
-        shape: Any = 1,
+        shape: Shape = 1,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
         domain: str | None = None,
@@ -423,7 +426,7 @@ class Unbounded(TensorSpec):
             return bits.view(torch.uint64) if self._dtype is torch.uint64 else bits.to(self._dtype)
         return torch.empty(full, dtype=self._dtype, device=self._device).random_()
 
-    def _contains(self, val: Any) -> bool:
+    def _contains(self, val: Tensor) -> bool:
         return True
 
     def elements_in(self, val: Tensor) -> Tensor:
@@ -432,7 +435,7 @@ class Unbounded(TensorSpec):
     def _project(self, val: Tensor) -> Tensor:
         return val
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         return True
 
     def replace(self, **changes: Any) -> Any:
@@ -498,9 +501,9 @@ class Bounded(TensorSpec):
 
     def __new__(
         cls,
-        low: Any = None,
-        high: Any = None,
-        shape: Any = None,
+        low: ArrayLike | None = None,
+        high: ArrayLike | None = None,
+        shape: Shape | None = None,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
         domain: str | None = None,
@@ -510,9 +513,9 @@ class Bounded(TensorSpec):
 
     def __init__(
         self,
-        low: Any = None,
-        high: Any = None,
-        shape: Any = None,
+        low: ArrayLike | None = None,
+        high: ArrayLike | None = None,
+        shape: Shape | None = None,
         device: Device | None = None,
         dtype: torch.dtype | str | None = None,
         domain: str | None = None,
@@ -525,7 +528,7 @@ class Bounded(TensorSpec):
         low, high = (end.clone() if isinstance(end, Tensor) else end for end in (low, high))
         self._set_bounds(low, high, size)
 
-    def _set_bounds(self, low: Any, high: Any, shape: torch.Size) -> None:
+    def _set_bounds(self, low: ArrayLike | None, high: ArrayLike | None, shape: torch.Size) -> None:
         if self._dtype.is_complex:
             raise SpecError(
                 f"{self._dtype} has no order, so it cannot have bounds", hint="use Unbounded"
@@ -537,8 +540,11 @@ class Bounded(TensorSpec):
         self._high = broadcast_bound(
             bound_tensor(high, self._dtype, self._device, upper=True), shape
         )
-        are_numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
-        if are_numbers and self._dtype.is_floating_point:
+        if (
+            isinstance(low, (int, float))
+            and isinstance(high, (int, float))
+            and self._dtype.is_floating_point
+        ):
             in_order = low <= high
         elif self._low.is_meta:
             in_order = True
@@ -570,8 +576,11 @@ class Bounded(TensorSpec):
         low, high = _read_bounds(space)
         self._become(self.replace(low=low, high=high))
 
-    def _assign_bounds(self, low: Tensor, high: Tensor) -> None:
-        """Set the bounds, one after the other, with the shape and dtype that they agree on."""
+    def assign_bounds(self, low: Tensor, high: Tensor) -> None:
+        """Set the bounds in place; ``BoundsBox`` calls it for one bound after the other.
+
+        The spec takes their shape and dtype once they agree on them.
+        """
         for bound in (low, high):
             if _bounded_class(None, bound.dtype) is not type(self):
                 raise SpecError(
@@ -635,10 +644,7 @@ class Bounded(TensorSpec):
         shape = self._view_shape(view)
         if -1 in self._shape:
             return self.replace(shape=shape)
-        viewed = self.clone()
-        viewed._shape = shape
-        viewed._low, viewed._high, viewed._sampler = view(self._low), view(self._high), None
-        return viewed
+        return self._with(_shape=shape, _low=view(self._low), _high=view(self._high), _sampler=None)
 
     def replace(self, **changes: Any) -> Any:
         """Return a copy with ``low``, ``high``, ``shape``, ``device`` or ``dtype`` changed.
@@ -662,18 +668,18 @@ class Bounded(TensorSpec):
         copied._set_bounds(low, high, shape)
         return copied
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = {name: value for name, value in self.__dict__.items() if name != "_sampler"}
         if self._dtype in WIDE_UNSIGNED:  # torch cannot unpickle tensors of these
             state["_low"], state["_high"] = _as_signed(self._low), _as_signed(self._high)
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         if self._dtype in WIDE_UNSIGNED:
             self._low, self._high = self._low.view(self._dtype), self._high.view(self._dtype)
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         return torch.equal(self._low, other._low) and torch.equal(self._high, other._high)
 
 

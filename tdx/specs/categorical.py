@@ -12,8 +12,11 @@ from torch import Tensor
 
 from tdx.foundation.errors import SpecError, SpecIndexError
 from tdx.specs.arguments import (
+    Arguments,
+    ArrayLike,
     Device,
     Shape,
+    Value,
     View,
     as_device,
     as_dtype,
@@ -26,11 +29,13 @@ from tdx.specs.arguments import (
     to_array,
     to_tensor,
 )
-from tdx.specs.spaces import BoxList, CategoricalBox
+from tdx.specs.spaces import BoxList, CategoricalBox, NestedCounts
 from tdx.specs.spec import TensorSpec
 
 
-def _as_mask(mask: Any, lead: torch.Size, n: int, device: torch.device | None) -> Tensor | None:
+def _as_mask(
+    mask: ArrayLike | None, lead: torch.Size, n: int, device: torch.device | None
+) -> Tensor | None:
     """Convert a mask to a bool tensor of shape ``[*lead, n]``; ``None`` allows everything.
 
     Raises:
@@ -167,7 +172,7 @@ class Categorical(TensorSpec):
         shape: Shape | None = (),
         device: Device | None = None,
         dtype: torch.dtype | str = torch.int64,
-        mask: Any = None,
+        mask: ArrayLike | None = None,
     ) -> None:
         super().__init__(as_size(() if shape is None else shape), device, as_dtype(dtype))
         self._n = int(n)
@@ -208,7 +213,7 @@ class Categorical(TensorSpec):
         """Allowed categories, ``[*shape, n]``; ``None`` if all are."""
         return self._mask
 
-    def update_mask(self, mask: Any) -> None:
+    def update_mask(self, mask: ArrayLike | None) -> None:
         """Change the allowed categories in place; ``None`` allows all."""
         self._mask = _as_mask(mask, self._shape, self.n, self._device)
 
@@ -285,11 +290,9 @@ class Categorical(TensorSpec):
         return self
 
     def apply_view(self, view: View) -> Self:
-        viewed = self.clone()
-        viewed._shape = self._view_shape(view)
-        if self._mask is not None:
-            viewed._mask = _view_mask(self._mask, self._shape, view)
-        return viewed
+        shape = self._view_shape(view)
+        mask = None if self._mask is None else _view_mask(self._mask, self._shape, view)
+        return self._with(_shape=shape, _mask=mask)
 
     def replace(self, **changes: Any) -> Any:
         """Return a copy with ``n``, ``shape``, ``device``, ``dtype`` or ``mask`` changed."""
@@ -298,10 +301,10 @@ class Categorical(TensorSpec):
             copied._provisional_n = self._provisional_n
         return copied
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {**super()._arguments(), "n": self._n, "mask": self._mask}
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         return self._n == other._n and _is_same_mask(self._mask, other._mask)
 
 
@@ -333,11 +336,11 @@ class OneHot(TensorSpec):
     def __init__(
         self,
         n: int,
-        shape: Any = None,
+        shape: Shape | None = None,
         device: Device | None = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,
-        mask: Any = None,
+        mask: ArrayLike | None = None,
     ) -> None:
         size = as_size(int(n) if shape is None else shape)
         super().__init__(size, device, as_dtype(torch.bool if dtype is None else dtype))
@@ -366,7 +369,7 @@ class OneHot(TensorSpec):
         """Allowed categories, of the spec's shape; ``None`` if all are."""
         return self._mask
 
-    def update_mask(self, mask: Any) -> None:
+    def update_mask(self, mask: ArrayLike | None) -> None:
         """Change the allowed categories in place; ``None`` allows all."""
         self._mask = _as_mask(mask, self._shape[:-1], self.n, self._device)
 
@@ -393,12 +396,16 @@ class OneHot(TensorSpec):
             weight = weight.masked_fill(~self._mask, -torch.inf)
         return self._one_hot(weight.argmax(-1))
 
-    def _cast(self, val: Any) -> Tensor:
-        is_float = isinstance(val, Tensor) and val.is_floating_point()
-        fits = is_float and ends_with(val.shape, self._shape)
-        return val.to(self._device) if fits else super()._cast(val)
+    def _cast(self, val: object) -> Tensor:
+        if (
+            isinstance(val, Tensor)
+            and val.is_floating_point()
+            and ends_with(val.shape, self._shape)
+        ):
+            return val.to(self._device)
+        return super()._cast(val)
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: Value) -> Value:
         """Return a value in the spec unchanged, else the one-hot vector of the largest element."""
         return val if self.is_in(val) else self._project(self._cast(val))
 
@@ -406,7 +413,7 @@ class OneHot(TensorSpec):
         masked = "" if self._mask is None else " that the mask allows"
         return f"the one-hot vectors of {self.n} elements{masked}"
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Tensor:
         """Convert category numbers to one-hot vectors; vectors of bools or floats are kept.
 
         Args:
@@ -440,7 +447,7 @@ class OneHot(TensorSpec):
             index = index.reshape(lead)
         return self._one_hot(index)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: Value, safe: bool | None = None) -> Any:
         """Convert one-hot vectors to category numbers, or to the value registered for them."""
         if safe:
             self.assert_is_in(val)
@@ -513,7 +520,6 @@ class OneHot(TensorSpec):
         return self.apply_view(lambda tensor: tensor[parts])
 
     def apply_view(self, view: View) -> Self:
-        viewed = self.clone()
         shape = self._view_shape(view)
         if shape[-1:] != self._shape[-1:]:
             raise SpecError(
@@ -521,12 +527,9 @@ class OneHot(TensorSpec):
                 f"{tuple(self._shape)} to {tuple(shape)}",
                 hint="reshape the leading dims only",
             )
-        viewed._shape = shape
-        if self._mask is not None:
-            viewed._mask = view(self._mask)
-        return viewed
+        return self._with(_shape=shape, _mask=None if self._mask is None else view(self._mask))
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         own = {"n": self.n, "use_register": self.use_register, "mask": self._mask}
         return {**super()._arguments(), **own}
 
@@ -537,7 +540,7 @@ class OneHot(TensorSpec):
             copied._space = self._space
         return copied
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         return (
             bool(self.space == other.space)
             and self.use_register == other.use_register
@@ -571,11 +574,11 @@ class MultiCategorical(Categorical):
 
     def __init__(
         self,
-        nvec: Any,
-        shape: Any = None,
+        nvec: ArrayLike,
+        shape: Shape | None = None,
         device: Device | None = None,
         dtype: torch.dtype | str | None = torch.int64,
-        mask: Any = None,
+        mask: ArrayLike | None = None,
         remove_singleton: bool = True,
     ) -> None:
         self._device = as_device(device)
@@ -605,10 +608,10 @@ class MultiCategorical(Categorical):
         """Space of each variable."""
         return BoxList.from_nvec(self._nvec_list())
 
-    def _nvec_list(self) -> list[Any]:
+    def _nvec_list(self) -> list[NestedCounts]:
         return self._counts.movedim(-1, 0).tolist()
 
-    def update_mask(self, mask: Any) -> None:
+    def update_mask(self, mask: ArrayLike | None) -> None:
         """Change the allowed categories in place; ``None`` allows all."""
         if mask is None:
             self._mask = None
@@ -727,13 +730,12 @@ class MultiCategorical(Categorical):
         if not shape:
             # A single variable.
             return Categorical(int(nvec), shape, self._device, self._dtype)  # type: ignore[return-value]
-        viewed = self.clone()
-        viewed._shape, viewed._nvec, viewed._mask = shape, nvec, mask
+        counts = self._counts
         if nvec.numel():
-            viewed._counts = _drop_repeated_dims(nvec)
-        elif shape[-1] != self._counts.shape[-1]:
-            viewed._counts = nvec.new_ones(shape[-1:])
-        return viewed
+            counts = _drop_repeated_dims(nvec)
+        elif shape[-1] != counts.shape[-1]:
+            counts = nvec.new_ones(shape[-1:])
+        return self._with(_shape=shape, _nvec=nvec, _mask=mask, _counts=counts)
 
     def _view_mask(self, mask: Tensor, view: View, shape: torch.Size) -> Tensor:
         """Apply a view, which must preserve the last dimension, to a mask."""
@@ -745,12 +747,13 @@ class MultiCategorical(Categorical):
                 f"{tuple(self._shape)} to {tuple(shape)}",
                 hint="reshape the leading dims only, or drop the mask",
             )
-        lead = self._shape[:-1]
-        positions = torch.arange(lead.numel(), device=self._device).reshape(*lead, 1)
-        positions = view(positions.expand(self._shape))[..., 0]
-        return mask.reshape(lead.numel(), mask.shape[-1])[positions]
+        return _view_mask(
+            mask,
+            self._shape[:-1],
+            lambda positions: view(positions.unsqueeze(-1).expand(self._shape))[..., 0],
+        )
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {
             "nvec": self._counts,
             "shape": self._shape,
@@ -760,7 +763,7 @@ class MultiCategorical(Categorical):
             "remove_singleton": self.remove_singleton,
         }
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         return torch.equal(self._nvec, other._nvec) and _is_same_mask(self._mask, other._mask)
 
 
@@ -786,11 +789,11 @@ class MultiOneHot(OneHot):
     def __init__(
         self,
         nvec: Sequence[int],
-        shape: Any = None,
+        shape: Shape | None = None,
         device: Device | None = None,
         dtype: torch.dtype | str | None = torch.bool,
         use_register: bool = False,
-        mask: Any = None,
+        mask: ArrayLike | None = None,
     ) -> None:
         self.nvec = [int(n) for n in nvec]
         total = sum(self.nvec)
@@ -849,7 +852,7 @@ class MultiOneHot(OneHot):
             -1,
         )
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: Value, safe: bool | None = None) -> Any:
         """Convert to an array of category numbers, one for each variable."""
         return to_array(self.to_categorical(to_tensor(val), safe))
 
@@ -897,7 +900,7 @@ class MultiOneHot(OneHot):
         """Return the spec itself."""
         return self
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {
             "nvec": self.nvec,
             "shape": self._shape,
@@ -927,13 +930,14 @@ class Binary(Categorical):
     def __init__(
         self,
         n: int | None = None,
-        shape: Any = None,
+        shape: Shape | None = None,
         device: Device | None = None,
         dtype: torch.dtype | str = torch.int8,
     ) -> None:
-        if n is None and shape is None:
+        size = n if shape is None else shape
+        if size is None:
             raise SpecError("a Binary needs a size", hint="give n or shape")
-        size = as_size(n if shape is None else shape)
+        size = as_size(size)
         if n is not None and (not size or size[-1] != n):
             raise SpecError(
                 f"the shape {tuple(size)} of a Binary must end in n={n}",
@@ -948,5 +952,5 @@ class Binary(Categorical):
         copied.update_mask(mask)
         return copied
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {"shape": self._shape, "device": self._device, "dtype": self._dtype}

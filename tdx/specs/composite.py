@@ -6,7 +6,8 @@ import math
 import weakref
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import replace
-from typing import Any, Self, TypeGuard
+from types import EllipsisType
+from typing import Any, Self, TypeAlias, TypeGuard
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
@@ -15,9 +16,11 @@ from torch import Tensor
 from tdx.foundation.errors import AttributeKeyError, KeyNotFoundError, SpecError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.specs.arguments import (
+    Arguments,
     Device,
     Names,
     Shape,
+    Value,
     as_device,
     as_size,
     expand_ellipsis,
@@ -32,6 +35,8 @@ from tdx.specs.spec import SpecStack, Stacked, TensorSpec, stack
 
 Entry = TensorSpec | None
 """Spec of an entry; ``None`` for an entry without a spec."""
+EntryLike: TypeAlias = TensorSpec | Mapping[Any, Any] | None
+"""What an entry is set to: a spec, ``None``, or a (nested) mapping of specs."""
 MISSING: Any = object()
 
 
@@ -107,7 +112,7 @@ def _check_names(names: Sequence[str | None], ndim: int) -> Names:
 class SpecKeys(KeysView[Any]):
     """Keys of a composite. They contain a key in any form, such as ``("a",)`` for ``"a"``."""
 
-    _mapping: Mapping[Any, Any]
+    _mapping: Mapping[Any, Entry]
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -159,10 +164,10 @@ class CompositeLock:
                 "the Composite is nested in a locked one", hint="unlock the outermost one"
             )
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, bool]:
         return {"is_locked": self.is_locked}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, bool]) -> None:
         self.is_locked = state["is_locked"]
         self._parents = ()
 
@@ -192,7 +197,7 @@ class Composite(TensorSpec):
         tensor([0., 0., 0.])
     """
 
-    data_cls: Any = None
+    data_cls: type[TensorDictBase] | None = None
     step_mdp_static = False
     _dtype = None
     _entries: dict[str, Entry]
@@ -204,7 +209,7 @@ class Composite(TensorSpec):
         *args: Any,
         shape: Shape | None = None,
         device: Device | None = None,
-        data_cls: type | None = None,
+        data_cls: type[TensorDictBase] | None = None,
         step_mdp_static: bool = False,
         names: Sequence[str | None] | None = None,
         batch_size: Shape | None = None,
@@ -228,7 +233,7 @@ class Composite(TensorSpec):
             for key, spec in source.items():
                 self.set(key, spec)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, bool]) -> None:
         self.__dict__.update(state)
         if self.is_locked:
             self._lock_entries()
@@ -244,16 +249,14 @@ class Composite(TensorSpec):
 
         Another batch size drops the names, unless names are given.
         """
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__)
-        copied._entries, copied._lock = entries, CompositeLock()
-        if names is not None or shape not in (None, self._shape):
-            copied._names = names
-        if shape is not None:
-            copied._shape = shape
-        if device is not None:
-            copied._device = device
-        return copied
+        keeps_names = names is None and shape in (None, self._shape)
+        return self._with(
+            _entries=entries,
+            _lock=CompositeLock(),
+            _names=self._names if keeps_names else names,
+            _shape=self._shape if shape is None else shape,
+            _device=self._device if device is None else device,
+        )
 
     def _map(
         self,
@@ -334,13 +337,13 @@ class Composite(TensorSpec):
             for spec in self._nested():
                 spec.names = [*checked, *spec.names[len(checked) :]]
 
-    def refine_names(self, *names: Any) -> Self:
+    def refine_names(self, *names: str | EllipsisType | None) -> Self:
         """Name the batch dimensions that have no name; an ellipsis keeps the current names."""
-        current, refined = self.names, list(names)
+        current = self.names
+        refined = [name for name in names if not isinstance(name, EllipsisType)]
         if Ellipsis in names:
             at = names.index(Ellipsis)
-            unchanged = current[at : len(current) - (len(names) - at - 1)]
-            refined = [*names[:at], *unchanged, *names[at + 1 :]]
+            refined[at:at] = current[at : len(current) - (len(refined) - at)]
         for old, new in zip(current, _check_names(refined, len(current)), strict=True):
             if old not in (None, new):
                 raise SpecError(
@@ -419,16 +422,26 @@ class Composite(TensorSpec):
         return SpecKeys(self._select(include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
     def values(
-        self, include_nested: bool = False, leaves_only: bool = False, **options: Any
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
     ) -> ValuesView[Any]:
         """Return the specs; arguments and order as for ``keys``."""
-        return self._select(include_nested, leaves_only, **options).values()
+        return self._select(include_nested, leaves_only, is_leaf, step_mdp_static_only).values()
 
     def items(
-        self, include_nested: bool = False, leaves_only: bool = False, **options: Any
+        self,
+        include_nested: bool = False,
+        leaves_only: bool = False,
+        *,
+        is_leaf: Callable[[type], bool] | None = None,
+        step_mdp_static_only: bool = False,
     ) -> ItemsView[Any, Any]:
         """Return pairs of key and spec; arguments and order as for ``keys``."""
-        return self._select(include_nested, leaves_only, **options).items()
+        return self._select(include_nested, leaves_only, is_leaf, step_mdp_static_only).items()
 
     def _select(
         self,
@@ -450,14 +463,17 @@ class Composite(TensorSpec):
             if leaf or not leaves_only:
                 selected[name] = spec
         if step_mdp_static_only:
-            selected = {key: spec for key, spec in selected.items() if self._is_static(key)}
+            # An entry is static if a composite on the path to it is.
+            paths = {key: split_key(key) for key in selected}
+            selected = {
+                key: spec
+                for key, spec in selected.items()
+                if any(
+                    getattr(self._find(paths[key][: i + 1]), "step_mdp_static", False)
+                    for i in range(len(paths[key]))
+                )
+            }
         return selected
-
-    def _is_static(self, key: NestedKey) -> bool:
-        """Return True if a composite on the path to an entry has ``step_mdp_static`` set."""
-        parts = split_key(key)
-        path = [self._find(parts[: i + 1]) for i in range(len(parts))]
-        return any(getattr(spec, "step_mdp_static", False) for spec in path)
 
     def _nested(self) -> list[Composite]:
         """Return the nested composites of this level."""
@@ -469,7 +485,7 @@ class Composite(TensorSpec):
 
     # Writing entries
 
-    def set(self, name: NestedKey, spec: Any) -> Self:
+    def set(self, name: NestedKey, spec: EntryLike) -> Self:
         """Set the spec at a key, creating nested composites as needed.
 
         Args:
@@ -484,7 +500,7 @@ class Composite(TensorSpec):
         self._set_at(split_key(name), spec, name)
         return self
 
-    def _set_at(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+    def _set_at(self, parts: tuple[str, ...], spec: EntryLike, key: NestedKey) -> None:
         """Set the spec at the remaining parts of a key; errors name the whole key."""
         first, *rest = parts
         if not rest:
@@ -502,31 +518,27 @@ class Composite(TensorSpec):
         if inner is None:
             self._set_at((first,), nested, key)
 
-    def _create_nested(self, specs: Mapping[Any, Any]) -> Composite:
+    def _create_nested(self, specs: Mapping[NestedKey, EntryLike]) -> Composite:
         return Composite(specs, shape=self._shape, device=self._device, names=self._names)
 
-    def _as_entry(self, spec: Any, key: NestedKey) -> Entry:
+    def _as_entry(self, spec: EntryLike, key: NestedKey) -> Entry:
         """Return a spec, a mapping of specs or ``None`` as an entry of this composite."""
         try:
             if isinstance(spec, Mapping):
                 spec = self._create_nested(spec)
             elif isinstance(spec, Composite):
-                spec = self._as_nested(spec)
+                # A nested composite has at least the batch dimensions of this one, and their names.
+                if spec.ndim < len(self._shape):
+                    spec = spec._with_batch_size(self._shape)
+                if self._names is not None and spec.names[: len(self._names)] != self._names:
+                    names = [*self._names, *spec.names[len(self._names) :]]
+                    spec = spec.clone(recurse=False)
+                    spec.names = names
         except SpecError as error:
             raise prefix_error_key(key, error) from None
         return None if spec is None else _check_entry(spec, key, self._shape, self._device)
 
-    def _as_nested(self, spec: Composite) -> Composite:
-        """Return a composite with at least the batch dimensions of this one, and their names."""
-        if spec.ndim < len(self._shape):
-            spec = spec._with_batch_size(self._shape)
-        if self._names is not None and spec.names[: len(self._names)] != self._names:
-            names = [*self._names, *spec.names[len(self._names) :]]
-            spec = spec.clone(recurse=False)
-            spec.names = names
-        return spec
-
-    def __setitem__(self, key: NestedKey, spec: Any) -> None:
+    def __setitem__(self, key: NestedKey, spec: EntryLike) -> None:
         self.set(key, spec)
 
     def __delitem__(self, key: NestedKey) -> None:
@@ -631,24 +643,24 @@ class Composite(TensorSpec):
 
     # Values. An entry without a spec is neither checked nor created.
 
-    def rand(self, shape: Shape | None = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> TensorDict:
         return self._create("rand", shape)
 
-    def zero(self, shape: Shape | None = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> TensorDict:
         return self._create("zero", shape)
 
-    def one(self, shape: Shape | None = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> TensorDict:
         return self._create("one", shape)
 
-    def _create(self, method: str, shape: Shape | None) -> Any:
+    def _create(self, method: str, shape: Shape | None) -> TensorDict:
         """Create a TensorDict by ``rand``, ``zero`` or ``one`` of each entry, in order."""
         entries = self._entries.items()
         fields = {key: getattr(spec, method)(shape) for key, spec in entries if spec is not None}
         return self._as_tensordict(fields, self._full_shape(shape), self.device)
 
     def _as_tensordict(
-        self, fields: dict[Any, Any], batch_size: torch.Size, device: torch.device | None
-    ) -> Any:
+        self, fields: Mapping[str, Value], batch_size: torch.Size, device: torch.device | None
+    ) -> TensorDict:
         """Create a TensorDict of the class and with the names of this composite."""
         names = self._names
         if names is not None:
@@ -693,7 +705,7 @@ class Composite(TensorSpec):
                 return f"key {format_key(key)!r}: {reason}"
         return None
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: Value) -> Value:
         """Project the entries of a TensorDict in place, and return it.
 
         Raises:
@@ -715,7 +727,9 @@ class Composite(TensorSpec):
                 val[key] = projected
         return val
 
-    def type_check(self, value: Any, selected_keys: Any = None) -> None:
+    def type_check(
+        self, value: Value, selected_keys: NestedKey | Sequence[NestedKey] | None = None
+    ) -> None:
         """Check the dtypes of a TensorDict's entries.
 
         Args:
@@ -731,14 +745,16 @@ class Composite(TensorSpec):
             if spec is not None:
                 spec.type_check(value if isinstance(value, Tensor) else _get_value(value, key), key)
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(
+        self, val: Mapping[str, object] | TensorDictBase, *, ignore_device: bool = False
+    ) -> TensorDict:
         """Encode values by the specs of their keys.
 
         Raises:
             KeyNotFoundError: A key has no spec.
             SpecError: A value cannot be encoded; the error names the key.
         """
-        encoded = {}
+        encoded: dict[str, Value] = {}
         for key, value in val.items():
             try:
                 encoded[key] = self.get(key).encode(value, ignore_device=ignore_device)
@@ -757,7 +773,7 @@ class Composite(TensorSpec):
         specs = self._entries.values()
         return math.prod(spec.cardinality() for spec in specs if spec is not None)
 
-    def enumerate(self, use_mask: bool = False) -> Any:
+    def enumerate(self, use_mask: bool = False) -> TensorDict:
         """Enumerate every combination of the values of the entries.
 
         Returns:
@@ -837,7 +853,7 @@ class Composite(TensorSpec):
         """Return the composite without its entries."""
         return self._copy_with({})
 
-    def separates(self, *keys: NestedKey, default: Any = None) -> Composite | None:
+    def separates(self, *keys: NestedKey, default: Any = None) -> Any:
         """Move some entries to a new composite.
 
         Args:
@@ -861,7 +877,7 @@ class Composite(TensorSpec):
 
     def replace(self, **changes: Any) -> Composite:
         """Return a copy with ``shape``, ``device`` or ``names`` changed."""
-        arguments: dict[str, Any] = {
+        arguments: Arguments = {
             "shape": self._shape,
             "device": self._device,
             "data_cls": self.data_cls,
@@ -903,7 +919,7 @@ class Composite(TensorSpec):
         return f"{type(self).__name__}(\n{indent(body)}, {place})"
 
 
-def _get_value(val: Any, key: NestedKey) -> Any:
+def _get_value(val: object, key: NestedKey) -> Value | None:
     """Return the value at a key of a (nested) dict or TensorDict; ``None`` if it is missing."""
     for part in split_key(key):
         if not hasattr(val, "get"):
@@ -930,6 +946,11 @@ class StackedComposite(SpecStack, Composite):
 
     _specs: Sequence[Composite]
 
+    @property
+    def specs(self) -> list[Composite]:
+        """Composites, in order."""
+        return list(self._specs)
+
     def __init__(self, *specs: Composite, dim: int = 0) -> None:
         SpecStack.__init__(self, *specs, dim=dim)
         self._lock = CompositeLock()
@@ -947,7 +968,7 @@ class StackedComposite(SpecStack, Composite):
                     raise error.at(key=key) from None
         return entries
 
-    def _set_at(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+    def _set_at(self, parts: tuple[str, ...], spec: EntryLike, key: NestedKey) -> None:
         """Unbind a spec along the stack dimension, and set the entry of each composite."""
         self._check_unlocked()
         if isinstance(spec, Mapping):
@@ -1031,13 +1052,15 @@ class StackedComposite(SpecStack, Composite):
     def __len__(self) -> int:
         return self._shape[0]
 
-    def clone(self, recurse: bool = True) -> Any:
+    def clone(self, recurse: bool = True) -> Self:
         return self._rebuild([spec.clone(recurse) for spec in self._specs], self._dim)
 
-    def empty(self) -> Any:
+    def empty(self) -> Self:
         return self._rebuild([spec.empty() for spec in self._specs], self._dim)
 
-    def type_check(self, value: Any, selected_keys: Any = None) -> None:
+    def type_check(
+        self, value: Value, selected_keys: NestedKey | Sequence[NestedKey] | None = None
+    ) -> None:
         if isinstance(value, Tensor):
             super().type_check(value, selected_keys)
             return
@@ -1058,7 +1081,7 @@ class StackedComposite(SpecStack, Composite):
             for key, entries in values.items()
         }
 
-    def _join(self, parts: list[Any]) -> Any:
+    def _join(self, parts: list[Value]) -> TensorDictBase:
         extra = len(parts[0].batch_size) - (self.ndim - 1)
         return LazyStackedTensorDict(*parts, stack_dim=extra + self._dim)
 
@@ -1114,7 +1137,15 @@ def consolidate_spec(
         members = consolidated.specs
         if recurse_through_stack:
             members = [consolidate_spec(member, *options) for member in members]
-        _add_missing_entries(members)
+        entries: dict[str, list[Entry]] = {}
+        for member in members:
+            for key, entry in member.items():
+                entries.setdefault(key, []).append(entry)
+        for member in members:
+            for key, specs in entries.items():
+                if key not in member:
+                    known = [entry for entry in specs if entry is not None]
+                    member[key] = _without_elements(known, member.ndim) if known else None
         consolidated = StackedComposite(*members, dim=spec.dim)
     if recurse_through_entries:
         for key, entry in list(consolidated.items()):
@@ -1123,37 +1154,26 @@ def consolidate_spec(
     return consolidated
 
 
-def check_no_exclusive_keys(spec: Any, recurse: bool = True) -> bool:
+def check_no_exclusive_keys(spec: TensorSpec | None, recurse: bool = True) -> bool:
     """Return True if all composites of a stack have the same keys.
 
     Args:
         spec: Spec to check; only stacks of composites can have keys that are not common.
         recurse: True to check nested composites too.
     """
+    if not isinstance(spec, Composite):
+        return True
     members = spec.specs if isinstance(spec, StackedComposite) else []
     if any(set(member.keys()) != set(spec.keys()) for member in members):
         return False
-    if not recurse or not isinstance(spec, Composite):
+    if not recurse:
         return True
     return all(check_no_exclusive_keys(inner) for inner in (*members, *spec.values()))
 
 
-def _add_missing_entries(members: list[Any]) -> None:
-    entries: dict[str, list[Any]] = {}
-    for member in members:
-        for key, entry in member.items():
-            entries.setdefault(key, []).append(entry)
-    for member in members:
-        for key, specs in entries.items():
-            if key not in member:
-                member[key] = _without_elements(specs, member.ndim)
-
-
-def _without_elements(specs: list[Any], batch_dims: int) -> Any:
+def _without_elements(specs: Sequence[TensorSpec], batch_dims: int) -> TensorSpec:
     """Return the spec of an entry without elements that stacks with the given ones."""
     first = specs[0]
-    if first is None:
-        return None
     if isinstance(first, Composite):
         return first.empty()
     if isinstance(first, Stacked):

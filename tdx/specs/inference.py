@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDictBase, is_non_tensor, is_tensor_collection, is_tensorclass
 
+from tdx.specs.arguments import Value
 from tdx.specs.bounded import Unbounded
 from tdx.specs.composite import Composite
 from tdx.specs.non_tensor import NonTensor
@@ -14,7 +13,7 @@ from tdx.specs.spec import TensorSpec
 
 
 def make_composite_from_td(
-    data: Any, *, unsqueeze_null_shapes: bool = True, dynamic_shape: bool = False
+    data: TensorDictBase, *, unsqueeze_null_shapes: bool = True, dynamic_shape: bool = False
 ) -> Composite:
     """Return the spec of a TensorDict, with all numbers unbounded.
 
@@ -40,7 +39,7 @@ def make_composite_from_td(
 
 
 def _infer(
-    value: Any, batch_dims: int, unsqueeze_null_shapes: bool, dynamic_shape: bool
+    value: Value, batch_dims: int, unsqueeze_null_shapes: bool, dynamic_shape: bool
 ) -> TensorSpec:
     if is_non_tensor(value):
         return NonTensor(shape=value.batch_size, device=value.device, example_data=value.data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -108,7 +108,7 @@ def composite_leaves(
         whole = output_spec if part in OUTPUT_PARTS else input_spec
         name = f"full_{part}_spec"
         spec = whole[name] if name in whole.keys() else None
-        for key, leaf in _leaves(spec):
+        for key, leaf in () if spec is None else spec.items(include_nested=True, leaves_only=True):
             # The stages of tdx pass on a leaf that they do not change.
             at = part, key, id(leaf)
             if at not in known:
@@ -118,11 +118,6 @@ def composite_leaves(
 
 
 KnownLeaves = dict[tuple[Part, NestedKey, int], LeafSpec]
-
-
-def _leaves(spec: Composite | None) -> Iterator[tuple[NestedKey, TensorSpec]]:
-    if spec is not None:
-        yield from spec.items(include_nested=True, leaves_only=True)
 
 
 def leaf_spec(part: Part, key: NestedKey, spec: TensorSpec) -> LeafSpec:
@@ -264,18 +259,14 @@ def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
         return _range_text(domain.low, domain.high)
     domain = Domain(_one_row(domain.low), _one_row(domain.high))
     if max(len(_period(_flat(end))) for end in (domain.low, domain.high)) <= _MAX_PERIOD:
-        text = _bounds_text(domain.low, domain.high)
+        if isinstance(domain.high, list) and _flat(domain.low) == [-x for x in _flat(domain.high)]:
+            text = f"±{_format_numbers(domain.high)}"
+        else:
+            text = f"{_format_numbers(domain.low)} … {_format_numbers(domain.high)}"
         if whole or len(text) <= _MAX_LENGTH:
             return text
     low, high = min(_flat(domain.low)), max(_flat(domain.high))
     return f"{_format_number(low)} … {_format_number(high)}, by element"
-
-
-def _bounds_text(low: Numbers, high: Numbers) -> str:
-    """Format both bounds element by element, as ``±high`` if they are symmetric."""
-    if isinstance(high, list) and _flat(low) == [-number for number in _flat(high)]:
-        return f"±{_format_numbers(high)}"
-    return f"{_format_numbers(low)} … {_format_numbers(high)}"
 
 
 def _range_text(low: float, high: float) -> str:

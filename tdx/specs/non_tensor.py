@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
-from tensordict import NonTensorData, NonTensorStack, is_non_tensor
+from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_non_tensor
 
 from tdx.foundation.errors import SpecError
-from tdx.specs.arguments import Device, Shape, as_device, as_size, ends_with
+from tdx.foundation.keys import NestedKey
+from tdx.specs.arguments import Arguments, Device, Shape, Value, as_device, as_size, ends_with
 from tdx.specs.spec import TensorSpec
 
 
@@ -35,10 +36,10 @@ class NonTensor(TensorSpec):
 
     def __init__(
         self,
-        shape: Any = 1,
+        shape: Shape = 1,
         device: Device | None = None,
         dtype: torch.dtype | None = None,
-        example_data: Any = None,
+        example_data: object = None,
         batched: bool | None = None,
         feature_dims: int | None = None,
     ) -> None:
@@ -60,22 +61,22 @@ class NonTensor(TensorSpec):
         """Number of trailing dimensions whose elements share one value."""
         return self.ndim if self._feature_dims is None else self._feature_dims
 
-    def rand(self, shape: Shape | None = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Value:
         """Return the example, in the batch shape."""
         full = self._full_shape(shape)
         shared = len(full) if self._feature_dims is None else self._feature_dims
         return self._stack_examples(full, shared)
 
-    def _stack_examples(self, shape: torch.Size, shared: int) -> Any:
+    def _stack_examples(self, shape: torch.Size, shared: int) -> TensorDictBase:
         if len(shape) <= shared:
             return NonTensorData(self.example_data, batch_size=shape, device=self._device)
         return NonTensorStack(*(self._stack_examples(shape[1:], shared) for _ in range(shape[0])))
 
-    def zero(self, shape: Shape | None = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Value:
         """Return the example, in the batch shape."""
         return self.rand(shape)
 
-    def one(self, shape: Shape | None = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Value:
         """Return the example, in the batch shape."""
         return self.rand(shape)
 
@@ -84,29 +85,29 @@ class NonTensor(TensorSpec):
             return f"expected shape {self._shape}, got {val.batch_size}"
         return None
 
-    def _contains(self, val: Any) -> bool:
+    def _contains(self, val: object) -> bool:
         return True
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: Value) -> Value:
         """Return the value unchanged."""
         return val
 
-    def type_check(self, value: Any, key: Any = None) -> None:
+    def type_check(self, value: object, key: NestedKey | None = None) -> None:
         """Do nothing: any type is valid."""
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Value:
         """Wrap a value in a ``NonTensorData`` of the batch shape."""
         if is_non_tensor(val):
             return val
         return NonTensorData(val, batch_size=self._full_shape(()), device=self._device)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Convert a value to plain Python data."""
         if isinstance(val, NonTensorStack):
             return val.tolist()
         return val.data if isinstance(val, NonTensorData) else val
 
-    def to(self, dest: Any) -> Self:
+    def to(self, dest: torch.dtype | Device) -> Self:
         """Return the spec on a device; a dtype has no effect."""
         if isinstance(dest, torch.dtype):
             return self
@@ -123,7 +124,7 @@ class NonTensor(TensorSpec):
             hint="use a spec with finitely many values, such as Categorical",
         )
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {
             **super()._arguments(),
             "example_data": self.example_data,
@@ -131,7 +132,7 @@ class NonTensor(TensorSpec):
             "feature_dims": None if self.batched else self._feature_dims,
         }
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         same_layout = self._feature_dims == other._feature_dims
         return bool(same_layout and self.example_data == other.example_data)
 
@@ -154,7 +155,7 @@ class Choice(TensorSpec):
         True
     """
 
-    def __init__(self, choices: Sequence[Any]) -> None:
+    def __init__(self, choices: Sequence[TensorSpec | NonTensorData]) -> None:
         self._choices = list(choices)
         if not self._choices:
             raise SpecError("a Choice needs at least one spec", hint="pass a list of specs")
@@ -188,24 +189,26 @@ class Choice(TensorSpec):
         return len(self._choices)
 
     @property
-    def choices(self) -> list[Any]:
+    def choices(self) -> list[TensorSpec | NonTensorData]:
         """Specs to choose from."""
         return list(self._choices)
 
-    def rand(self, shape: Shape | None = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Value:
         """Sample a value of one of the specs, which are equally likely."""
         choice = self._choices[int(torch.randint(0, len(self._choices), ()))]
         return self._create(choice, "rand", shape)
 
-    def zero(self, shape: Shape | None = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Value:
         """Return zeros of the first spec."""
         return self._create(self._choices[0], "zero", shape)
 
-    def one(self, shape: Shape | None = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Value:
         """Return ones of the first spec."""
         return self._create(self._choices[0], "one", shape)
 
-    def _create(self, choice: Any, method: str, shape: Any) -> Any:
+    def _create(
+        self, choice: TensorSpec | NonTensorData, method: str, shape: Shape | None
+    ) -> Value:
         """Create a value of a choice by one of its methods."""
         if isinstance(choice, TensorSpec):
             return getattr(choice, method)(shape)
@@ -226,21 +229,21 @@ class Choice(TensorSpec):
                 return None
         return f"a value is in none of the {self.num_choices} choices"
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: Value) -> Value:
         """Return a value in any of the specs unchanged, else project it to the first spec."""
         if self.is_in(val):
             return val
         first = self._choices[0]
         return first.project(val) if isinstance(first, TensorSpec) else first
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Value:
         """Encode a value by the first spec."""
         first = self._choices[0]
         if isinstance(first, TensorSpec):
             return first.encode(val, ignore_device=ignore_device)
         return val if is_non_tensor(val) else NonTensorData(val, self._shape)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: object, safe: bool | None = None) -> Any:
         """Convert a value by the first spec."""
         if safe:
             self.assert_is_in(val)
@@ -254,16 +257,14 @@ class Choice(TensorSpec):
             for choice in self._choices
         )
 
-    def enumerate(self, use_mask: bool = False) -> list[Any]:
+    def enumerate(self, use_mask: bool = False) -> list[Value]:
         """Return every value of every spec, in order."""
-        values: list[Any] = []
+        values: list[Value] = []
         for choice in self._choices:
-            values += (
-                list(choice.enumerate(use_mask)) if isinstance(choice, TensorSpec) else [choice]
-            )
+            values += choice.enumerate(use_mask) if isinstance(choice, TensorSpec) else [choice]
         return values
 
-    def _call_each(self, method: str, *args: Any) -> Choice:
+    def _call_each(self, method: str, *args: object) -> Choice:
         return Choice([getattr(choice, method)(*args) for choice in self._choices])
 
     def expand(self, *shape: Shape) -> Choice:
@@ -293,13 +294,13 @@ class Choice(TensorSpec):
     def clone(self) -> Choice:
         return self._call_each("clone")
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         pairs = zip(self._choices, other._choices, strict=False)
         same = all(bool(_plain(one) == _plain(other)) for one, other in pairs)
         return same and self.num_choices == other.num_choices
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Unwrap a non-tensor value."""
     if isinstance(value, NonTensorStack):
         return value.tolist()

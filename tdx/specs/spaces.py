@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
 from tdx.foundation.errors import SpecError
+
+NestedCounts: TypeAlias = "int | list[NestedCounts]"
+"""Number of categories of each variable, nested for several dimensions."""
 
 
 class Box:
@@ -34,9 +37,9 @@ class CategoricalBox(Box):
     """
 
     n: int
-    register: dict[Any, int] = field(default_factory=dict, compare=False, repr=False)
+    register: dict[Hashable, int] = field(default_factory=dict, compare=False, repr=False)
 
-    def assign(self, value: Any) -> int:
+    def assign(self, value: Hashable) -> int:
         """Return the category of a value, assigning the next free one to a new value.
 
         Raises:
@@ -74,7 +77,7 @@ class BoxList(Box):
         return self.boxes[index]
 
     @classmethod
-    def from_nvec(cls, nvec: list[Any]) -> BoxList:
+    def from_nvec(cls, nvec: list[NestedCounts]) -> BoxList:
         """Create the space of variables with (nested) numbers of categories."""
         return cls([cls.from_nvec(n) if isinstance(n, list) else CategoricalBox(n) for n in nvec])
 

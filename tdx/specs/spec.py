@@ -18,8 +18,11 @@ from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
 from tdx.specs.arguments import (
     TORCH_FUNCTIONS,
+    Arguments,
     Device,
+    IndexPart,
     Shape,
+    Value,
     View,
     as_device,
     as_dtype,
@@ -122,7 +125,7 @@ class TensorSpec:
 
     # Samples
 
-    def rand(self, shape: Shape | None = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Value:
         """Sample a value from torch's global generator.
 
         Args:
@@ -130,23 +133,23 @@ class TensorSpec:
         """
         raise NotImplementedError
 
-    def sample(self, shape: Shape | None = ()) -> Any:
+    def sample(self, shape: Shape | None = ()) -> Value:
         """Sample a value: alias of ``rand``."""
         return self.rand(shape)
 
-    def zero(self, shape: Shape | None = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Value:
         """Return zeros, even if they are outside the space; arguments as for ``rand``."""
         return torch.zeros(self._full_shape(shape), dtype=self._dtype, device=self._device)
 
-    def zeros(self, shape: Shape | None = ()) -> Any:
+    def zeros(self, shape: Shape | None = ()) -> Value:
         """Return zeros: alias of ``zero``."""
         return self.zero(shape)
 
-    def one(self, shape: Shape | None = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Value:
         """Return ones, even if they are outside the space; arguments as for ``rand``."""
         return torch.ones(self._full_shape(shape), dtype=self._dtype, device=self._device)
 
-    def ones(self, shape: Shape | None = ()) -> Any:
+    def ones(self, shape: Shape | None = ()) -> Value:
         """Return ones: alias of ``one``."""
         return self.one(shape)
 
@@ -200,7 +203,7 @@ class TensorSpec:
                 hint=f"convert it: value.to({self._dtype})",
             ).at(key=key)
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: Value) -> Value:
         """Return the nearest value in the spec; a value that is in the spec itself.
 
         Raises:
@@ -210,7 +213,7 @@ class TensorSpec:
             val = self._cast(val)
         return val if self._contains(val) else self._project(val)
 
-    def _cast(self, val: Any) -> Tensor:
+    def _cast(self, val: object) -> Tensor:
         """Convert a value to the spec's dtype and device, rounding and saturating."""
         if not isinstance(val, Tensor):
             raise SpecError(
@@ -233,7 +236,7 @@ class TensorSpec:
             return f"expected dtype {self._dtype}, got {val.dtype}"
         if not ends_with(val.shape, self._shape):
             return f"expected shape {self._shape}, got {val.shape}"
-        if self._device is not None and not is_same_device(val.device, self._device):
+        if not is_same_device(val.device, self._device):
             return f"expected device {self._device}, got {val.device}"
         return None
 
@@ -263,7 +266,7 @@ class TensorSpec:
 
     # Conversion
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Value:
         """Convert a value to a tensor with the spec's dtype, shape and device.
 
         Args:
@@ -279,7 +282,7 @@ class TensorSpec:
             encoded = encoded.to(self._device)
         return match_shape(encoded, self._shape)
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: Value, safe: bool | None = None) -> Any:
         """Convert a value of the spec to an array.
 
         Args:
@@ -290,7 +293,7 @@ class TensorSpec:
             self.assert_is_in(val)
         return to_array(val)
 
-    def index(self, index: Any, tensor_to_index: Any) -> Any:
+    def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
         """Index the last dimension of a tensor by a value of this spec.
 
         Args:
@@ -309,7 +312,7 @@ class TensorSpec:
         """Return the number of values; infinity for an infinite space."""
         return math.inf
 
-    def enumerate(self, use_mask: bool = False) -> Any:
+    def enumerate(self, use_mask: bool = False) -> Value:
         """Return every value of the spec, stacked along a new first dimension.
 
         Args:
@@ -386,7 +389,7 @@ class TensorSpec:
         where = check_dimension(dim, self._shape)
         return tuple(self[(slice(None),) * where + (i,)] for i in range(self._shape[where]))
 
-    def index_select(self, dim: int, index: Any) -> Self:
+    def index_select(self, dim: int, index: Tensor) -> Self:
         """Return the spec of some entries of a dimension, as ``torch.index_select``."""
         return self[(slice(None),) * check_dimension(dim, self._shape) + (index,)]
 
@@ -418,7 +421,7 @@ class TensorSpec:
     def __torch_function__(
         cls,
         func: Callable[..., Any],
-        types: Any,
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -431,13 +434,17 @@ class TensorSpec:
         """Return a copy with constructor arguments changed, such as ``shape``."""
         return type(self)(**{**self._arguments(), **changes})
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {"shape": self._shape, "device": self._device, "dtype": self._dtype}
 
     def clone(self) -> Self:
         """Return an independent copy. Tensors, which are never modified, are shared."""
+        return self._with()
+
+    def _with(self, **state: object) -> Self:
+        """Return a copy with some attributes replaced, without the checks of the constructor."""
         copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__)
+        copied.__dict__.update(self.__dict__, **state)
         return copied
 
     def to(self, dest: torch.dtype | Device) -> Self:
@@ -474,7 +481,7 @@ class TensorSpec:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         return bool(self.space == other.space)
 
     def __repr__(self) -> str:
@@ -533,14 +540,18 @@ class SpecStack(TensorSpec):
         return self._dim
 
     @property
-    def specs(self) -> list[Any]:
+    def specs(self) -> Sequence[TensorSpec]:
         """Specs, in order."""
         return list(self._specs)
 
     @property
     def _shape(self) -> torch.Size:  # type: ignore[override]
         """Shape of the stack; -1 for sizes in which the specs differ."""
-        return stack_shape(self._specs, self._dim)
+        merged = [
+            sizes[0] if all(size == sizes[0] for size in sizes) else -1
+            for sizes in zip(*(spec.shape for spec in self._specs), strict=True)
+        ]
+        return torch.Size([*merged[: self._dim], len(self._specs), *merged[self._dim :]])
 
     @property
     def _device(self) -> torch.device | None:  # type: ignore[override]
@@ -581,7 +592,7 @@ class SpecStack(TensorSpec):
 
     def squeeze(self, dim: int | None = None) -> Any:
         if dim is None:
-            squeezed: Any = self
+            squeezed: TensorSpec = self
             for i in reversed(range(self.ndim)):
                 if squeezed.shape[i] == 1:
                     squeezed = squeezed.squeeze(i)
@@ -597,7 +608,7 @@ class SpecStack(TensorSpec):
     def __getitem__(self, index: object) -> Any:
         parsed = parse_index(index, self.shape, type(self).__name__)
         parts = list(expand_ellipsis(parsed, self.ndim))
-        before: list[Any] = []
+        before: list[IndexPart] = []
         taken = 0
         while parts and taken < self._dim:
             part = parts.pop(0)
@@ -615,7 +626,7 @@ class SpecStack(TensorSpec):
         added = sum(part is None for part in before)
         return stack(members, self._dim - dropped + added)
 
-    def _select_members(self, index: Any) -> TensorSpec | list[TensorSpec]:
+    def _select_members(self, index: IndexPart) -> TensorSpec | list[TensorSpec]:
         """Return a member for an integer index, a list of them for a slice or a list."""
         try:
             positions = torch.arange(len(self._specs))[index]
@@ -633,7 +644,7 @@ class SpecStack(TensorSpec):
             )
         return [self._specs[i] for i in positions.tolist()]
 
-    def unbind(self, dim: int = 0) -> Any:
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         if check_dimension(dim, self.shape) == self._dim:
             return tuple(self._specs)
         return super().unbind(dim)
@@ -648,7 +659,7 @@ class SpecStack(TensorSpec):
         inner = dim if dim < self._dim else dim - 1
         return self._rebuild([spec.make_neg_dim(inner) for spec in self._specs], self._dim)
 
-    def _unsupported(self, *args: Any, **kwargs: Any) -> Any:
+    def _unsupported(self, *args: object, **kwargs: object) -> Self:
         raise SpecError(
             "a stack of different specs cannot be reshaped",
             hint="use indexing, expand, squeeze or unsqueeze",
@@ -659,7 +670,7 @@ class SpecStack(TensorSpec):
     unflatten = _unsupported
     apply_view = _unsupported
 
-    def _split(self, val: Any) -> list[Any]:
+    def _split(self, val: Any) -> list[Value]:
         """Split a value, which may have leading dimensions, into one part for each spec.
 
         Raises:
@@ -699,22 +710,22 @@ class SpecStack(TensorSpec):
                 return f"part {i}: {reason}"
         return None
 
-    def project(self, val: Any) -> Any:
+    def project(self, val: Value) -> Value:
         parts = [
             spec.project(part) for spec, part in zip(self._specs, self._split(val), strict=True)
         ]
         return self._join(parts)
 
-    def rand(self, shape: Shape | None = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Value:
         return self._join([spec.rand(shape) for spec in self._specs])
 
-    def zero(self, shape: Shape | None = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Value:
         return self._join([spec.zero(shape) for spec in self._specs])
 
-    def one(self, shape: Shape | None = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Value:
         return self._join([spec.one(shape) for spec in self._specs])
 
-    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+    def encode(self, val: object, *, ignore_device: bool = False) -> Value:
         parts = self._split(torch.as_tensor(val) if isinstance(val, np.ndarray) else val)
         return self._join(
             [
@@ -723,14 +734,14 @@ class SpecStack(TensorSpec):
             ]
         )
 
-    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+    def to_numpy(self, val: Value, safe: bool | None = None) -> Any:
         if safe:
             self.assert_is_in(val)
         return [
             spec.to_numpy(part) for spec, part in zip(self._specs, self._split(val), strict=True)
         ]
 
-    def _join(self, parts: list[Any]) -> Any:
+    def _join(self, parts: list[Value]) -> Value:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -739,16 +750,6 @@ class SpecStack(TensorSpec):
         return self._dim == other._dim and self._specs == other._specs
 
     __hash__ = None
-
-
-def stack_shape(members: Sequence[TensorSpec], dim: int) -> torch.Size:
-    """Return the shape of stacked specs; -1 for sizes in which they differ."""
-    shapes = [spec.shape for spec in members]
-    merged = [
-        sizes[0] if all(size == sizes[0] for size in sizes) else -1
-        for sizes in zip(*shapes, strict=True)
-    ]
-    return torch.Size([*merged[:dim], len(shapes), *merged[dim:]])
 
 
 class Stacked(SpecStack):
@@ -793,11 +794,11 @@ class Stacked(SpecStack):
     def cardinality(self) -> float:
         return math.prod(spec.cardinality() for spec in self._specs)
 
-    def enumerate(self, use_mask: bool = False) -> Any:
+    def enumerate(self, use_mask: bool = False) -> Value:
         values = [list(spec.enumerate(use_mask)) for spec in self._specs]
         return torch.stack([self._join(list(parts)) for parts in itertools.product(*values)])
 
-    def _join(self, parts: list[Any]) -> Any:
+    def _join(self, parts: list[Value]) -> Value:
         if any(not isinstance(part, Tensor) for part in parts):
             return lazy_stack(parts, self._dim)
         if all(part.shape == parts[0].shape for part in parts):
@@ -819,7 +820,7 @@ class Stacked(SpecStack):
         return f"{name}(\n{indent(body)})"
 
 
-def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> TensorSpec:
+def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: object = None) -> TensorSpec:
     """Return the spec of stacked values.
 
     Args:
@@ -831,7 +832,7 @@ def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> Te
     Raises:
         SpecError: The list is empty, or the specs cannot be stacked.
     """
-    specs: list[Any] = list(tensors)
+    specs = list(tensors)
     if out is not None:
         raise SpecError(
             "stacking specs into out is not supported", hint="leave out= out and use the result"

@@ -13,6 +13,7 @@ from torch import Tensor
 from tdx.foundation.errors import CheckError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.foundation.tensordicts import tensor_keys
+from tdx.specs.arguments import is_same_device
 from tdx.specs.bounded import Bounded
 from tdx.specs.composite import Composite
 from tdx.specs.non_tensor import NonTensor
@@ -189,7 +190,7 @@ def _check_value(
             "device",
             value.device,
             leaf.device,
-            same_device(value.device, leaf.device),
+            is_same_device(value.device, leaf.device),
             "create the tensor on the device of the env, or move the env",
         ),
     ):
@@ -282,14 +283,6 @@ def _same_shape(actual: torch.Size, expected: torch.Size) -> bool:
     return len(actual) == len(expected) and all(
         declared in (-1, size) for size, declared in zip(actual, expected, strict=True)
     )
-
-
-def same_device(actual: torch.device | None, expected: torch.device | None) -> bool:
-    """Return True if a tensor is on the device of its spec; a bare ``cuda`` means any index."""
-    if actual is None or expected is None:
-        return True
-    indices = {actual.index, expected.index}
-    return actual.type == expected.type and (len(indices) == 1 or None in indices)
 
 
 def unique_violations(

@@ -1,4 +1,4 @@
-"""Build the env of a pipeline, open it as a stack, and load the policy that acts in it.
+"""Build the env of a pipeline, or open it as a stack.
 
 Three functions return a :class:`~tdx.stacks.Stack`, each calling the next:
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.pipeline.arguments import ValueResolver
@@ -107,7 +107,7 @@ def build_env(
     return build_pipeline_env(pipeline, allow_code, base, convert_to_env)
 
 
-def convert_to_env(target: Any) -> EnvBase:
+def convert_to_env(target: object) -> EnvBase:
     """Convert an object of any supported library to one env of tdx.
 
     Raises:
@@ -119,44 +119,6 @@ def convert_to_env(target: Any) -> EnvBase:
         torch.Size([])
     """
     return open_stack(target).as_env()
-
-
-def load_policy(
-    name: str | None, pipeline: Pipeline, allow_code: bool = False
-) -> Callable[[Any], Any] | None:
-    """Load the policy of a stack of another library: a function that takes an observation.
-
-    Args:
-        name: Name of the policy. ``None``: the policy of the pipeline, or random actions.
-        pipeline: Pipeline that may name a policy.
-        allow_code: Allow importing it.
-
-    Returns:
-        The function; ``None`` for random actions.
-
-    Raises:
-        ArgumentError: The policy acts on TensorDicts.
-        CodeNotAllowedError: It is Python code, and code is not allowed.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> load_policy("random", Pipeline.of("my_envs:make")) is None
-        True
-    """
-    from tdx.pipeline.arguments import ValueResolver
-    from tdx.pipeline.policies import parse_policy
-
-    chosen = name or pipeline.policy or "random"
-    source = parse_policy(chosen)
-    if source.kind == "random":
-        return None
-    if source.reference is None:
-        raise ArgumentError(
-            f"the policy {chosen} acts on the TensorDicts of a tdx env",
-            hint="pass random, or module:function of a function that takes an observation",
-        )
-    policy: Callable[[Any], Any] = ValueResolver(allow_code).import_object(source.reference)
-    return policy
 
 
 def open_target(
@@ -199,8 +161,8 @@ def open_target(
 
 
 def call_factory(
-    reference: CodeReference, factory: Callable[..., Any], kwargs: dict[str, Any]
-) -> Any:
+    reference: CodeReference, factory: Callable[..., object], kwargs: dict[str, object]
+) -> object:
     """Call a factory with named arguments.
 
     Args:
@@ -234,7 +196,7 @@ def call_factory(
     return target
 
 
-def _check_arguments(name: str, factory: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+def _check_arguments(name: str, factory: Callable[..., object], kwargs: dict[str, object]) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):

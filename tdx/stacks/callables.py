@@ -22,9 +22,9 @@ from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
-from tdx.stacks.replay import StateKeeper
 from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, State
 from tdx.stacks.sources import class_location
+from tdx.stacks.states import StateKeeper
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, np.ufunc)
 _NUMERIC = "biuf"

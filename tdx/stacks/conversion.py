@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tdx.envs import EnvBase
 
-Entries = Mapping[str, "Tensor"]
+NamedTensors = Mapping[str, "Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class ConvertedStack:
 class Reference(Protocol):
     """A part of a stack that runs as its own library runs it, with values as entries."""
 
-    def reset(self, seed: int | None) -> Entries:
+    def reset(self, seed: int | None) -> NamedTensors:
         """Start an episode, in a batch that of each row that is done, and return what it observes.
 
         Args:
@@ -138,11 +138,11 @@ class Reference(Protocol):
         """
         ...
 
-    def sample_action(self) -> tuple[Any, Entries]:
+    def sample_action(self) -> tuple[Any, NamedTensors]:
         """Return a random action and its entries for an env of tdx."""
         ...
 
-    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: object) -> tuple[NamedTensors, Mapping[str, Any]]:
         """Make a step; return observation, reward and flags, and the ``info``.
 
         In a batch the ``info`` has the values of the rows that are done, as tensors.
@@ -154,7 +154,7 @@ class Reference(Protocol):
         ...
 
 
-def action_entries(encoded: Any) -> Entries:
+def action_entries(encoded: Any) -> NamedTensors:
     """Return an action as entries: its own if it has several, otherwise ``action``.
 
     Args:
@@ -236,18 +236,18 @@ def list_segments(stages: Sequence[ConvertedStage]) -> list[tuple[int, int]]:
     Example:
         >>> same, none = Counterpart(), Missing("", "")
         >>> results = [same, none, same, same]
-        >>> list_segments([ConvertedStage(i, "", "", each) for i, each in enumerate(results)])
+        >>> list_segments([ConvertedStage(i, "", "", result) for i, result in enumerate(results)])
         [(-1, 0), (1, 3)]
     """
-    found: list[tuple[int, int]] = []
+    segments: list[tuple[int, int]] = []
     below, last = -1, -1
     for stage in stages:
         if isinstance(stage.result, Missing):
             if last > below or below < 0:
-                found.append((below, last))
+                segments.append((below, last))
             below = last = stage.index
         elif stage.result.observable:
             last = stage.index
     if last > below or below < 0:
-        found.append((below, last))
-    return found
+        segments.append((below, last))
+    return segments

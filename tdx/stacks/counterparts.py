@@ -78,12 +78,14 @@ class Row:
         becomes: Stages that it becomes, as the documentation shows them.
         tolerance: Largest relative difference between their values; see :class:`Counterpart`.
         note: When it is converted, or what differs, likewise.
+        needs_array: True if the observation has to be a single array.
     """
 
     result: Counterpart | Missing | Find
     becomes: str = "–"
     tolerance: float = 0.0
     note: str = ""
+    needs_array: bool = False
 
     @property
     def values(self) -> str:
@@ -98,7 +100,7 @@ class Row:
         return f"{equal}, {self.note}" if self.note else equal
 
 
-def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
+def find_counterpart(stage: object, place: Place) -> Counterpart | Missing:
     """Return the counterpart of a stage, or why it has none.
 
     Args:
@@ -120,6 +122,9 @@ def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
             continue
         if name in rows:
             row = rows[name]
+            problem = _require_array(stage, place) if row.needs_array else None
+            if problem is not None:
+                return problem
             result = row.result(stage, place) if callable(row.result) else row.result
             if isinstance(result, Counterpart) and row.tolerance:
                 result = replace(result, tolerance=row.tolerance)
@@ -181,7 +186,7 @@ def _make_stage(_name: str, *args: Value, **kwargs: Value) -> StageConfig:
     return StageConfig(_name, args, kwargs)
 
 
-def write_value(value: Any) -> Value:
+def write_value(value: object) -> Value:
     """Return an argument of a stage or an env as a value of a pipeline.
 
     Raises:
@@ -215,7 +220,7 @@ def _write_tensor(value: Tensor) -> Value:
     return numbers
 
 
-def _numbers(array: Any) -> Value:
+def _numbers(array: object) -> Value:
     """Return an array as a nested tuple, or as one number if all elements are equal.
 
     Example:
@@ -228,7 +233,7 @@ def _numbers(array: Any) -> Value:
     return write_value(array.tolist())
 
 
-def _make_pair(loc: Any, scale: Any) -> tuple[Value, Value]:
+def _make_pair(loc: object, scale: object) -> tuple[Value, Value]:
     """Return both as numbers, or both as nested tuples."""
     pair = _numbers(loc), _numbers(scale)
     if any(isinstance(value, tuple) for value in pair):
@@ -239,7 +244,7 @@ def _make_pair(loc: Any, scale: Any) -> tuple[Value, Value]:
 # Gymnasium
 
 
-def _require_box(wrapper: Any, place: Place) -> Missing | None:
+def _require_array(wrapper: Any, place: Place) -> Missing | None:
     if place.key is None or not isinstance(wrapper.env.observation_space, spaces.Box):
         return Missing(
             "the observation is not a single array",
@@ -249,9 +254,6 @@ def _require_box(wrapper: Any, place: Place) -> Missing | None:
 
 
 def _stack_frames(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     if wrapper.padding_type not in ("reset", "zero"):
         return Missing("it pads with an observation", "pad with padding_value, one number")
     keys: Value = (str(place.key),)
@@ -270,7 +272,7 @@ def _flatten_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
     space = wrapper.env.observation_space
     if isinstance(space, spaces.Discrete):
         return Counterpart(comment="tdx observes one-hot vectors: nothing to do")
-    return _require_box(wrapper, place) or _flatten_array(space, place)
+    return _require_array(wrapper, place) or _flatten_array(space, place)
 
 
 def _flatten_array(space: Any, place: Place) -> Counterpart:
@@ -284,9 +286,6 @@ def _flatten_array(space: Any, place: Place) -> Counterpart:
 
 
 def _reshape_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     before, after = wrapper.env.observation_space.shape, wrapper.observation_space.shape
     if before == after:
         return Counterpart(comment="the observation has this shape already")
@@ -299,9 +298,6 @@ def _reshape_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
 
 
 def _cast_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     names = [np.dtype(env.observation_space.dtype).name for env in (wrapper.env, wrapper)]
     if names[0] == names[1]:
         return Counterpart(comment="the observation has this dtype already")
@@ -315,9 +311,6 @@ def _cast_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
 
 
 def _rescale_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     inner, outer = wrapper.env.observation_space, wrapper.observation_space
     ends = np.stack([inner.low, inner.high, outer.low, outer.high]).astype(np.float64)
     if inner.dtype.kind != "f" or not np.isfinite(ends).all():
@@ -326,7 +319,7 @@ def _rescale_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
     return _affine(place, ends[2] - ends[0] * scale, scale, "to another range")
 
 
-def _affine(place: Place, loc: Any, scale: Any, comment: str, **kwargs: Value) -> Counterpart:
+def _affine(place: Place, loc: object, scale: object, comment: str, **kwargs: Value) -> Counterpart:
     pair = _make_pair(loc, scale)
     stage = _make_stage(
         "ObservationNorm", loc=pair[0], scale=pair[1], in_keys=(str(place.key),), **kwargs
@@ -335,9 +328,6 @@ def _affine(place: Place, loc: Any, scale: Any, comment: str, **kwargs: Value) -
 
 
 def _normalize_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
     if not wrapper.update_running_mean:
         mean = np.asarray(wrapper.obs_rms.mean, np.float64)
         deviation = np.sqrt(np.asarray(wrapper.obs_rms.var, np.float64) + wrapper.epsilon)
@@ -365,7 +355,7 @@ def _filter_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
     )
 
 
-def _time_limit(wrapper: Any, place: Place) -> Counterpart:
+def _time_limit(wrapper: object, place: Place) -> Counterpart:
     steps = time_limit_of(wrapper)
     if place.has_limit or not place.only_defaults:
         key = place.new_key("step_count")
@@ -379,7 +369,7 @@ def _time_limit(wrapper: Any, place: Place) -> Counterpart:
     return Counterpart(comment=comment, env={"kwargs": {"max_episode_steps": setting}})
 
 
-def _record_statistics(wrapper: Any, place: Place) -> Counterpart:
+def _record_statistics(wrapper: object, place: Place) -> Counterpart:
     path = getattr(wrapper, "_stats_key", "episode")
     total, count = place.new_key("episode_reward"), place.new_key("step_count")
     kwargs: dict[str, Value] = {} if count == "step_count" else {"step_count_key": count}
@@ -393,7 +383,7 @@ def _record_statistics(wrapper: Any, place: Place) -> Counterpart:
     )
 
 
-def _rendered(wrapper: Any, place: Place) -> Counterpart | Missing:
+def _rendered(wrapper: object, place: Place) -> Counterpart | Missing:
     arguments = recorded_arguments(vars(wrapper)) or {}
     if not place.only_defaults or not arguments.get("render_only", True):
         return Missing(
@@ -407,7 +397,7 @@ def _rendered(wrapper: Any, place: Place) -> Counterpart | Missing:
 # Rewards
 
 
-def _clip_reward(wrapper: Any, place: Place) -> Counterpart | Missing:
+def _clip_reward(wrapper: object, place: Place) -> Counterpart | Missing:
     arguments = recorded_arguments(vars(wrapper)) or {}
     ends: list[Any] = [arguments.get(name) for name in ("min_reward", "max_reward")]
     if any(np.size(end) != 1 for end in ends):
@@ -568,7 +558,7 @@ def _standardize(
     return stages
 
 
-def _round(values: Any) -> np.ndarray[Any, Any]:
+def _round(values: object) -> np.ndarray[Any, Any]:
     """Return numbers with as many digits as float32 needs."""
     return np.asarray(values, np.float32).astype(str).astype(np.float64)
 
@@ -632,7 +622,7 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
     return Counterpart((_make_stage(name, **kwargs),), "the transform of this name")
 
 
-def _keys(transform: Any, *defaults: NestedKey) -> dict[str, Any]:
+def _keys(transform: object, *defaults: NestedKey) -> dict[str, Any]:
     """Return the keys of a transform, without the defaults of tdx.
 
     Args:
@@ -668,7 +658,7 @@ def _same(
         **attributes: Arguments whose attribute has another name.
     """
 
-    def find(transform: Any, place: Place) -> Counterpart | Missing:
+    def find(transform: object, place: Place) -> Counterpart | Missing:
         read = {**{name: name for name in names}, **attributes}
         arguments = {name: getattr(transform, attribute) for name, attribute in read.items()}
         if reads is not None:
@@ -702,7 +692,7 @@ def _cat_tensors(transform: Any, place: Place) -> Counterpart | Missing:
     return _stage("CatTensors", names)
 
 
-def _target_return(transform: Any, place: Place) -> Counterpart | Missing:
+def _target_return(transform: object, place: Place) -> Counterpart | Missing:
     arguments = {name: getattr(transform, name) for name in ("target_return", "mode")}
     # Without keys it asks its env for the rewards, which it may not have.
     keys = {name: vars(transform).get(f"_{name}") for name in ("in_keys", "out_keys")}
@@ -772,7 +762,7 @@ def _cat_frames(transform: Any, place: Place) -> Counterpart | Missing:
 
 
 def _selected(
-    name: str, attribute: str, defaults: Mapping[str, Any], transform: Any, place: Place
+    name: str, attribute: str, defaults: Mapping[str, Any], transform: object, place: Place
 ) -> Counterpart | Missing:
     keys = [normalize_key(key) for key in getattr(transform, attribute)]
     changed = {
@@ -938,18 +928,25 @@ TABLE: dict[str, dict[str, Row]] = {
             _stack_frames,
             "`UnsqueezeTransform`, `CatFrames`",
             note="with padding `reset` and `zero`",
+            needs_array=True,
         ),
         "FlattenObservation": Row(_flatten_observation, "`FlattenObservation`"),
         "ReshapeObservation": Row(
-            _reshape_observation, "`FlattenObservation`", note="if the result is a vector"
+            _reshape_observation,
+            "`FlattenObservation`",
+            note="if the result is a vector",
+            needs_array=True,
         ),
-        "DtypeObservation": Row(_cast_observation, "`DTypeCastTransform`"),
-        "RescaleObservation": Row(_rescale_observation, "`ObservationNorm`", ROUNDING),
+        "DtypeObservation": Row(_cast_observation, "`DTypeCastTransform`", needs_array=True),
+        "RescaleObservation": Row(
+            _rescale_observation, "`ObservationNorm`", ROUNDING, needs_array=True
+        ),
         "NormalizeObservation": Row(
             _normalize_observation,
             "`ObservationNorm`, and `DTypeCastTransform` of float64 to float32",
             ROUNDING,
             "if it does not update its statistics",
+            needs_array=True,
         ),
         "FilterObservation": Row(
             _filter_observation, "`SelectTransform`", note="if the observation is a dict"

@@ -28,11 +28,11 @@ class StackKind(Protocol):
 
     title: str
 
-    def accepts(self, target: Any) -> bool:
+    def accepts(self, target: object) -> bool:
         """Return True if it can open an object."""
         ...
 
-    def open(self, target: Any) -> Stack:
+    def open(self, target: object) -> Stack:
         """Open an object that it accepts."""
         ...
 
@@ -52,11 +52,11 @@ class BuiltinKind:
     bases: tuple[str, ...]
     factory: Callable[[Any], Stack]
 
-    def accepts(self, target: Any) -> bool:
+    def accepts(self, target: object) -> bool:
         """Return True if an object is an instance of one of the classes."""
         return isinstance(target, tuple(_imported(self.bases)))
 
-    def open(self, target: Any) -> Stack:
+    def open(self, target: object) -> Stack:
         """Open an object."""
         return self.factory(target)
 
@@ -75,19 +75,19 @@ def _open_native(target: Any) -> Stack:
     return NativeStack(target)
 
 
-def _open_gymnasium(target: Any) -> Stack:
+def _open_gymnasium(target: object) -> Stack:
     from tdx.stacks.gymnasium.stack import GymnasiumStack
 
     return GymnasiumStack(target)
 
 
-def _open_stable_baselines3(target: Any) -> Stack:
+def _open_stable_baselines3(target: object) -> Stack:
     from tdx.stacks.sb3.stack import StableBaselines3Stack
 
     return StableBaselines3Stack(target)
 
 
-def _open_torchrl(target: Any) -> Stack:
+def _open_torchrl(target: object) -> Stack:
     from tdx.stacks.torchrl.stack import TorchRLStack
 
     return TorchRLStack(target)
@@ -158,7 +158,7 @@ KINDS: tuple[BuiltinKind, ...] = (
 )
 
 
-def open_stack(target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
+def open_stack(target: object, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
     """Open an env, the processors of a policy checkpoint, or a data pipeline, with its stages.
 
     Args:
@@ -208,7 +208,7 @@ def open_stack(target: Any, samples: Sequence[Mapping[str, object]] | None = Non
     raise unsupported_error(target)
 
 
-def _check_open(target: Any) -> None:
+def _check_open(target: object) -> None:
     """Raise an error for an env that says that it is closed: vector envs, and envs of tdx."""
     name = "is_closed" if KINDS[0].accepts(target) else "closed"
     if attributes_of(target).get(name) is True:
@@ -237,9 +237,11 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 """Classes of other libraries and what to do with their objects."""
 
 
-def unsupported_error(target: Any) -> ArgumentError:
+def unsupported_error(target: object) -> ArgumentError:
     """Return the error for an unsupported object; it lists what is supported."""
-    hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
+    hint = next(
+        (text for base, text in _NEXT_STEPS if isinstance(target, tuple(_imported((base,))))), None
+    )
     plugins = (kind.title for _, kind in plugin_kinds())
     kinds = [*(kind.title for kind in KINDS), CHECKPOINT.title, *plugins]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
@@ -251,7 +253,7 @@ def unsupported_error(target: Any) -> ArgumentError:
     )
 
 
-def describe_object(target: Any) -> str:
+def describe_object(target: object) -> str:
     """Return the type of an object, for messages.
 
     Example:
@@ -265,11 +267,7 @@ def describe_object(target: Any) -> str:
     return f"an object of type {type(target).__name__}"
 
 
-def _is_instance(target: Any, base: str) -> bool:
-    return isinstance(target, tuple(_imported((base,))))
-
-
-def _next_step(target: Any) -> str:
+def _next_step(target: object) -> str:
     if target is None:
         return "end the function that creates the env with `return env`"
     if isinstance(target, str):

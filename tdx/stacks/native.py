@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
-    from tdx.stacks.replay import BaseCalls, Entries
+    from tdx.stacks.native_levels import ChainLevels
+    from tdx.stacks.observe import RowEntries
     from tdx.stacks.tracer import OnTrace
 
 _MAX_REPR = 100
@@ -140,7 +141,7 @@ class NativeStack(Stack):
 
         return Tracer(self.target, policy)
 
-    def driver(self, policy: Any = None) -> NativeDriver:
+    def driver(self, policy: object = None) -> NativeDriver:
         """See :class:`~tdx.stacks.Stack`."""
         return NativeDriver(self.target, policy)
 
@@ -151,19 +152,19 @@ class NativeStack(Stack):
 
         tracer = Tracer(self.target)
 
-        def run(phase: Hook, given: Any, call: Callable[[], Any]) -> Any:
+        def run(phase: Hook, given: object, call: Callable[[], object]) -> object:
             try:
                 return tracer.record(phase, given, call)
             finally:
                 if tracer.last is not None:
                     on_trace(tracer.last)
 
-        def traced_reset(reset: Callable[..., Any]) -> Callable[..., Any]:
+        def traced_reset(reset: Callable[..., object]) -> Callable[..., object]:
             return lambda tensordict=None, **kwargs: run(
                 "reset", tensordict, partial(reset, tensordict, **kwargs)
             )
 
-        def traced_step(step: Callable[..., Any]) -> Callable[..., Any]:
+        def traced_step(step: Callable[..., object]) -> Callable[..., object]:
             return lambda tensordict: run("step", tensordict, partial(step, tensordict))
 
         with Patches() as patches, tracer.attached():
@@ -179,33 +180,39 @@ class NativeStack(Stack):
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
+        from torch.nn.parameter import is_lazy
+
         from tdx.core.chain import chain_stages
 
-        states = {i: copy_tensors(stage) for i, stage in enumerate(chain_stages(self.target))}
-        return {index: state for index, state in states.items() if state}
+        states: dict[int, dict[str, Tensor]] = {}
+        for index, stage in enumerate(chain_stages(self.target)):
+            for name, value in (*stage.named_parameters(), *stage.named_buffers()):
+                # A lazy buffer gets its shape in the first step.
+                if not is_lazy(value):
+                    states.setdefault(index, {})[name] = value.detach().clone()
+        return states
 
-    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
+    def observed_levels(self) -> ChainLevels:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core.chain import flatten_chain
-        from tdx.stacks.replay import replaced_env
+        from tdx.stacks.native_levels import ChainLevels
 
-        return replaced_env(flatten_chain(self.target)[0], calls)
+        return ChainLevels(self.target)
 
-    def encode_action(self, entries: Entries) -> Any:
+    def encode_action(self, entries: RowEntries) -> object:
         """See :class:`~tdx.stacks.Stack`; a TensorDict with all action keys."""
-        from tdx.stacks.replay import build_action
+        from tdx.stacks.native_levels import build_action
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
     @contextmanager
     def paused_learning(self) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.replay import learning_switches
+        from tdx.stacks.native_levels import learning_switches
 
         with Patches(learning_switches(self.state_owners())):
             yield
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms."""
         from tdx.core.chain import chain_stages
 
@@ -214,7 +221,7 @@ class NativeStack(Stack):
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
-        from tdx.stacks.replay import write_tensor
+        from tdx.stacks.states import write_tensor
 
         stages = chain_stages(self.target)
         return [
@@ -241,7 +248,7 @@ class NativeDriver:
         policy: Policy of ``env.rollout``. ``None``: random actions.
     """
 
-    def __init__(self, env: EnvBase, policy: Any = None) -> None:
+    def __init__(self, env: EnvBase, policy: object = None) -> None:
         from tdx.core.envs.policies import as_policy
 
         self._env = env
@@ -262,7 +269,7 @@ class NativeDriver:
         env, current = self._env, self._current
         self._current = env.reset() if current is None else env.maybe_reset(current)
 
-    def step(self, action: Any = None) -> None:
+    def step(self, action: object = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`; several actions are a TensorDict."""
         from tensordict import is_tensor_collection
 
@@ -322,7 +329,7 @@ def format_stages(
         >>> format_stages(build_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
-    from tdx.core.chain import chain_stages
+    from tdx.core.chain import chain_stages, flatten_stages
     from tdx.pipeline import format_stage
 
     stages = chain_stages(env)
@@ -330,24 +337,14 @@ def format_stages(
     own = len(stages) - len(configs)
     texts: list[str] = []
     for index, stage in enumerate(stages):
-        parts = list(_flatten_compose(stage)) if expanded else [stage]
-        if parts != [stage]:
+        parts = flatten_stages((stage,)) if expanded else (stage,)
+        if parts != (stage,):
             texts += map(_stage_repr, parts)
         elif index < own:
             texts.append(_stage_repr(stage))
         else:
             texts.append(format_stage(configs[index - own]))
     return tuple(texts)
-
-
-def _flatten_compose(stage: Transform) -> Iterator[Transform]:
-    from tdx.core.transforms import Compose
-
-    if type(stage) is Compose:
-        for inner in stage:
-            yield from _flatten_compose(inner)
-    else:
-        yield stage
 
 
 def _stage_repr(stage: Transform) -> str:
@@ -361,15 +358,6 @@ def _direction(stage: Transform) -> Direction:
     return "both" if stage.in_keys else "inverse"
 
 
-def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the parameters and buffers of a module that have a shape."""
-    from torch.nn.parameter import is_lazy
-
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    # A lazy buffer gets its shape in the first step.
-    return {name: value.detach().clone() for name, value in tensors.items() if not is_lazy(value)}
-
-
 @contextmanager
 def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
     """Seed the env and torch, and restore torch's generators afterwards; gradients are off.
@@ -380,7 +368,7 @@ def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
     """
     import torch
 
-    devices = [env._main_device] if env._main_device.type == "cuda" else []
+    devices = [env.main_device] if env.main_device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)

@@ -9,9 +9,8 @@ from threading import get_ident
 from typing import Any
 
 from tensordict import TensorDictBase
-from torch import nn
 
-from tdx.core.chain import flatten_chain
+from tdx.core.chain import flatten_chain, flatten_stages
 from tdx.core.envs import EnvBase
 from tdx.core.meter import (
     CONVERSION,
@@ -25,7 +24,7 @@ from tdx.core.meter import (
 )
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, Chunk
+from tdx.core.transforms.kernels import ArrayForm, ArrayKernel
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.foundation.errors import ArgumentError
@@ -33,6 +32,7 @@ from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches, instance_dict
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_levels
 from tdx.stacks.gymnasium.observed import WrapperLevels
+from tdx.stacks.native_levels import ChainLevels
 from tdx.stacks.observe import check_threads, measured
 
 
@@ -63,7 +63,7 @@ def _attach_to_wrappers(
             # The name distinguishes its row from that of the env of tdx around it.
             name = f"{levels[0].env_name} unwrapped"
             opened.enter_context(measured(WrapperLevels(inner, levels, name), meter))
-        patches.put(base, "_step_part", CONVERSION)
+        patches.put(base, "step_part", CONVERSION)
         # The program caches the unmeasured step: rebuild it.
         patches.keep(wrapper._stepper)
         wrapper._stepper.use(wrapper._conversion)
@@ -87,7 +87,7 @@ def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
         meter: Meter that measures the calls.
         patches: Undo the changes afterwards.
     """
-    if not isinstance(base, GymWrapper) or base._main_device.type == "cpu":
+    if not isinstance(base, GymWrapper) or base.main_device.type == "cpu":
         return
     program: Any = base._stepper
     if program._finish is not None:
@@ -116,7 +116,7 @@ def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> I
         ArgumentError: The env is being measured already.
         EnvError: Several threads stepped the env, so the times are not those of its stages.
     """
-    if env._meter is not None:
+    if env.meter is not None:
         raise ArgumentError("this env is being profiled already", hint="profile it once at a time")
     threads: set[int] = set()
     levels = _list_levels(env)
@@ -124,14 +124,14 @@ def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> I
     try:
         with Patches() as patches, ExitStack() as opened:
             _ = env.output_spec, env.input_spec
-            patches.put(base, "_meter", meter)
+            patches.put(base, "meter", meter)
             _attach_to_wrappers(env, meter, patches, opened, thin=all_wrappers)
             _attach_to_env(env, meter, patches, threads)
-            opened.enter_context(base._noting_threads(threads))
+            opened.enter_context(base.record_threads(threads))
             yield
     finally:
         for level in levels:
-            level._measure_with(None)
+            level.measure_with(None)
     check_threads(threads, base_parts(base)[0].name)
 
 
@@ -144,7 +144,7 @@ def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
         meter: Meter that measures the calls.
     """
     with Patches() as patches:
-        for index, stage in enumerate(iterate_stages(chain)):
+        for index, stage in enumerate(flatten_stages((chain,))):
             name = type(stage).__name__
             forward = Part("stage", index, name, "forward")
             patches.put(stage, "forward", meter.timed(forward, stage.forward))
@@ -172,15 +172,23 @@ def _attach_to_env(
     patches: Patches,
     threads: set[int],
 ) -> None:
-    base, stages = flatten_chain(env)
+    base, _ = flatten_chain(env)
     _attach_to_transfers(base, meter, patches)
-    step, reset = (base._step_part,) * 2 if base._step_part is not None else base_parts(base)
-    patches.put(base, "_completed_step", meter.timed(step, base._completed_step))
-    patches.put(base, "_completed_reset", meter.timed(reset, base._completed_reset))
-    for index, stage in enumerate(stages):
-        _attach_to_stage(index, stage, meter, patches, env.ndim)
+
+    def block_length(tensordict: TensorDictBase) -> int:
+        # The inverse path maps the actions of many steps as one block.
+        return int(tensordict.shape[0]) if tensordict.ndim > env.ndim else 1
+
+    levels = ChainLevels(env)
+    for slot in levels.slots():
+        original, steps = getattr(slot.owner, slot.name), None
+        if slot.method == "inverse":
+            steps = block_length
+        patches.put(slot.owner, slot.name, meter.timed(levels.part(slot), original, steps))
+        if slot.level >= 0 and slot.method == "step":
+            _attach_to_kernels(slot.owner, levels.part(slot), meter, patches)
     for level in reversed(_list_levels(env)):
-        level._measure_with(meter)
+        level.measure_with(meter)
     for name, part in (
         ("rollout", ROLLOUT_PART),
         ("step", STEP_PART),
@@ -213,8 +221,8 @@ def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
 
 
 def _timed_iter_rollout(
-    function: Callable[..., Iterator[Any]], meter: Meter, threads: set[int]
-) -> Callable[..., Any]:
+    function: Callable[..., Iterator[object]], meter: Meter, threads: set[int]
+) -> Callable[..., object]:
     """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller.
 
     Args:
@@ -223,10 +231,10 @@ def _timed_iter_rollout(
         threads: Receives the ids of the threads that run the chunks.
     """
 
-    def iter_rollout(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    def iter_rollout(*args: object, **kwargs: object) -> Iterator[object]:
         chunks = function(*args, **kwargs)
 
-        def next_chunk() -> Any:
+        def next_chunk() -> object:
             threads.add(get_ident())
             return next(chunks, None)
 
@@ -237,57 +245,36 @@ def _timed_iter_rollout(
     return iter_rollout
 
 
-def _attach_to_stage(
-    index: int, stage: Transform, meter: Meter, patches: Patches, batch_dims: int
-) -> None:
-    name = type(stage).__name__
-    forward = Part("stage", index, name, "forward")
-    inverse = Part("stage", index, name, "inverse")
-    reset = Part("stage", index, name, "reset")
-    time_form = stage._chunk_kernel
+def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: Patches) -> None:
+    """Measure the forms of a stage that a plan runs instead of its hooks, for steps or chunks.
 
-    def timed_form() -> Any:
-        form = time_form()
+    A recorded call would force the plan to run hooks, whose times are other ones: these forms are
+    measured, and have no events.
+    """
+    make_form = stage.make_chunk_kernel
+
+    def timed_form() -> object:
+        form = make_form()
         if form is None:
             return None
-        return replace(form, run=meter.timed(forward, form.run, steps=_chunk_length))
+        return replace(form, run=meter.timed(forward, form.run, lambda chunk: chunk.length))
 
-    def timed_row() -> Any:
+    def timed_row() -> object:
         function = make_row()
         return None if function is None else meter.timed(forward, function)
 
-    make_kernel = stage._array_kernel
+    make_kernel = stage.make_array_kernel
 
     def timed_kernel(in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         kernel = make_kernel(in_key, form)
         return None if kernel is None else replace(kernel, run=meter.timed(forward, kernel.run))
 
-    def block_length(tensordict: TensorDictBase) -> int:
-        # The inverse path maps the actions of many steps as one block.
-        return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
-
-    make_row = stage._step_dict
-    patches.put(stage, "_chunk_kernel", timed_form)
-    patches.put(stage, "_array_kernel", timed_kernel)
-    patches.put(stage, "_step_dict", timed_row)
-    patches.put(stage, "_step", meter.timed(forward, stage._step))
-    patches.put(stage, "_reset", meter.timed(reset, stage._reset))
-    if stage.invertible:
-        patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call, block_length))
-    own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
-    if own_preprocess or stage.invertible:
-        preprocess = meter.timed(reset, stage._reset_env_preprocess)
-        patches.put(stage, "_reset_env_preprocess", preprocess)
+    make_row = stage.make_dict_step
+    patches.put(stage, "make_chunk_kernel", timed_form)
+    patches.put(stage, "make_array_kernel", timed_kernel)
+    patches.put(stage, "make_dict_step", timed_row)
 
 
-def _chunk_length(chunk: Chunk) -> int:
-    return chunk.length
-
-
-def iterate_stages(chain: nn.Module) -> Iterator[Transform]:
-    """Yield the transforms of a chain in order, including those of nested chains."""
-    if type(chain) is Compose:
-        for stage in chain:
-            yield from iterate_stages(stage)
-    elif isinstance(chain, Transform):
-        yield chain
+def iterate_stages(chain: Transform) -> tuple[Transform, ...]:
+    """Return the transforms of a chain in order, including those of nested chains."""
+    return flatten_stages((chain,))

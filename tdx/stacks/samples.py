@@ -32,8 +32,8 @@ from tdx.stacks.gymnasium.snapshots import space_specs
 from tdx.stacks.gymnasium.stack import GymnasiumDriver
 from tdx.stacks.observe import Event, Method
 from tdx.stacks.observe.copies import Entries
-from tdx.stacks.replay import Entries as Tensors
-from tdx.stacks.replay import fit
+from tdx.stacks.observe.env_inside import fit
+from tdx.stacks.observe.levels import RowEntries
 from tdx.stacks.stack import Direction, StageInfo
 
 Sample = Mapping[str, object]
@@ -318,7 +318,7 @@ class SampleStack(LevelStack):
             }
         return super().sample_action()
 
-    def encode_action(self, entries: Tensors) -> Sample:
+    def encode_action(self, entries: RowEntries) -> Sample:
         """See :class:`~tdx.stacks.Stack`."""
         return {
             key: fit(None if (value := entries.get(key)) is None else value[0], box.shape)

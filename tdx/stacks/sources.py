@@ -22,7 +22,12 @@ def class_location(kind: type) -> str | None:
     """
     if kind not in _sources:
         # Parsing the source of the module takes milliseconds.
-        _sources[kind] = _find_source(kind)
+        try:
+            file = inspect.getsourcefile(kind)
+            _, line = inspect.findsource(kind)
+        except (TypeError, OSError):
+            file, line = None, 0
+        _sources[kind] = None if file is None else (Path(file), line + 1)
     source = _sources[kind]
     if source is None:
         return None
@@ -35,17 +40,8 @@ def class_location(kind: type) -> str | None:
 _sources: WeakKeyDictionary[type, tuple[Path, int] | None] = WeakKeyDictionary()
 
 
-def _find_source(kind: type) -> tuple[Path, int] | None:
-    try:
-        file = inspect.getsourcefile(kind)
-        _, line = inspect.findsource(kind)
-    except (TypeError, OSError):
-        return None
-    return None if file is None else (Path(file), line + 1)
-
-
 def constructor_arguments(
-    owner: Any,
+    owner: object,
     recorded: Mapping[str, object] | None,
     further: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
@@ -78,7 +74,7 @@ def constructor_arguments(
     return arguments
 
 
-def attributes_of(owner: Any) -> dict[str, Any]:
+def attributes_of(owner: object) -> dict[str, Any]:
     """Return the attributes in the ``__dict__`` and the ``__slots__`` of an object.
 
     ``__getattr__`` and properties of the object do not run.
@@ -97,7 +93,7 @@ def attributes_of(owner: Any) -> dict[str, Any]:
     return attributes
 
 
-def is_closed(target: Any) -> bool:
+def is_closed(target: object) -> bool:
     """Return True if an env says that it is closed.
 
     Example:

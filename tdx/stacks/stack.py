@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from tdx.core.meter import Meter
     from tdx.core.tracing import BaseTracer
     from tdx.envs import EnvBase
-    from tdx.stacks.observe import Levels
-    from tdx.stacks.replay import BaseCalls, Entries
+    from tdx.stacks.observe import Levels, RowEntries
     from tdx.stacks.tracer import Driver, OnTrace
 
 Direction = Literal["forward", "inverse", "both"]
@@ -179,7 +178,7 @@ class Stack(Protocol):
         """
         ...
 
-    def tracer(self, policy: Any = None) -> BaseTracer:
+    def tracer(self, policy: object = None) -> BaseTracer:
         """Return an object that resets and steps the env and records every stage.
 
         The default records what :meth:`driver` does with :meth:`attach`.
@@ -191,7 +190,7 @@ class Stack(Protocol):
 
         return StackTracer(self, self.driver(policy))
 
-    def driver(self, policy: Any = None) -> Driver:
+    def driver(self, policy: object = None) -> Driver:
         """Return an object that resets and steps the env as a training loop does.
 
         Args:
@@ -244,24 +243,10 @@ class Stack(Protocol):
         """
         return {}
 
-    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
-        """Answer the calls of the env inside in a block, instead of stepping it.
-
-        Args:
-            calls: Answers the calls.
-
-        Raises:
-            ArgumentError: The env inside cannot be replaced, which is the default.
-        """
-        raise ArgumentError(
-            f"the env inside a stack of the kind {self.kind!r} cannot be replaced",
-            hint="contracts need a stack of tdx, Gymnasium, Stable-Baselines3 or TorchRL",
-        )
-
     def observed_levels(self) -> Levels | None:
-        """Return the levels of the stack, to record and replay the calls of each of them.
+        """Return the levels of the stack, whose calls contracts record, replay and replace.
 
-        Default: ``None``, contracts replace the env inside.
+        Default: ``None``, there are no contracts of the stack.
         """
         return None
 
@@ -275,7 +260,7 @@ class Stack(Protocol):
         """
         return nullcontext(self)
 
-    def encode_action(self, entries: Entries) -> Any:
+    def encode_action(self, entries: RowEntries) -> object:
         """Return an action for :meth:`driver` from entries ``[R, ...]``.
 
         Default: the first entry.
@@ -286,7 +271,7 @@ class Stack(Protocol):
         """Stop the updates of running statistics in a block, where the stages have a switch."""
         return nullcontext()
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """Return the objects that hold the state of the stages. Default: there are none."""
         return ()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import get_ident
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from tdx.core.tracing import BaseTracer, DeferredTrace, StepTrace, TraceHistory
 from tdx.foundation.errors import EnvError, TdxError
@@ -35,7 +35,7 @@ class Driver(Protocol):
         """Start new episodes."""
         ...
 
-    def step(self, action: Any = None) -> None:
+    def step(self, action: object = None) -> None:
         """Make one step with an action; ``None``: of the policy, or a random one."""
         ...
 
@@ -110,7 +110,7 @@ class StackTracer(BaseTracer):
         """
         return self._record(lambda: self._driver.reset(seed), f"the reset before step {self.steps}")
 
-    def step(self, action: Any = None) -> StepTrace:
+    def step(self, action: object = None) -> StepTrace:
         """Make one step, after a reset if one is due, which has its own trace.
 
         Args:
@@ -163,7 +163,19 @@ class StackTracer(BaseTracer):
         except TdxError:
             raise
         except Exception as error:
-            self._raise_located(error, doing)
+            own = [trace for thread, trace in self._received if thread == get_ident()]
+            if own and own[-1].error is not None:
+                located = own[-1].error
+                self._add(own[-1])
+                if self._blocking_stage is not None:
+                    located.hint = (
+                        f"{self._blocking_stage} did not pass the reset on to the env: correct it"
+                    )
+                raise located from error
+            raise EnvError(
+                f"{doing} raised {type(error).__name__}: {error}",
+                hint="--debug shows the traceback",
+            ) from error
         own = [trace for thread, trace in self._received if thread == get_ident()]
         if len(own) < len(self._received):
             raise EnvError(
@@ -177,23 +189,6 @@ class StackTracer(BaseTracer):
             )
             raise _UnrecordedError(unrecorded) if self._is_attached else unrecorded
         return self._add(own[-1])
-
-    def _raise_located(self, error: Exception, doing: str) -> NoReturn:
-        """Raise the error of a call with the place of the stage that raised it."""
-        own = [trace for thread, trace in self._received if thread == get_ident()]
-        if own and own[-1].error is not None:
-            self._add(own[-1])
-            raise self._with_cause(own[-1].error) from error
-        raise EnvError(
-            f"{doing} raised {type(error).__name__}: {error}",
-            hint="--debug shows the traceback",
-        ) from error
-
-    def _with_cause(self, error: TdxError) -> TdxError:
-        """Name the stage that did not pass on the reset, if the env has had none."""
-        if self._blocking_stage is not None:
-            error.hint = f"{self._blocking_stage} did not pass the reset on to the env: correct it"
-        return error
 
     def _add(self, trace: StepTrace) -> StepTrace:
         is_first = self.resets == 0 or self._blocking_stage is not None

@@ -7,7 +7,8 @@ torch: whatever needs torch is answered by a worker process.
 ``app.py``                the Textual app: themes, help, command palette
 ``workspace.py``          state that all parts share, and the signals that report changes
 ``tab_body.py``           what tabs share: when they draw, focus, search, problems
-``keyboard.py``           order of keys and clicks; focus only on displayed widgets
+``input_queue.py``        keys and clicks are delivered one after another
+``line_widgets.py``       widgets that draw whole lines and cache them
 ``textual_internals.py``  what is built on private parts of Textual
 ``backend/``              worker processes: requests, handlers, pushed updates, restarts
 ``screens/``              the main screen with the list of tabs, bars and generic dialogs

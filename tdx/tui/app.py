@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
 
 from textual import events
-from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.notifications import SeverityLevel
@@ -19,19 +20,22 @@ from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.transform_info import markdown
 from tdx.tui.backend.client import Backend, ProcessBackend
-from tdx.tui.backend.messages import WorkerEvent, worker_title
+from tdx.tui.backend.messages import worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.document import report_crash, watch_signals
-from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
-from tdx.tui.keyboard import THREE_PANES, FocusGuard, InputQueue, QueuedEvent
+from tdx.tui.files.files import FILE_BINDINGS, FILE_TITLES, Files, Storage
+from tdx.tui.input_queue import InputQueue, QueuedEvent
+from tdx.tui.log.journal import Journal
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import TABS, MainScreen
+from tdx.tui.screens.pane_layout import THREE_PANES, FocusGuard
 from tdx.tui.textual_internals import CrashReportingApp
 from tdx.tui.workspace import Workspace
 
+_FOLDER = Path(__file__).parent
 _SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
 
 
@@ -48,20 +52,18 @@ class TdxApp(CrashReportingApp):
     """
 
     TITLE = "tdx"
-    CSS_PATH = [
-        "app.tcss",
-        "files/files.tcss",
-        "live/live.tcss",
-        "profile/profile.tcss",
-        "log/log.tcss",
-        "contract/contract.tcss",
-    ]
+    CSS_PATH = [_FOLDER / "app.tcss", *sorted(_FOLDER.glob("*/*.tcss"))]
     BINDINGS = [
         Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),
         Binding("f1", "help", "help", id="app.help"),
         *FILE_BINDINGS,
     ]
+    TITLES: ClassVar[dict[str, str]] = {
+        "app.quit": "Quit",
+        "app.help": "Show help",
+        **FILE_TITLES,
+    }
     COMMANDS = {CommandProvider}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
     ENABLE_COMMAND_PALETTE = True
@@ -78,10 +80,11 @@ class TdxApp(CrashReportingApp):
     ) -> None:
         super().__init__()
         self.preferences = preferences or Preferences()
+        journal = Journal()
         self.backend: Backend = backend or ProcessBackend(
-            self._report_worker_exit, self._log_worker
+            self._report_worker_exit, journal.record_worker_event
         )
-        self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
+        self.workspace = Workspace(self, Editor(draft), self.backend, allow_code, journal)
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
         self.crash_report = ""
@@ -144,7 +147,10 @@ class TdxApp(CrashReportingApp):
             *_all_subclasses(Widget),
             *loaded,
         )
-        return [list(_declared_bindings(kind)) for kind in dict.fromkeys(kinds)]
+        declared: list[Sequence[object]] = [
+            vars(kind).get("BINDINGS", ()) for kind in dict.fromkeys(kinds)
+        ]
+        return [[each for each in group if isinstance(each, Binding)] for group in declared]
 
     def binding_ids(self) -> list[str]:
         """Return the ids of all bindings, as a keymap names them."""
@@ -192,19 +198,13 @@ class TdxApp(CrashReportingApp):
             self.push_screen(TextScreen(info.name, markdown(info.doc), markdown=True))
             return
         text = next((node.HELP for node in nodes if getattr(node, "HELP", None)), None)
-        help_ = f"{text or ''}\n\n{self._keys_help()}"
-        self.push_screen(TextScreen("Help", help_, markdown=True))
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterator[SystemCommand]:
-        yield from super().get_system_commands(screen)
-
-    def _keys_help(self) -> str:
         rows = [
             f"| `{self.get_key_display(active.binding)}` | {active.binding.description} |"
             for active in self.screen.active_bindings.values()
             if active.binding.description and is_listed(active.node, active.binding)
         ]
-        return "\n".join(["### Keys", "", "| key | action |", "| --- | --- |", *rows])
+        keys = "\n".join(["### Keys", "", "| key | action |", "| --- | --- |", *rows])
+        self.push_screen(TextScreen("Help", f"{text or ''}\n\n{keys}", markdown=True))
 
     def notify(
         self,
@@ -231,12 +231,10 @@ class TdxApp(CrashReportingApp):
 
     def action_help_quit(self) -> None:
         """Show the key that quits, because Ctrl+C does not."""
-        active = (shown.binding for shown in self.active_bindings.values())
-        key = next(
-            (self.get_key_display(binding) for binding in active if binding.id == "app.quit"), None
-        )
-        if key is not None:
-            self.notify(f"press {key} to quit")
+        for active in self.active_bindings.values():
+            if active.binding.id == "app.quit":
+                self.notify(f"press {self.get_key_display(active.binding)} to quit")
+                return
 
     def end_without_terminal(self) -> None:
         self.files.autosave.keep_for_next_start()
@@ -246,9 +244,6 @@ class TdxApp(CrashReportingApp):
         """Keep the edits; :attr:`crash_report` is what the user reads after the app has closed."""
         self.crash_report = report_crash(self.files.autosave)
 
-    def _log_worker(self, event: WorkerEvent) -> None:
-        self.workspace.journal.record_worker_event(event)
-
     def _report_worker_exit(self, name: str, reason: ExitReason, output: str) -> None:
         # After a crash or a kill, the last line of the output is not the cause.
         text = str(reason)
@@ -257,13 +252,6 @@ class TdxApp(CrashReportingApp):
         self.notify(text, title=f"Worker for {worker_title(name)} ended", severity="error")
         if name == "look":
             self.workspace.retry()
-
-
-def _declared_bindings(kind: type) -> Iterator[Binding]:
-    declared: Sequence[object] = vars(kind).get("BINDINGS", ())
-    for binding in declared:
-        if isinstance(binding, Binding):
-            yield binding
 
 
 def _all_subclasses(kind: type) -> Iterator[type]:

@@ -1,16 +1,14 @@
-"""What is known of the chain: specs, errors and findings of stages, and the rows of the pane."""
+"""What is known of the chain: specs, errors and findings of stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tdx.foundation.keys import format_key
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
-from tdx.pipeline.editing import Draft, DraftStage
-from tdx.pipeline.grammar import format_arguments
+from tdx.pipeline.editing import Draft
 from tdx.specs.leaf import LeafSpec, shape_text
 from tdx.tui.backend.messages import with_app_hint
 
@@ -18,8 +16,6 @@ Source = Literal["look", "live", "profile"]
 """A worker: ``look`` inspects and checks the chain, ``live`` steps it, ``profile`` times it."""
 SOURCES: tuple[Source, ...] = ("look", "live", "profile")
 NO_PIPELINE = "no pipeline yet; press e to choose an env"
-_MAX_NAME = 28
-"""Maximum width of a key below the output."""
 ENV = -1
 """Place of the env in the chain. Stages follow from 0, the output comes after the last one."""
 
@@ -63,12 +59,11 @@ class ErrorStore:
 
     def all(self) -> tuple[StageError, ...]:
         """Return all errors; of equal errors of a stage, only the first."""
-        found: dict[tuple[int | None, str], StageError] = {}
+        errors: dict[tuple[int | None, str], StageError] = {}
         for source in SOURCES:
             for number, problem in self._problems.get(source, {}).items():
-                key = number, problem.message
-                found.setdefault(key, StageError(source, number, problem))
-        return tuple(found.values())
+                errors.setdefault((number, problem.message), StageError(source, number, problem))
+        return tuple(errors.values())
 
     def at(self, number: int | None) -> tuple[StageError, ...]:
         """Return the errors of a stage, or of the env (``None``)."""
@@ -147,110 +142,6 @@ class ChainStatus:
         )
 
 
-RowKind = Literal["env", "stage", "problem", "output", "key"]
-Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class ChainRow:
-    """A row of the chain list.
-
-    Args:
-        kind: What the row shows.
-        place: Place in the chain.
-        title: Name.
-        detail: Text after the name.
-        badge: Status of the stage.
-    """
-
-    kind: RowKind
-    place: int
-    title: str
-    detail: str = ""
-    badge: Badge = ""
-
-
-def build_chain_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> list[ChainRow]:
-    """Return the rows for a chain and its status."""
-    rows = [*_env_rows(draft, status, errors), *_stage_rows(draft, status, errors)]
-    return [*rows, _output_row(draft, status)]
-
-
-def _env_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterator[ChainRow]:
-    if draft.env is None:
-        yield ChainRow("env", ENV, "no env yet", "press e")
-        return
-    found = errors.at(None)
-    badge: Badge = "failed" if found else _worst_severity(status, None)
-    yield ChainRow("env", ENV, draft.env.id, _env_detail(draft), badge)
-    for error in found:
-        yield ChainRow("problem", ENV, error.problem.message)
-
-
-def _env_detail(draft: Draft) -> str:
-    env = draft.env
-    assert env is not None
-    parts = [
-        f"×{env.num_envs}" if env.num_envs is not None else "",
-        "pixels" if env.from_pixels else "",
-        env.device or "",
-        f"seed {env.seed}" if env.seed is not None else "",
-    ]
-    return " ".join(part for part in parts if part)
-
-
-def _stage_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterator[ChainRow]:
-    for place, stage in enumerate(draft.stages):
-        found = errors.at(stage.number) if stage.enabled else ()
-        badge: Badge = "failed" if found else _badge(stage, status)
-        yield ChainRow("stage", place, _stage_name(stage), _stage_arguments(stage), badge)
-        for error in found:
-            yield ChainRow("problem", place, error.problem.message)
-
-
-def _stage_name(stage: DraftStage) -> str:
-    code = stage.config.code
-    return stage.config.name if code is None else code.name
-
-
-def _stage_arguments(stage: DraftStage) -> str:
-    if stage.wrapper is not None:
-        return stage.wrapper.text
-    return format_arguments(stage.config.args, stage.config.kwargs)
-
-
-def _badge(stage: DraftStage, status: ChainStatus) -> Badge:
-    if not stage.enabled:
-        return "off"
-    if None in status.problems or stage.number not in status.last_good:
-        return "unknown"  # unknown without a working env
-    return _worst_severity(status, stage.number)
-
-
-def _worst_severity(status: ChainStatus, number: int | None) -> Badge:
-    severities = {lint.finding.severity for lint in status.lints.get(number, ())}
-    ranked: tuple[Badge, ...] = ("error", "warning", "suggestion")
-    return next((badge for badge in ranked if badge in severities), "")
-
-
-def build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
-    """Return a row for each key of the output and the action, with shape and dtype."""
-    changes = () if status.overview is None else status.overview.changes
-    known = [change.after for change in changes if change.after is not None]
-    leaves = [leaf for leaf in known if leaf.part != "state"]
-    names = [format_key(leaf.key) for leaf in leaves]
-    width = min(max(map(len, names), default=0), _MAX_NAME)
-    return [
-        ChainRow(
-            "key",
-            len(draft.stages),
-            truncate_middle(name, width).ljust(width),
-            f"{compact_shape(leaf)} {leaf.dtype}",
-        )
-        for name, leaf in zip(names, leaves, strict=True)
-    ]
-
-
 def compact_shape(leaf: LeafSpec) -> str:
     """Return a shape without spaces, such as ``[4,84,84]``."""
     return shape_text(leaf.shape).replace(" ", "")
@@ -267,9 +158,3 @@ def truncate_middle(text: str, width: int) -> str:
         return text
     tail = width // 2
     return f"{text[: max(0, width - tail - 1)]}…{text[len(text) - tail :]}" if width > 0 else ""
-
-
-def _output_row(draft: Draft, status: ChainStatus) -> ChainRow:
-    keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
-    words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
-    return ChainRow("output", len(draft.stages), "output", words.get(status.phase, f"{keys} keys"))

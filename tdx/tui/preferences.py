@@ -68,7 +68,7 @@ _NUMBER_FIELDS = ("luminosity_spread", "text_alpha")
 _FIELDS = (*_COLOR_FIELDS, *_BOOL_FIELDS, *_NUMBER_FIELDS, "variables")
 
 
-def read_themes(tables: Mapping[str, Any]) -> tuple[tuple[Theme, ...], list[str]]:
+def read_themes(tables: Mapping[str, object]) -> tuple[tuple[Theme, ...], list[str]]:
     """Parse custom themes; return the valid ones and a notice for each invalid one.
 
     Args:
@@ -81,21 +81,20 @@ def read_themes(tables: Mapping[str, Any]) -> tuple[tuple[Theme, ...], list[str]
     themes, notices = [], []
     for name, table in tables.items():
         try:
-            themes.append(_parse_theme(name, table))
+            if not isinstance(table, dict):
+                raise ArgumentError("it must be a table", hint=f"write [themes.{name}]")
+            if "primary" not in table:
+                raise ArgumentError(
+                    "the field primary is missing", hint='write primary = "#6ea8fe"'
+                )
+            values = {field: _parse_field(field, value) for field, value in table.items()}
+            themes.append(Theme(name=name, **values))
         except ArgumentError as error:
             notices.append(f"themes.{name}: {error.message} ({error.hint})")
     return tuple(themes), notices
 
 
-def _parse_theme(name: str, table: object) -> Theme:
-    if not isinstance(table, dict):
-        raise ArgumentError("it must be a table", hint=f"write [themes.{name}]")
-    if "primary" not in table:
-        raise ArgumentError("the field primary is missing", hint='write primary = "#6ea8fe"')
-    return Theme(name=name, **{field: _parse_field(field, value) for field, value in table.items()})
-
-
-def _parse_field(field: str, value: Any) -> Any:
+def _parse_field(field: str, value: object) -> Any:
     if field not in _FIELDS:
         hint = did_you_mean(field, _FIELDS, f"there are {', '.join(_FIELDS)}")
         raise ArgumentError(f"unknown field {field!r}", hint=hint)
@@ -106,14 +105,10 @@ def _parse_field(field: str, value: Any) -> Any:
     if field in _NUMBER_FIELDS and (isinstance(value, bool) or not isinstance(value, (int, float))):
         raise ArgumentError(f"{field} cannot be {value!r}", hint="use a number")
     if field == "variables":
-        return _parse_variables(value)
+        if not isinstance(value, dict):
+            raise ArgumentError("variables must be a table", hint="write [themes.NAME.variables]")
+        return {str(name): _parse_color(str(name), color) for name, color in value.items()}
     return value
-
-
-def _parse_variables(value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ArgumentError("variables must be a table", hint="write [themes.NAME.variables]")
-    return {str(name): _parse_color(str(name), color) for name, color in value.items()}
 
 
 def _parse_color(field: str, value: object) -> str:

@@ -14,8 +14,6 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static, TabPane
 
-from tdx.inspection.check_report import Finding
-from tdx.inspection.overview import Problem
 from tdx.tui.backend.messages import TRACEBACK_HINT
 from tdx.tui.workspace import Workspace
 
@@ -63,10 +61,7 @@ class TabBody(Vertical):
     @property
     def is_in_front(self) -> bool:
         """True if this tab is in front."""
-        pane = next(
-            (ancestor for ancestor in self.ancestors if isinstance(ancestor, TabPane)), None
-        )
-        return pane is None or pane.display
+        return all(node.display for node in self.ancestors if isinstance(node, TabPane))
 
     @property
     def is_up_to_date(self) -> bool:
@@ -182,15 +177,11 @@ class SearchableTab(TabBody):
     def _search_bar(self) -> SearchBar:
         return self.query_one(SearchBar)
 
-    @property
-    def _target(self) -> SearchTarget:
-        return self._search_bar.target
-
     def find_matches(self) -> list[int]:
         """Return the lines that contain all words."""
         words = self.search_words
-        found = (line.casefold() for line in self._target.search_lines()) if words else ()
-        return [n for n, line in enumerate(found) if all(word in line for word in words)]
+        lines = self._search_bar.target.search_lines() if words else ()
+        return [n for n, line in enumerate(lines) if all(word in line.casefold() for word in words)]
 
     def start_search(self) -> bool:
         self._search_bar.display = True
@@ -205,11 +196,12 @@ class SearchableTab(TabBody):
 
     def action_match(self, by: int) -> None:
         """Go to the next or previous match and wrap around; 0 stays on a match."""
-        found, at = self.find_matches(), self._target.cursor_line
-        if found and not (by == 0 and at in found):
-            after = [line for line in found if line > at] or found
-            before = [line for line in found if line < at] or found
-            self._target.go_to_line(before[-1] if by < 0 else after[0])
+        target, matches = self._search_bar.target, self.find_matches()
+        at = target.cursor_line
+        if matches and not (by == 0 and at in matches):
+            after = [line for line in matches if line > at] or matches
+            before = [line for line in matches if line < at] or matches
+            target.go_to_line(before[-1] if by < 0 else after[0])
         self.show_match_count()
 
     def action_end_search(self) -> None:
@@ -220,16 +212,15 @@ class SearchableTab(TabBody):
 
     def show_match_count(self) -> None:
         """Show the number of matches and the current one."""
-        found, at = self.find_matches(), self._target.cursor_line
+        bar, matches = self._search_bar, self.find_matches()
+        at = bar.target.cursor_line
         if not self.search_words:
-            self._search_bar.show_note("")
-        elif not found:
-            self._search_bar.show_note("no matches")
+            bar.show_note("")
+        elif not matches:
+            bar.show_note("no matches")
         else:
-            place = f"{found.index(at) + 1} of " if at in found else ""
-            self._search_bar.show_note(
-                f"{place}{len(found)} match{'' if len(found) == 1 else 'es'}"
-            )
+            place = f"{matches.index(at) + 1} of " if at in matches else ""
+            bar.show_note(f"{place}{len(matches)} match{'' if len(matches) == 1 else 'es'}")
 
     @on(Input.Changed, ".search-line Input")
     def _search_again(self, event: Input.Changed) -> None:
@@ -272,26 +263,24 @@ class ProblemPanel(Static):
             return
         self._shown = (problems, lints)
         self.display = bool(problems or lints)
-        lines = [*map(_problem_text, problems), *(_finding_text(lint.finding) for lint in lints)]
+        lines = []
+        for problem in problems:
+            origin = f"\n  {problem.origin} · {TRACEBACK_HINT}" if problem.origin else ""
+            is_repeated = bool(origin) and problem.hint == TRACEBACK_HINT
+            hint = f"\n  → {problem.hint}" if problem.hint and not is_repeated else ""
+            cross = ("✕ ", "bold $error")
+            lines.append(Content.assemble(cross, problem.message, origin, (hint, "dim")))
+        for finding in (lint.finding for lint in lints):
+            sign, style = _SIGNS[finding.severity]
+            hint = f"\n  → {finding.hint}" if finding.hint else ""
+            key, repair = "", ""
+            if finding.fix is not None:
+                key, repair = "x", finding.fix.title
+            elif finding.code == _WITHOUT_STATISTICS:
+                key, repair = "M", "measure them in random steps"
+            parts: list[str | tuple[str, str]] = [(f"{sign} ", style), (f"{finding.code} ", "dim")]
+            parts += [finding.message, (hint, "dim")]
+            if key:
+                parts += ["\n  ", (f" {key} ", "bold $accent reverse"), f" {repair}"]
+            lines.append(Content.assemble(*parts))
         self.update(Content("\n").join(lines))
-
-
-def _problem_text(problem: Problem) -> Content:
-    origin = f"\n  {problem.origin} · {TRACEBACK_HINT}" if problem.origin else ""
-    is_repeated = bool(origin) and problem.hint == TRACEBACK_HINT
-    hint = f"\n  → {problem.hint}" if problem.hint and not is_repeated else ""
-    return Content.assemble(("✕ ", "bold $error"), problem.message, (origin, ""), (hint, "dim"))
-
-
-def _finding_text(finding: Finding) -> Content:
-    sign, style = _SIGNS[finding.severity]
-    parts: list[str | tuple[str, str]] = [
-        *((f"{sign} ", style), (f"{finding.code} ", "dim"), finding.message)
-    ]
-    if finding.hint:
-        parts.append((f"\n  → {finding.hint}", "dim"))
-    if finding.fix is not None:
-        parts += ["\n  ", (" x ", "bold $accent reverse"), f" {finding.fix.title}"]
-    elif finding.code == _WITHOUT_STATISTICS:
-        parts += ["\n  ", (" M ", "bold $accent reverse"), " measure them in random steps"]
-    return Content.assemble(*parts)

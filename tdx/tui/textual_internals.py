@@ -12,6 +12,9 @@ layout finds nothing new, and the widgets never get ``Show`` and ``Resize``: a t
 **Ends after an error.** Textual prints a traceback of many screens. The app keeps the edits and
 prints one line.
 
+**All bindings.** The command palette lists the bindings of all widgets; the public list of Textual
+has those of the focused one.
+
 Tested with Textual 8.2.8; ``tests/tui/test_private_api.py`` fails if a part changes. Without the
 parts of the compositor, Textual draws as usual.
 """
@@ -19,12 +22,12 @@ parts of the compositor, Textual draws as usual.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from textual._compositor import ChopsUpdate, Compositor, CompositorMap, ReflowResult
 from textual.app import App, ScreenStackError
+from textual.binding import Binding
 from textual.css.query import QueryError
-from textual.dom import NoScreen
+from textual.dom import DOMNode, NoScreen
 from textual.geometry import Region, Size
 from textual.screen import Screen
 from textual.strip import Strip
@@ -131,7 +134,12 @@ def _line_ranges(visible: Region, left: dict[int, set[int]]) -> Iterator[tuple[i
         yield begin, visible.bottom
 
 
-def use_partial_compositor(screen: Screen[Any]) -> None:
+def bindings_of(node: DOMNode) -> list[Binding]:
+    """Return the bindings of a node with the keys of the keymap, whether they apply or not."""
+    return [binding for _, binding in node._bindings]
+
+
+def use_partial_compositor(screen: Screen[None]) -> None:
     """Replace the compositor of a screen, unless this version of Textual differs."""
     known = type(getattr(screen, "_compositor", None)) is Compositor
     if known and all(hasattr(Compositor, name) for name in _REQUIRED):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.signal import Signal
 
-from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import Problem
 from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
 from tdx.pipeline.stack_facts import StackFacts
@@ -45,10 +44,16 @@ class Workspace:
         editor: Chain being edited.
         backend: Answers requests that need torch.
         allow_code: Allow the pipeline to import Python objects.
+        journal: What has happened, for the log. ``None``: a new one.
     """
 
     def __init__(
-        self, app: App[None], editor: Editor, backend: Backend, allow_code: bool = False
+        self,
+        app: App[None],
+        editor: Editor,
+        backend: Backend,
+        allow_code: bool = False,
+        journal: Journal | None = None,
     ) -> None:
         self.editor = editor
         self.backend = backend
@@ -63,7 +68,7 @@ class Workspace:
         self._shown_draft: Draft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
-        self.journal = Journal()
+        self.journal = journal or Journal()
         self.errors = ErrorStore()
 
     @property
@@ -202,9 +207,18 @@ class Workspace:
         task.add_done_callback(self._tasks.discard)
 
     def _apply_change(self, change: DraftChange | None) -> DraftChange | None:
-        if change is not None:
-            number = None if self.stage is None else self.stage.number
-            self._apply(number, _changed_place(change, self.editor.draft))
+        """Select the first place that undo or redo has changed."""
+        if change is None:
+            return None
+        now = self.editor.draft
+        other = change.after if now is change.before else change.before
+        changed = (
+            place
+            for place, stage in enumerate(now.stages)
+            if place >= len(other.stages) or other.stages[place] != stage
+        )
+        number = None if self.stage is None else self.stage.number
+        self._apply(number, ENV if now.env != other.env else next(changed, None))
         return change
 
     def _apply(self, number: int | None, place: int | None) -> None:
@@ -235,9 +249,18 @@ class Workspace:
         except SupersededError:
             return
         except RequestError as error:
-            if revision == self.editor.revision:
-                problems: dict[int | None, Problem] = {None: _inspection_problem(error)}
-                self._set_status(replace(self.status, phase="failed", problems=problems))
+            if revision != self.editor.revision:
+                return
+            hint = "press Ctrl+K to inspect the chain again, or edit it"
+            problem = CANCELLED
+            if error.problem is not CANCELLED:
+                problem = replace(error.problem, details=error.details)
+            if isinstance(error, WorkerDiedError):
+                hint = f"F12 shows the output; {hint}"
+            if isinstance(error, WorkerDiedError) or error.is_cancelled:
+                problem = replace(problem, hint=hint)
+            problems: dict[int | None, Problem] = {None: problem}
+            self._set_status(replace(self.status, phase="failed", problems=problems))
             return
         if revision != self.editor.revision:
             return
@@ -257,17 +280,17 @@ class Workspace:
         """
         failed = frozenset(number for number in self.status.problems if number is not None)
         try:
-            found = await self._find_lints(draft, failed, steps)
+            numbered = await self._find_lints(draft, failed, steps)
             if failed:
-                better = await self._find_lints(draft, frozenset(), False)
-                found += [(number, lint) for number, lint in better if number in failed]
+                whole = await self._find_lints(draft, frozenset(), False)
+                numbered += [(number, lint) for number, lint in whole if number in failed]
         except SupersededError:
             raise
         except RequestError as error:
             return error.problem
         if revision == self.editor.revision:
             lints: dict[int | None, tuple[LintFinding, ...]] = {}
-            for number, lint in found:
+            for number, lint in numbered:
                 lints[number] = (*lints.get(number, ()), lint)
             self._set_status(replace(self.status, lints=lints, checked=revision))
         return None
@@ -282,11 +305,14 @@ class Workspace:
             kept = [stage for stage in draft.stages if stage.enabled]
         else:
             pipeline = pipeline.with_stages(*(stage.config for stage in kept))
-        asked = CheckChain(pipeline, self.allow_code, steps)
-        findings = await self.backend.ask(asked, slot="check")
-        return [
-            (_stage_number(finding, kept), LintFinding(finding, excluded)) for finding in findings
-        ]
+        request = CheckChain(pipeline, self.allow_code, steps)
+        findings = await self.backend.ask(request, slot="check")
+        numbered: list[tuple[int | None, LintFinding]] = []
+        for finding in findings:
+            at = finding.where.stage
+            number = None if at is None or at >= len(kept) else kept[at].number
+            numbered.append((number, LintFinding(finding, excluded)))
+        return numbered
 
     def report(self, source: Source, problems: Mapping[int | None, Problem]) -> None:
         """Set the errors that the rollout or a measurement has found.
@@ -350,30 +376,3 @@ class Workspace:
         )
         self._shown_draft = draft.around(facts) if is_shown and facts else None
         self.place = min(self.place, len(self.draft.stages))
-
-
-def _inspection_problem(error: RequestError) -> Problem:
-    """Return the problem to show if the chain could not be inspected."""
-    hint = "press Ctrl+K to inspect the chain again, or edit it"
-    if error.problem is CANCELLED:
-        return replace(CANCELLED, hint=hint)
-    problem = replace(error.problem, details=error.details)
-    if isinstance(error, WorkerDiedError):
-        return replace(problem, hint=f"F12 shows the output; {hint}")
-    return problem
-
-
-def _changed_place(change: DraftChange, now: Draft) -> int | None:
-    """Return the first place at which two drafts differ."""
-    other = change.after if now is change.before else change.before
-    if now.env != other.env:
-        return ENV
-    for place, stage in enumerate(now.stages):
-        if place >= len(other.stages) or other.stages[place] != stage:
-            return place
-    return None
-
-
-def _stage_number(finding: Finding, stages: Sequence[DraftStage]) -> int | None:
-    at = finding.where.stage
-    return None if at is None or at >= len(stages) else stages[at].number

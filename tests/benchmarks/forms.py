@@ -33,7 +33,7 @@ Without = Callable[[pytest.MonkeyPatch], None]
 
 def without_array_kernels(patch: pytest.MonkeyPatch) -> None:
     """Run every immediate stage on dicts of tensors."""
-    patch.setattr(immediate, "_array_kernels", lambda planned, forms: None)
+    patch.setattr(immediate, "_array_kernels", lambda forms, array_forms: None)
 
 
 def without_fused_images(patch: pytest.MonkeyPatch) -> None:

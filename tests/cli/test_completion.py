@@ -17,11 +17,13 @@ from tdx.cli.completion import (
     complete_device,
     complete_dump,
     complete_env,
+    complete_key,
     complete_name,
+    complete_policy,
     complete_stage,
+    complete_stored_keys,
     complete_transform,
 )
-from tdx.cli.pipelines import complete_key, complete_policy, complete_stored_keys
 
 ROOT = Path(__file__).parents[2]
 REPORT = """
@@ -181,10 +183,12 @@ def test_completion_of_devices_and_dumps(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert complete_dump("nowhere/") == []
 
 
-def test_completion_with_a_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_with_a_broken_torch_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     line = Context(build_root())
     line.params.update({"env": "Pendulum-v1"})
-    monkeypatch.setattr("tdx.cli.completion._read_cache", dict)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(sys.modules, "tdx.inspection.lineage", None)
     assert complete_key(line, "") == []
 

@@ -16,7 +16,7 @@ import pytest
 from tdx import Pipeline
 from tdx.cli.runtime import reliable_sigint
 from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
-from tdx.rollouts.dump.writing import Progress
+from tdx.rollouts.dump.progress import Progress
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY
 from tests.rollouts.export_dumps import assert_same_dump

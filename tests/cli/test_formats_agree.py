@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx.cli.options import Color, Format, OutputOptions
+from tdx.cli.options import DATA_FORMATS, Color, Format, OutputOptions
 from tdx.cli.output import render_view
 from tdx.cli.views import Cell, Paragraph, View
 
@@ -202,7 +202,7 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("form", DATA_FORMATS)
 def test_format_creates_only_the_data_it_needs(form: Format) -> None:
     created: list[str] = []
 

@@ -6,17 +6,23 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tdx.cli.charts import label, svg_image
-from tdx.cli.commands.inspect import ImageFormat
 from tdx.cli.html import html_fragment, html_page
-from tdx.cli.options import CheckFormat, Color, DiagramFormat, Format, OutputOptions
+from tdx.cli.options import (
+    DATA_FORMATS,
+    FINDINGS_FORMATS,
+    GRAPH_FORMATS,
+    IMAGE_FORMATS,
+    Color,
+    Format,
+    OutputOptions,
+)
 from tdx.cli.output import markdown, render_view, terminal_text
 from tdx.cli.views import (
     Cell,
@@ -122,9 +128,10 @@ def test_renderer_escapes_every_block(render: Callable[..., str]) -> None:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
-    ("command", "formats"), [("spec", Format), ("chain", ImageFormat), ("keys", DiagramFormat)]
+    ("command", "formats"),
+    [("spec", DATA_FORMATS), ("chain", IMAGE_FORMATS), ("keys", GRAPH_FORMATS)],
 )
-def test_keys_of_an_env_are_escaped(tdx: Tdx, command: str, formats: type[StrEnum]) -> None:
+def test_keys_of_an_env_are_escaped(tdx: Tdx, command: str, formats: Sequence[str]) -> None:
     outcomes = [tdx("inspect", command, *ENV, *STAGE, "--format", form) for form in formats]
     for outcome in outcomes:
         assert_harmless(outcome)
@@ -132,7 +139,7 @@ def test_keys_of_an_env_are_escaped(tdx: Tdx, command: str, formats: type[StrEnu
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("form", CheckFormat)
+@pytest.mark.parametrize("form", FINDINGS_FORMATS)
 def test_keys_in_findings_are_escaped(tdx: Tdx, form: str) -> None:
     stage = f"DoubleToFloat(in_keys=[{HOSTILE!r}])"
     assert_harmless(tdx("check", *ENV, "--t", stage, "--format", form))
@@ -244,11 +251,11 @@ def test_completion_omits_hostile_words(
     monkeypatch.setenv("COMP_CWORD", "6")
     import contextlib
 
-    from tdx.cli.process import _invoke
+    from tdx.cli.process import run
 
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-        _invoke([])
+        run([])
     assert "plain" in out.getvalue().splitlines()
     assert is_harmless(out.getvalue())
 

@@ -43,11 +43,11 @@ def _command() -> Any:
 
 def test_parser_converts_values() -> None:
     result = _command().main(args=["show", "-n", "3"], prog_name="app", standalone_mode=False)
-    assert result == 4, CHANGED.format("_runtime_param or type_descriptor.parameter_info")
+    assert result == 4, CHANGED.format("get_runtime_param or type_descriptor.parameter_info")
 
 
 def test_replaced_attributes_exist() -> None:
     (option, *_) = _command().commands["show"].params
-    for name in ("_runtime_param", "type_descriptor", "shell_complete"):
+    for name in ("get_runtime_param", "type_descriptor", "shell_complete"):
         assert hasattr(option, name), CHANGED.format(f"{name} of parameters")
     assert hasattr(option.type_descriptor, "parameter_info"), CHANGED.format("type_descriptor")

@@ -61,7 +61,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def hooks_only() -> Iterator[None]:
     """Chains that are created in this block call their hooks one after another."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(GymWrapper, "_step_fields", None)
+    patch.setattr(GymWrapper, "step_fields", None)
     try:
         yield
     finally:

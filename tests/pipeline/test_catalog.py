@@ -14,7 +14,7 @@ from tdx.foundation.serialization import to_plain
 from tdx.pipeline import load_catalog
 from tdx.pipeline.catalog import format_catalog
 from tdx.pipeline.declarations import read_declarations
-from tdx.pipeline.generate import find_stale, public_transforms, update_stub
+from tdx.pipeline.generate import main, update_stub
 from tdx.pipeline.transform_info import TransformInfo, Type
 
 FILES = {
@@ -196,7 +196,7 @@ def test_the_stub_lists_every_transform(pack: Path) -> None:
 
 
 def test_generated_files_are_up_to_date() -> None:
-    assert find_stale() == [], "run python -m tdx.pipeline.generate"
+    assert main(["--check"]) == 0, "run python -m tdx.pipeline.generate"
 
 
 def test_every_transform_is_documented() -> None:
@@ -224,7 +224,6 @@ def test_finding() -> None:
     assert "StepCounter" in [info.name for info in found.search("episode step")]
     assert found.search("no such thing") == []
     assert set(found.categories) == {info.category for info in found.transforms}
-    assert sorted(found.names) == [name for _, name in public_transforms()]
     with pytest.raises(UnknownNameError) as caught:
         found["StepCouter"]
     assert caught.value.hint == "did you mean StepCounter?"

@@ -122,7 +122,7 @@ class SpinningEnv(EnvBase):
         self.at = 0
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         return ()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

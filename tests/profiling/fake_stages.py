@@ -51,7 +51,7 @@ class PixelEnv(EnvBase):
         self._pixels = self._pixels.to(torch.uint8)
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         return ()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

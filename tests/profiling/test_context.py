@@ -92,8 +92,8 @@ def test_meter_is_detached_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), tdx.profile(env):
         raise_after(env.rollout(3))
     assert instance_attributes(env) == before
-    assert env._meter is None
-    assert env.base_env._meter is None
+    assert env.meter is None
+    assert env.base_env.meter is None
 
 
 def test_decorated_function_is_measured_on_each_call() -> None:

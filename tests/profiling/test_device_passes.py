@@ -25,7 +25,7 @@ from tdx.profiling.passes.accelerator import (
 )
 from tdx.profiling.passes.choice import AcceleratorLookup, make_observers
 from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, DeviceWork, attribute_work
-from tdx.profiling.passes.observer import format_range_name
+from tdx.profiling.passes.observer import RANGE_PREFIX
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.stacks.native_times import measured_env
@@ -149,9 +149,9 @@ def test_transfers_of_tdx_are_in_the_same_row(setting: Setting) -> None:
     seen = DeviceWork(setting.device)
     seen.parts = [base_parts(setting.env.base_env)[0], TRANSFERS]
     seen._trace = [
-        event("part", format_range_name(0), 0, 100_000),
+        event("part", f"{RANGE_PREFIX}{0}", 0, 100_000),
         event("launch", "cudaMemcpyAsync", 10_000, 12_000, 1),
-        event("part", format_range_name(1), 20_000, 60_000),
+        event("part", f"{RANGE_PREFIX}{1}", 20_000, 60_000),
         event("launch", "cudaMemcpyAsync", 30_000, 32_000, 2),
         event("copy", "Memcpy DtoH", 40_000, 44_000, 1),
         event("copy", "Memcpy HtoD", 50_000, 57_000, 2),
@@ -263,10 +263,10 @@ def test_work_of_a_recorded_torch_trace_is_attributed() -> None:
     text = ",".join(
         (
             '{"ph":"M","name":"process_name","tid":0,"args":{}}',
-            event("user_annotation", format_range_name(0), 0, 100, 1),
+            event("user_annotation", f"{RANGE_PREFIX}{0}", 0, 100, 1),
             event("cpu_op", "aten::add", 10, 20, 1),
             event("cuda_runtime", "cudaLaunchKernel", 12, 5, 1, correlation=1),
-            event("cpu_op", format_range_name(1), 40, 40, 1),
+            event("cpu_op", f"{RANGE_PREFIX}{1}", 40, 40, 1),
             event("cuda_driver", "cuLaunchKernelEx", 45, 5, 1, correlation=2),
             event("cuda_runtime", "cudaMemcpyAsync", 55, 5, 1, correlation=3),
             event("cuda_runtime", "cudaLaunchKernel", 85, 5, 1, correlation=4),

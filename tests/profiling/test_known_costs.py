@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from tdx import Compose, GymWrapper, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
-from tdx.core.envs.rollout import StepLayout
+from tdx.core.envs.eager_run import StepLayout
 from tdx.profiling.result import Mode, ModeProfile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.fake_clock import (

@@ -13,7 +13,7 @@ from tdx.profiling.passes import accelerator, choice
 from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
 from tdx.profiling.passes.choice import find_accelerator
 from tdx.profiling.passes.device import attribute_work
-from tdx.profiling.passes.observer import format_range_name
+from tdx.profiling.passes.observer import RANGE_PREFIX
 
 STREAM = object()
 
@@ -111,9 +111,9 @@ def test_trace_of_torch_contains_the_parts(monkeypatch: pytest.MonkeyPatch) -> N
     fake.log.clear()
     with device.record_trace(events):
         for place in (0, 1, 0):
-            with torch.autograd.profiler.record_function(format_range_name(place)):
+            with torch.autograd.profiler.record_function(f"{RANGE_PREFIX}{place}"):
                 torch.ones(3)
-    assert [each.name for each in events] == [format_range_name(place) for place in (0, 1, 0)]
+    assert [each.name for each in events] == [f"{RANGE_PREFIX}{place}" for place in (0, 1, 0)]
     assert all(each.duration_ns > 0 for each in events)
     assert attribute_work(events) == {}
     # Queued work is finished before the trace ends.

@@ -207,7 +207,7 @@ def test_env_runs_the_original_functions_outside_the_block() -> None:
     def functions() -> list[Any]:
         program = env._current_program()
         owners = [env, env.base_env, *env.stages]
-        names = ("rollout", "step", "reset", "_completed_step", "_completed_reset", "_step")
+        names = ("rollout", "step", "reset", "completed_step", "completed_reset", "_step")
         bound = [getattr(each, name, None) for each in owners for name in names]
         steps = [step for _, step in program._on_dicts]
         return [getattr(each, "__func__", each) for each in bound] + [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -11,11 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 
 from tdx import (
+    ArgumentError,
     LazyTensorStorage,
     ReplayBuffer,
     StorageError,
@@ -119,8 +122,7 @@ def test_line_whose_flush_failed_does_not_count(
     fsync, lines = os.fsync, iter(range(100))
 
     def fail_once(descriptor: int) -> None:
-        # The manifest of a new dump flushes the empty index first.
-        if name_of(descriptor).endswith("chunks.jsonl") and next(lines) == 3:
+        if name_of(descriptor).endswith("chunks.jsonl") and next(lines) == 2:
             fail(descriptor)
         fsync(descriptor)
 
@@ -313,3 +315,28 @@ def test_error_number_in_the_text_of_a_library_is_understood(tmp_path: Path) -> 
         replace_atomically(tmp_path / "dump.rrd", folder=False),
     ):
         raise RuntimeError("Failed to encode: Failed to write: (os error 5)")
+
+
+@pytest.mark.parametrize("other", ["actions.json", "other.npy"])
+def test_manifest_follows_the_policy_that_a_resumed_rollout_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    np.save(tmp_path / "actions.npy", np.ones((40, 1), np.float32))
+    np.save(tmp_path / "other.npy", np.zeros((40, 1), np.float32))
+    (tmp_path / "actions.json").write_text(json.dumps([[0.0]] * 40))
+    options: dict[str, Any] = {"bare": True, "goal": Goal(steps=40)}
+    policy = f"sequence:{tmp_path / 'actions.npy'}"
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "save_header", lambda *arguments: fail(0))
+        with pytest.raises(OutputError):
+            record(tmp_path / "dump", "Pendulum-v1", policy=policy, **options)
+    assert {path.name for path in (tmp_path / "dump").iterdir()} == {"chunks.jsonl", "policy.npy"}
+    # What it leaves is no dump, and another policy replaces it.
+    record(tmp_path / "dump", "Pendulum-v1", policy=f"sequence:{tmp_path / other}", **options)
+    assert verify(tmp_path / "dump").is_fine
+
+
+def test_file_that_is_named_like_a_copy_of_a_policy_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "policy.npy").write_bytes(b"mine")
+    with pytest.raises(ArgumentError, match="is not a dump"):
+        record(tmp_path, "Pendulum-v1", bare=True)

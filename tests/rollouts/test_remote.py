@@ -15,8 +15,8 @@ from tdx.engines import ENGINES
 from tdx.foundation.errors import MissingPackageError, TdxError, WorkerError
 from tdx.rollouts import Goal, fetch_dump, roll_out, roll_out_shard, roll_out_to_url
 from tdx.rollouts.dump import remote as remote_files
+from tdx.rollouts.dump.progress import ignore_progress
 from tdx.rollouts.dump.remote import RemoteDump
-from tdx.rollouts.dump.writing import ignore_progress
 from tdx.rollouts.recording.remote_shards import RemoteShardJob
 from tests.rollouts.recordings import hash_tree, request, same
 

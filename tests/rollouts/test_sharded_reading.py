@@ -42,8 +42,9 @@ from tdx.rollouts import (
     verify,
 )
 from tdx.rollouts.dump import writing
+from tdx.rollouts.dump.progress import ignore_progress
 from tdx.rollouts.dump.sharded import ShardedFolder
-from tdx.rollouts.dump.writing import DumpWriter, ignore_progress
+from tdx.rollouts.dump.writing import DumpWriter
 from tdx.rollouts.formats.jsonl import export_lines
 from tdx.rollouts.recording.shards import complete_shards, open_shards
 from tests.rollouts.recordings import in_memory, request, same

@@ -27,14 +27,13 @@ from tdx.foundation.errors import OutputError
 from tdx.foundation.processes import delay_interrupts
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
 from tdx.rollouts.dump.folder import lock_for_writing
-from tdx.rollouts.dump.progress import read_progress
+from tdx.rollouts.dump.progress import ignore_progress, read_progress
 from tdx.rollouts.dump.shard_plan import (
     ShardPlan,
     derive_shard_seed,
     read_shard_index,
     write_shard_index,
 )
-from tdx.rollouts.dump.writing import ignore_progress
 from tdx.rollouts.recording.shards import open_shards, record_shard
 from tests.rollouts.recordings import (
     hash_tree,

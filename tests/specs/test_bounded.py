@@ -354,7 +354,7 @@ def test_dimensions_out_of_range() -> None:
     assert Unbounded((2, 3)).index_select(1, torch.tensor([0, 2])).shape == (2, 2)
     assert len(Unbounded((2, 3))) == 2
     with pytest.raises(SpecError, match="cannot be used as an index"):
-        Unbounded(3).index(0, torch.zeros(3))
+        Unbounded(3).index(torch.tensor(0), torch.zeros(3))
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_entry_with_another_batch_size_is_rejected_with_its_key(nested: Composit
     with pytest.raises(SpecError, match=r"key 'observation.x': 'observation' is a leaf"):
         nested["observation", "x"] = Unbounded((2,))
     with pytest.raises(SpecError, match="key 'x': expected a spec, got a int"):
-        nested["x"] = 3
+        nested["x"] = 3  # type: ignore[assignment]
     with pytest.raises(SpecError, match=r"key 'x.y.z': its shape"):
         nested["x"] = {"y": {"z": Unbounded(3)}}
     with pytest.raises(SpecError, match=r"key 'x.y': its shape"):
@@ -383,7 +383,7 @@ def test_keys_contain_every_form_of_a_key(nested: Composite) -> None:
 @pytest.mark.parametrize("key", ["shape", "device", "dtype", "space"])
 def test_an_attribute_is_not_an_entry(nested: Composite, key: str) -> None:
     with pytest.raises(AttributeError, match=f"set the attribute: composite.{key} ="):
-        nested[key] = 42
+        nested[key] = 42  # type: ignore[assignment]
     nested[key] = Unbounded((2,))
     assert nested[key].shape == (2,)
 

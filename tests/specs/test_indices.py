@@ -133,6 +133,7 @@ def test_stacks_are_indexed_likewise() -> None:
 
 def test_parsed_index() -> None:
     parsed = parse_index((..., [], slice(None)), torch.Size([2, 3]), "Unbounded")
+    assert isinstance(parsed[1], torch.Tensor)
     assert parsed[1].dtype is torch.int64
     with pytest.raises(SpecIndexError, match="several ellipses"):
         parse_index((..., ...), torch.Size([2]), "Unbounded")

@@ -309,7 +309,7 @@ class MaskedGroupsEnv(GroupsEnv):
 class SteppedRowsEnv(RowsEnv):
     """``RowsEnv`` that can step some of its rows alone."""
 
-    _steps_some_rows = True
+    steps_some_rows = True
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows, before = tensordict.get("_step", None), self.count
@@ -322,7 +322,7 @@ class SteppedRowsEnv(RowsEnv):
 class SteppedGroupsEnv(GroupsEnv):
     """``GroupsEnv`` that can step some of its rows alone."""
 
-    _steps_some_rows = True
+    steps_some_rows = True
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows, before = tensordict.get("_step", None), dict(self.counts)

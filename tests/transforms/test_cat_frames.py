@@ -74,7 +74,7 @@ def test_stacks_of_a_stored_rollout_equal_stepwise_ones(
 class StepwiseCatFrames(CatFrames):
     """``CatFrames`` without a chunk form, which therefore runs in each step."""
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         return None
 
 

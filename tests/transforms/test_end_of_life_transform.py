@@ -20,7 +20,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.foundation.errors import ChainError, EnvError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, EnvError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 
 
@@ -112,3 +112,9 @@ def test_an_env_without_lives() -> None:
         EndOfLifeTransform()(TensorDict(done=torch.zeros(1)))
     with pytest.raises(ChainError, match="not part of one"):
         EndOfLifeTransform()._step(TensorDict(), TensorDict())
+
+
+@pytest.mark.parametrize("path", ["step.__globals__.clear", "_reset", "unwrapped..lives", "a()"])
+def test_only_public_attributes_are_called(path: str) -> None:
+    with pytest.raises(ArgumentError, match="not public"):
+        EndOfLifeTransform(eol_attribute=path)

@@ -51,7 +51,7 @@ NARROW = {
 class ConstantEnv(EnvBase):
     """Endless env whose reward is the largest value of its spec."""
 
-    _step_reads = ()
+    step_reads = ()
 
     def __init__(self, reward_spec: TensorSpec, batch_size: tuple[int, ...] = ()) -> None:
         super().__init__(batch_size=batch_size)

@@ -1,4 +1,4 @@
-"""Requests with handlers, for tests of the workers."""
+"""Requests for tests of the workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from tdx.foundation.errors import ArgumentError
 from tdx.tui.backend.messages import Job, Request
-from tdx.tui.backend.worker import register_handler
 
 
 @dataclass(frozen=True)
@@ -20,12 +19,28 @@ class Echo(Request[tuple[int, int]]):
 
     value: int
 
+    def answer(self, job: Job) -> tuple[int, int]:
+        count: list[int] = job.get_cached("count", list)
+        count.append(self.value)
+        return self.value, len(count)
+
 
 @dataclass(frozen=True)
 class Fail(Request[None]):
     """Raise an exception, or end the process."""
 
     kind: str
+
+    def answer(self, job: Job) -> None:
+        if self.kind == "tdx":
+            raise ArgumentError("that is wrong", hint="do it right")
+        if self.kind == "exit":
+            sys.stdout.write("last words")
+            sys.stdout.flush()
+            os._exit(7)
+        if self.kind == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        raise ValueError("unforeseen")
 
 
 @dataclass(frozen=True)
@@ -34,12 +49,29 @@ class Busy(Request[str]):
 
     most: int = 1_000_000
 
+    def answer(self, job: Job) -> str:
+        received: list[object] = []
+        for number in range(self.most):
+            received += job.receive()
+            if job.is_cancelled:
+                return f"cancelled, received {received}"
+            job.push("number", number)
+            job.push("received", tuple(received))
+            time.sleep(0.0005)
+        return "done"
+
 
 @dataclass(frozen=True)
 class Noise(Request[None]):
     """Print a number of bytes, then wait for cancellation."""
 
     size: int
+
+    def answer(self, job: Job) -> None:
+        os.write(1, b"." * self.size)
+        os.write(2, b"the end")
+        while not job.wait(0.01):
+            pass
 
 
 @dataclass(frozen=True)
@@ -54,6 +86,16 @@ class Hang(Request[None]):
     child: bool = False
     stuck: bool = False
 
+    def answer(self, job: Job) -> None:
+        sys.stdout.write("I hang")
+        if self.child and os.fork() == 0:
+            time.sleep(1000)
+        job.push("pid", os.getpid())
+        if self.stuck:
+            ctypes.PyDLL(None).sleep(1000)
+        while True:
+            time.sleep(1000)
+
 
 @dataclass(frozen=True)
 class Print(Request[None]):
@@ -61,63 +103,6 @@ class Print(Request[None]):
 
     text: str
 
-
-def echo(request: Echo, job: Job) -> tuple[int, int]:
-    count: list[int] = job.get_cached("count", list)
-    count.append(request.value)
-    return request.value, len(count)
-
-
-def fail(request: Fail, job: Job) -> None:
-    if request.kind == "tdx":
-        raise ArgumentError("that is wrong", hint="do it right")
-    if request.kind == "exit":
-        sys.stdout.write("last words")
-        sys.stdout.flush()
-        os._exit(7)
-    if request.kind == "crash":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    raise ValueError("unforeseen")
-
-
-def busy(request: Busy, job: Job) -> str:
-    received: list[object] = []
-    for number in range(request.most):
-        received += job.receive()
-        if job.is_cancelled:
-            return f"cancelled, received {received}"
-        job.push("number", number)
-        job.push("received", tuple(received))
-        time.sleep(0.0005)
-    return "done"
-
-
-def noise(request: Noise, job: Job) -> None:
-    os.write(1, b"." * request.size)
-    os.write(2, b"the end")
-    while not job.wait(0.01):
-        pass
-
-
-def hang(request: Hang, job: Job) -> None:
-    sys.stdout.write("I hang")
-    if request.child and os.fork() == 0:
-        time.sleep(1000)
-    job.push("pid", os.getpid())
-    if request.stuck:
-        ctypes.PyDLL(None).sleep(1000)
-    while True:
-        time.sleep(1000)
-
-
-def write(request: Print, job: Job) -> None:
-    sys.stdout.write(f"{request.text}\n")
-    sys.stderr.write(f"careful, {request.text}\n")
-
-
-register_handler(Echo, echo)
-register_handler(Fail, fail)
-register_handler(Busy, busy)
-register_handler(Noise, noise)
-register_handler(Hang, hang)
-register_handler(Print, write)
+    def answer(self, job: Job) -> None:
+        sys.stdout.write(f"{self.text}\n")
+        sys.stderr.write(f"careful, {self.text}\n")

@@ -30,7 +30,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(autouse=True)
 def patient_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the order of keys on machines on which handling one takes seconds."""
-    monkeypatch.setattr("tdx.tui.keyboard.INPUT_TIMEOUT", 120.0)
+    monkeypatch.setattr("tdx.tui.input_queue.INPUT_TIMEOUT", 120.0)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding, build_chain_rows
+from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding
+from tdx.tui.compose.chain_pane import build_chain_rows
 from tdx.tui.compose.form_row import WordSuggester
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize

@@ -17,7 +17,7 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.client import Ticket
-from tdx.tui.backend.messages import Job, Request
+from tdx.tui.backend.messages import Request
 from tdx.tui.contract.contract_screen import ContractScreen
 from tdx.tui.contract.lines import details, heading, list_lines, start_line
 from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract, StageText
@@ -132,7 +132,7 @@ async def test_both_sides_and_values_are_visible_at_every_size() -> None:
 
 def run(request: CompareContract) -> Comparison:
     """Answer a request as the worker does."""
-    return compare_contract(request, Job(lambda topic, value: None, {}))
+    return compare_contract(request)
 
 
 def texts(comparison: Comparison) -> str:

@@ -12,7 +12,7 @@ from tdx.inspection.live.stack_env import StackEnv
 from tdx.pipeline import Pipeline
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
-from tdx.tui.backend.requests import CheckChain, check_chain
+from tdx.tui.backend.requests import CheckChain
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.live.messages import Run, RunSession, SetPanes
 from tdx.tui.live.worker import LivePlayer
@@ -61,7 +61,7 @@ async def test_a_stage_of_torchrl_is_not_edited() -> None:
 
 def test_check_with_steps_supports_torchrl_transforms() -> None:
     request = CheckChain(Pipeline.of(TORCHRL), allow_code=True, steps=True)
-    assert check_chain(request, job()) == ()
+    assert request.answer(job()) == ()
 
 
 def test_torchrl_steps_have_the_stage_numbers_of_the_chain() -> None:

@@ -12,7 +12,7 @@ from tdx.pipeline import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
 from tdx.tui.backend.messages import Job, Request
-from tdx.tui.backend.requests import ObserveKeys, observe_keys
+from tdx.tui.backend.requests import ObserveKeys
 from tdx.tui.specs import lineage_pane
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
@@ -97,7 +97,7 @@ async def test_the_app_shows_the_lineage_of_the_command_line() -> None:
     stack = build_stack(Pipeline.of(MAKE), True)
     expected = inspect_keys(stack, MAKE)
     stack.close()
-    shown = observe_keys(ObserveKeys(Pipeline.of(MAKE), allow_code=True), job())
+    shown = ObserveKeys(Pipeline.of(MAKE), allow_code=True).answer(job())
     assert shown == expected
 
 
@@ -149,7 +149,7 @@ async def test_edit_cancels_running_steps() -> None:
 def test_a_cancelled_observation_makes_no_further_steps() -> None:
     cancelled = job()
     cancelled.cancel()
-    assert observe_keys(ObserveKeys(Pipeline.of(MAKE), allow_code=True), cancelled) is None
+    assert ObserveKeys(Pipeline.of(MAKE), allow_code=True).answer(cancelled) is None
 
 
 def job() -> Job:

@@ -14,7 +14,7 @@ from tdx.tui.live.history import Timeline
 from tdx.tui.live.live_tab import LIVE_BINDINGS
 from tdx.tui.live.panes import ActionLabel
 from tdx.tui.live.plots import PlotPane
-from tdx.tui.screens.commands import TITLES, CommandProvider
+from tdx.tui.screens.commands import CommandProvider
 from tests.inspection.live.stages import (
     At,
     Ragged,
@@ -247,9 +247,11 @@ async def test_plots_of_keys() -> None:
         assert app.tab.panes.plot_names == ("reward", "return", "observation[1]")
         assert "observation[1]" in app.text("#live-plots")
         app.tab.panes.values.focus()
-        app.tab.panes.values.move_to(
+        app.tab.panes.values.go_to_line(
             next(
-                n for n, each in enumerate(app.tab.panes.values._found) if each.key == "step_count"
+                n
+                for n, each in enumerate(app.tab.panes.values.value_lines)
+                if each.key == "step_count"
             )
         )
         await app.press("enter")
@@ -364,7 +366,7 @@ async def test_actions_in_the_palette_drawing_and_search_in_the_whole_app() -> N
     async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
         commands = {title for title, _, _ in CommandProvider(app.app.screen)._actions()}
         for binding in LIVE_BINDINGS:
-            title = TITLES.get(binding.id or "")
+            title = app.tab.TITLES.get(binding.id or "")
             assert title is None or title in commands or "match" in str(binding.id)
             assert hasattr(app.tab, f"action_{binding.action.partition('(')[0]}")
         await app.press("f1")
@@ -399,7 +401,7 @@ async def check_search(app: Live) -> None:
         await app.press("n")
         seen.append(found())
     assert seen == ["reward@0", "1 RewardSum", "episode_reward@1", "reward@0"]
-    assert "1 of 3 matches" in app.text("SearchBar")
+    assert "1 of 3 matches" in app.text("LiveTab SearchBar")
     await app.press("N")
     assert found() == "episode_reward@1"
     assert app.player.session.tracer.steps == 1

@@ -167,7 +167,7 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         await app.press("home")
         app.app.notify("another", severity="warning")
         await app.settle()
-        assert app.find("LogView").at == 0
+        assert app.find("LogView").cursor == 0
         await app.press("end", "f")
         assert "a key is taken" not in app.text("LogView")
         await app.pilot.click("#log-all")

@@ -54,7 +54,6 @@ def test_server_of_textual_serve_is_as_expected() -> None:
 
     message = "textual-serve " + _ADAPT.format("tdx/tui/serving/server.py")
     for kind, name in (
-        (Server, "_make_app"),
         (Server, "_process_messages"),
         (Server, "handle_download"),
         (Server, "on_shutdown"),

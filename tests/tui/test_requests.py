@@ -7,7 +7,7 @@ from typing import Any
 from tdx import GymEnv
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.tui.backend.messages import Job
-from tdx.tui.backend.requests import CheckChain, InspectChain, check_chain, inspect_chain
+from tdx.tui.backend.requests import CheckChain, InspectChain
 
 created: list[GymEnv] = []
 
@@ -28,11 +28,11 @@ def test_an_edited_chain_is_inspected_and_checked_with_one_env() -> None:
     env = EnvConfig(f"{__name__}:make_env")
     for stages in (["RewardSum"], ["CatFrames(4, dim=-1)", "RewardSum"], ["RewardSum"] * 2):
         pipeline = Pipeline.of(env, *stages)
-        inspect_chain(InspectChain(pipeline, allow_code=True), job(cache))
-        check_chain(CheckChain(pipeline, allow_code=True), job(cache))
+        InspectChain(pipeline, allow_code=True).answer(job(cache))
+        CheckChain(pipeline, allow_code=True).answer(job(cache))
     assert len(created) == 1
     assert "observation" in created[0].reset()
-    check_chain(CheckChain(pipeline, allow_code=True, steps=True), job(cache))
+    CheckChain(pipeline, allow_code=True, steps=True).answer(job(cache))
     assert len(created) == 2
     assert "observation" in created[0].reset()
 
@@ -42,10 +42,10 @@ def test_a_stage_that_cannot_be_created_leaves_the_env_open() -> None:
     cache: dict[str, Any] = {}
     env = EnvConfig(f"{__name__}:make_env")
     broken = Pipeline.of(env, "RewardClipping(1.0, -1.0)")
-    overview = inspect_chain(InspectChain(broken, allow_code=True), job(cache))
-    findings = check_chain(CheckChain(broken, allow_code=True), job(cache))
+    overview = InspectChain(broken, allow_code=True).answer(job(cache))
+    findings = CheckChain(broken, allow_code=True).answer(job(cache))
     assert overview.stages[0].problem is not None
     assert [finding.where.stage for finding in findings] == [0]
-    inspect_chain(InspectChain(Pipeline.of(env, "RewardSum"), allow_code=True), job(cache))
+    InspectChain(Pipeline.of(env, "RewardSum"), allow_code=True).answer(job(cache))
     assert len(created) == 1
     assert "observation" in created[0].reset()

@@ -40,7 +40,7 @@ async def served(*command: str, most: int = 8, loopback: bool = True) -> AsyncIt
         port = listening.getsockname()[1]
         access = Access(TOKEN, loopback=loopback)
         server = AppServer(command, access, most)
-        runner = web.AppRunner(await server._make_app(), access_log=None)
+        runner = web.AppRunner(await server.make_application(), access_log=None)
         await runner.setup()
         await web.SockSite(runner, listening).start()
         yield f"http://127.0.0.1:{port}{access.path}/"

@@ -11,7 +11,7 @@ from textual.command import Hit
 from tdx.pipeline import load_catalog
 from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.bars import HintState
-from tdx.tui.screens.commands import TITLES, CommandProvider
+from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tests.tui.driving import driven
 from tests.tui.idle import resize
@@ -43,16 +43,20 @@ _DIALOGS = (
 async def test_palette_has_every_action_and_transform() -> None:
     async with driven("RewardSum") as app:
         commands = CommandProvider(app.app.screen)
+        nodes = (*app.app.screen.walk_children(), app.app.screen, app.app)
+        named: dict[str, str] = {}
+        for node in nodes:
+            named |= getattr(node, "TITLES", {})
         unnamed = {
             each
             for each in app.app.binding_ids()
-            if each not in TITLES
+            if each not in named
             and each.partition(".")[0] not in (*_DIALOGS, "spec_tree", "stage", "catalog")
             and not each.endswith((*_CURSOR_KEYS, "match"))
         }
         assert unnamed - _WITHOUT_COMMAND == {"log.open", "live.back10", "live.forward10"}
-        assert all(title[0].isupper() for title in TITLES.values())
-        assert len(set(TITLES.values())) == len(TITLES)
+        assert all(title[0].isupper() for title in named.values())
+        assert len(set(named.values())) == len(named)
         titles = {title for title, _, _ in commands._actions()}
         assert {"Show help", "Add transforms", "Run or pause the rollout"} <= titles
         assert titles.isdisjoint({"Undo the last edit", "Remove the stage"}), "nothing to act on"

@@ -13,8 +13,8 @@ import typer
 
 from tdx.cli.completion import complete_codes, complete_rules
 from tdx.cli.options import (
-    CheckFormat,
     FindingsOptions,
+    Format,
     Functions,
     OutputOptions,
     PipelineOptions,
@@ -181,9 +181,7 @@ def check(
             raise ArgumentError(
                 f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
             )
-        return check_against(
-            pipeline, against, output.output, evaluation=evaluation, samples=samples
-        )
+        return check_against(pipeline, against, output, evaluation=evaluation, samples=samples)
     if pipeline.target is not None and is_dataset(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 
@@ -335,16 +333,16 @@ def _write_report(
 
     if fixes is not None and fixes.message is not None:
         print(fixes.message, file=sys.stderr)
-    if options.format is CheckFormat.SARIF:
+    if options.format is Format.SARIF:
         from tdx.cli.views.check import sarif
 
         log = sarif(report, [rule.code for rule in rules], text)
         sys.stdout.write(json_text(log, sys.stdout, indent=2))
-    elif fixes is not None and fixes.text is not None and options.format is CheckFormat.TABLE:
+    elif fixes is not None and fixes.text is not None and options.format is Format.TABLE:
         write_verbatim(fixes.text)
     else:
         data = None if fixes is None else fixes.data
-        write_view(check_view(report, data, text, verbose=verbose), options.output)
+        write_view(check_view(report, data, text, verbose=verbose), options)
 
 
 @dataclass(frozen=True, slots=True)

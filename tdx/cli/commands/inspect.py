@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tdx.cli.completion import complete_key, complete_policy_key
 from tdx.cli.options import (
     TARGET_HELP,
     AllowCode,
-    DiagramFormat,
     DiagramOptions,
+    Format,
     Functions,
+    ImageOptions,
     OutputOptions,
     PipelineOptions,
     Samples,
     TargetOptions,
-    format_option,
     integer_option,
 )
-from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
+from tdx.cli.pipelines import PolicyName
 from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.inspection.diff import DiffSide
     from tdx.stacks.checkpoints import Checkpoint
-
-
-class ImageFormat(StrEnum):
-    """Output formats of data that can be drawn as an image."""
-
-    TABLE = "table"
-    JSON = "json"
-    JSONL = "jsonl"
-    CSV = "csv"
-    MD = "md"
-    MERMAID = "mermaid"
-    SVG = "svg"
-
-
-@dataclass(frozen=True, slots=True)
-class ImageOptions(DiagramOptions):
-    """Output options of commands whose result can be drawn as an image."""
-
-    format: Annotated[ImageFormat, format_option(ImageFormat)] = ImageFormat.TABLE  # type: ignore[assignment]
 
 
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
@@ -150,17 +130,17 @@ def inspect_chain(
     with open_stack(config, pipeline, samples=samples) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = stack.calls
-    if output.format in (ImageFormat.MERMAID, ImageFormat.SVG):
+    if output.format in (Format.MERMAID, Format.SVG):
         from tdx.cli.views.graph import chain_diagram, chain_svg
 
-        draw = chain_svg if output.format is ImageFormat.SVG else chain_diagram
+        draw = chain_svg if output.format is Format.SVG else chain_diagram
         sys.stdout.write(draw(report, calls))
-    elif graph and output.format is ImageFormat.MD:
+    elif graph and output.format is Format.MD:
         from tdx.cli.views.graph import chain_diagram
 
         sys.stdout.write(f"```mermaid\n{chain_diagram(report, calls)}```\n")
     else:
-        write_view(chain_view(report, calls, graph=graph), output.output)
+        write_view(chain_view(report, calls, graph=graph), output)
 
 
 def inspect_keys(
@@ -184,10 +164,10 @@ def inspect_keys(
     with open_stack(config, pipeline, samples=samples) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
-    if output.format is DiagramFormat.MERMAID:
+    if output.format is Format.MERMAID:
         sys.stdout.write(lineage_diagram(lineage, calls))
     else:
-        write_view(lineage_view(lineage, calls), output.output)
+        write_view(lineage_view(lineage, calls), output)
 
 
 def inspect_values(
@@ -208,14 +188,17 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
+    from tdx.rollouts.policies.policy import load_actor
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline, samples=samples) as stack:
-        actor = load_stack_policy(policy, config, stack, steps, allow_code=pipeline.allow_code)
+        actor = load_actor(
+            config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
+        )
         report = inspect_values(
             stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
@@ -283,7 +266,7 @@ def inspect_plan(
     tdx inspect plan pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import load_policy, open_env, read_pipeline
+    from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
     from tdx.foundation.keys import normalize_key
     from tdx.inspection.plan_report import inspect_plan
@@ -298,13 +281,15 @@ def inspect_plan(
     with open_env(config, pipeline) as env:
         actor = None
         if policy is not None:
-            actor = load_policy(policy, config, env, 1, allow_code=pipeline.allow_code)
+            from tdx.rollouts.policies.policy import load_actor
+
+            actor = load_actor(config, env, name=policy, allow_code=pipeline.allow_code)
         report = inspect_plan(env, config.env.id, policy_reads=reads, policy=actor)
         calls = format_stages(env, config, expanded=True)
-    if output.format is DiagramFormat.MERMAID:
+    if output.format is Format.MERMAID:
         sys.stdout.write(plan_diagram(report, calls))
     else:
-        write_view(plan_view(report, calls), output.output)
+        write_view(plan_view(report, calls), output)
 
 
 A = Annotated[

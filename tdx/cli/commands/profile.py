@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from tdx.cli.completion import complete_last
 from tdx.cli.options import (
     Functions,
     OutputOptions,
@@ -50,12 +51,7 @@ def _file_option(option: str, help: str) -> Any:
 
 def _complete_list(*names: str) -> Callable[[str], list[str]]:
     """Return a completion function for the last of a comma-separated list of names."""
-
-    def complete(incomplete: str) -> list[str]:
-        done, comma, word = incomplete.rpartition(",")
-        return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
-
-    return complete
+    return lambda incomplete: complete_last(incomplete, names)
 
 
 def parse_order(text: str) -> str:

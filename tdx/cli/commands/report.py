@@ -15,8 +15,7 @@ from tdx.cli.options import (
     DebugOptions,
     Functions,
     TargetOptions,
-    choice_parser,
-    complete_members,
+    choice_option,
     integer_option,
 )
 
@@ -46,12 +45,9 @@ Out = Annotated[
 ]
 ReportKind = Annotated[
     ReportFormat | None,
-    typer.Option(
-        "--format",
-        parser=choice_parser(ReportFormat, "--format"),
-        metavar="|".join(ReportFormat),
-        autocompletion=complete_members(ReportFormat),
-        help="html, md, or svg for the diagram alone; by default the extension of --out.",
+    choice_option(
+        *("--format", ReportFormat),
+        "html, md, or svg for the diagram alone; by default the extension of --out.",
     ),
 ]
 ReportSteps = Annotated[

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 from tdx.foundation.serialization import Result
 from tdx.foundation.text import display_width, escape_control_characters
@@ -55,6 +55,32 @@ class Table:
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
+
+    @classmethod
+    def of(
+        cls,
+        titles: Sequence[str],
+        rows: Sequence[Sequence[Cell]],
+        *,
+        fixed: bool = False,
+        numbers: Collection[str] = (),
+        optional: Sequence[str] = (),
+    ) -> Self:
+        """Return a table with these titles.
+
+        Args:
+            titles: Titles of the columns.
+            rows: One cell per column.
+            fixed: If True, no cell is wrapped in a narrow terminal.
+            numbers: Titles of the columns that are right-aligned.
+            optional: Titles of columns that a narrow terminal may lack, the first one first.
+        """
+        importance = {title: float(place) for place, title in enumerate(optional)}
+        columns = [
+            Column(title, fixed, title in numbers, importance.get(title, math.inf))
+            for title in titles
+        ]
+        return cls(columns, rows)
 
     @property
     def widths(self) -> list[int]:
@@ -339,9 +365,16 @@ def change_text(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def fact(title: str, text: str, style: Style = "") -> Paragraph:
+def fact(
+    title: str, text: str, style: Style = "", *, title_style: Style = "dim", indent: int = 2
+) -> Paragraph:
     """Return an indented line of a title and a text."""
-    return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
+    return Paragraph([Cell(f"{title}: ", title_style), Cell(text, style)], indent=indent)
+
+
+def dim(text: str, indent: int = 0) -> Paragraph:
+    """Return a remark, which is less important than what it stands beside."""
+    return Paragraph([Cell(text, "dim")], indent=indent)
 
 
 def fact_table(facts: Iterable[tuple[str, str]]) -> Table:

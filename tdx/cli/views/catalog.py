@@ -19,11 +19,12 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    dim,
     fact_table,
     first_that_fits,
     without_repeats,
 )
-from tdx.cli.views.specs import spec_table
+from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.pipeline.transform_info import Parameter, TransformInfo, Type, strip_markup
 
@@ -43,7 +44,21 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
 
     def blocks() -> list[Block]:
         if not envs:
-            return [_no_match("env", search), *_missing_packages()]
+            from tdx.envs.gym.providers import PROVIDERS
+
+            missing = {
+                (provider.package, provider.about, provider.hint)
+                for provider in PROVIDERS
+                if not provider.installed
+            }
+            shown: list[Block] = [_no_match("env", search)]
+            if missing:
+                text = "these packages are not installed, so their envs are not searched:"
+                shown.append(Paragraph([Cell(text)]))
+            return shown + [
+                Paragraph([Cell(f"{package} ({about}): {hint}")], indent=2)
+                for package, about, hint in sorted(missing)
+            ]
         has_notes = any(env.hint or env.replaced_by for env in envs)
         titles = ["id", "package", *(["note"] if has_notes else [])]
         rows = [
@@ -54,7 +69,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
             ]
             for env in envs
         ]
-        return [Table([Column(title) for title in titles], rows)]
+        return [Table.of(titles, rows)]
 
     names = ("id", "package", "installed", "hint", "replaced_by")
 
@@ -170,27 +185,8 @@ def _transforms(infos: Sequence[TransformInfo], width: int) -> list[Block]:
     return [Table([Column(fixed=True), Column()], rows)]
 
 
-def _missing_packages() -> Iterator[Paragraph]:
-    """Name the env packages that are not installed, whose envs no search can match."""
-    from tdx.envs.gym.providers import PROVIDERS
-
-    missing = {
-        (provider.package, provider.about, provider.hint)
-        for provider in PROVIDERS
-        if not provider.installed
-    }
-    if missing:
-        yield Paragraph([Cell("these packages are not installed, so their envs are not searched:")])
-    for package, about, hint in sorted(missing):
-        yield Paragraph([Cell(f"{package} ({about}): {hint}")], indent=2)
-
-
 def _no_match(noun: str, search: str) -> Paragraph:
-    return Paragraph([Cell(f"no {noun} matches {search!r}" if search else f"no {noun}s", "dim")])
-
-
-def _words(kind: Type) -> str:
-    return kind.words()
+    return dim(f"no {noun} matches {search!r}" if search else f"no {noun}s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +199,7 @@ class ArgumentRow(Result):
 
     json_entries: ClassVar[Entries] = (
         *(Entry("name", "parameter.name"), Entry("type", "parameter.annotation")),
-        Entry("words", "parameter.type", _words),
+        Entry("words", "parameter.type", Type.words),
         *(Entry("default", "parameter.default"), Entry("required", "parameter.required")),
         *(Entry("parameter_kind", "parameter.kind"), Entry("help", "parameter.help")),
     )
@@ -242,13 +238,16 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
     arguments = tuple(ArgumentRow(parameter) for parameter in info.parameters)
 
     def blocks() -> list[Block]:
-        head = Heading(info.name, f"{info.category}, {info.time_behavior}", level=1)
-        return [
-            head,
+        shown: list[Block] = [
+            Heading(info.name, f"{info.category}, {info.time_behavior}", level=1),
             *(Paragraph([Cell(text)]) for text in paragraphs(info.doc)),
             *_arguments(info),
-            *_example(example),
         ]
+        if example is not None:
+            shown.append(Heading("example", example.command or ""))
+            shown += [Code(example.code)] if example.code else []
+            shown.append(comparison_table(example.changes, sides=("before", "after")))
+        return shown
 
     def data() -> dict[str, Any]:
         return {**TransformDocument(info, arguments).to_dict(), "example": to_plain(example)}
@@ -258,7 +257,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
 
 def _arguments(info: TransformInfo) -> list[Block]:
     if not info.parameters:
-        return [Paragraph([Cell("no arguments", "dim")])]
+        return [dim("no arguments")]
     rows = [
         [
             Cell(parameter.name, "name"),
@@ -268,35 +267,19 @@ def _arguments(info: TransformInfo) -> list[Block]:
         ]
         for parameter in info.parameters
     ]
-    titles = ("argument", "type", "default", "meaning")
-    table = Table([Column(title) for title in titles], rows)
-    narrow = [block for parameter in info.parameters for block in _narrow_argument(parameter)]
+    table = Table.of(("argument", "type", "default", "meaning"), rows)
+    narrow: list[Block] = []  # With the meaning below.
+    for parameter in info.parameters:
+        default = ", required" if parameter.required else f" = {parameter.default}"
+        cells = [Cell(parameter.name, "name"), Cell(f": {_type(parameter)}{default}")]
+        narrow.append(Paragraph(cells, 2))
+        if parameter.help:
+            narrow.append(dim(strip_markup(parameter.help), 6))
     return [Heading("arguments"), first_that_fits(lambda: [table], lambda: narrow)]
-
-
-def _narrow_argument(parameter: Parameter) -> Iterator[Paragraph]:
-    """Yield an argument with its meaning below, for narrow terminals."""
-    default = ", required" if parameter.required else f" = {parameter.default}"
-    yield Paragraph([Cell(parameter.name, "name"), Cell(f": {_type(parameter)}{default}")], 2)
-    if parameter.help:
-        yield Paragraph([Cell(strip_markup(parameter.help), "dim")], 6)
 
 
 def _type(parameter: Parameter) -> str:
     return (parameter.annotation or "any").replace("NestedKey", "key")
-
-
-def _example(example: TransformExample | None) -> list[Block]:
-    if example is None:
-        return []
-    from tdx.cli.views.specs import comparison_table
-
-    code = [Code(example.code)] if example.code else []
-    return [
-        Heading("example", example.command or ""),
-        *code,
-        comparison_table(example.changes, sides=("before", "after")),
-    ]
 
 
 _SECTION = re.compile(

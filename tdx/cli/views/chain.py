@@ -10,21 +10,20 @@ from tdx.cli.views import (
     NONE,
     Block,
     Cell,
-    Column,
     Fluid,
     Heading,
     Paragraph,
     Style,
     Table,
     View,
-    change_text,
     count_text,
+    dim,
     first_that_fits,
     stage_list,
     without_repeats,
 )
 from tdx.cli.views.graph import graph_blocks
-from tdx.cli.views.specs import spec_columns
+from tdx.cli.views.specs import sides_heading, spec_columns
 from tdx.foundation.keys import format_key
 from tdx.inspection.chain import KeyFlow, StageFlow
 from tdx.inspection.chain_report import ChainReport
@@ -45,16 +44,17 @@ def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False
     """
 
     def blocks() -> list[Block]:
+        head = sides_heading(report.env, report.before, report.after)
         if not report.stages:
-            return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
+            return [head, dim("The chain has no stages.")]
         if graph:
-            return [_head(report), Fluid(lambda width: graph_blocks(report, calls, width))]
+            return [head, Fluid(lambda width: graph_blocks(report, calls, width))]
 
         def wide(*, whole: bool) -> list[Block]:
             return [*stage_list(calls), _stage_table(report, _texts(report, whole=whole))]
 
         return [
-            _head(report),
+            head,
             first_that_fits(
                 lambda: wide(whole=True),
                 lambda: wide(whole=False),
@@ -63,13 +63,6 @@ def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False
         ]
 
     return View("chain", report, blocks, lambda: _stage_records(report, calls), calls)
-
-
-def _head(report: ChainReport) -> Heading:
-    before, after = report.before, report.after
-    batch = change_text(shape_text(before.batch_size), shape_text(after.batch_size))
-    facts = f"batch {batch}  device {change_text(before.device, after.device)}"
-    return Heading(report.env, facts, level=1)
 
 
 def _texts(report: ChainReport, *, whole: bool) -> tuple[SpecText, SpecText]:
@@ -95,7 +88,7 @@ def _stage_table(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table
                 lane_cell = Cell(lane_name if first else "", "dim")
                 rows.append([Cell(name, "name"), lane_cell, Cell(reads), *effect])
                 name = ""
-    return Table([Column(title, fixed=True) for title in _STAGE_TITLES], rows)
+    return Table.of(_STAGE_TITLES, rows, fixed=True)
 
 
 def _lanes(stage: StageFlow) -> list[tuple[str, KeyFlow]]:
@@ -149,16 +142,13 @@ def _narrow_stages(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]
             text = f"reads {reads}" if reads else "reads nothing"
             yield Paragraph([Cell(f"{lane_name}: ", "dim"), Cell(text)], indent=2)
             for mark, key, source, target in _effects(lane, (before, after)):
-                if mark.text:
-                    yield Paragraph([mark, Cell(" "), key], indent=4)
-                    yield from _specs(source, target)
-
-
-def _specs(source: Cell, target: Cell) -> Iterator[Paragraph]:
-    if source.text not in ("", NONE):
-        yield Paragraph([source], indent=8)
-    if target.text not in ("", "="):
-        yield Paragraph([Cell("→ ", target.style), target], indent=6)
+                if not mark.text:
+                    continue
+                yield Paragraph([mark, Cell(" "), key], indent=4)
+                if source.text not in ("", NONE):
+                    yield Paragraph([source], indent=8)
+                if target.text not in ("", "="):
+                    yield Paragraph([Cell("→ ", target.style), target], indent=6)
 
 
 def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -240,7 +230,7 @@ def _version_table(versions: Sequence[KeyVersion], *, whole: bool) -> Table:
         ]
         for lane, version in zip(lanes, versions, strict=True)
     ]
-    return Table([Column(title, fixed=True) for title in _VERSION_TITLES], rows)
+    return Table.of(_VERSION_TITLES, rows, fixed=True)
 
 
 def _narrow_versions(versions: Sequence[KeyVersion]) -> Iterator[Block]:
@@ -291,8 +281,15 @@ def lineage_diagram(lineage: Lineage, calls: Sequence[str]) -> str:
         lineage: Lineage to show.
         calls: Each stage in the ``--t`` grammar.
     """
-    arrows = list(dict.fromkeys(_arrows(lineage.versions)))
-    nodes = {name for start, _, end in arrows for name in (start, end.removeprefix("-."))}
+    # Start, label, end and the kind of line.
+    arrows: dict[tuple[str, str, str, str], None] = {}
+    for version in lineage.versions:
+        spec = version.spec
+        label = f"{version.name} {shape_text(spec.shape)} {spec.dtype}" if spec else version.name
+        for place in version.readers:
+            line = "-.->" if place.next_step else "-->"
+            arrows[_node(version.writer), label, _node(place), line] = None
+    nodes = {name for start, _, end, _ in arrows for name in (start, end)}
     lines = ["flowchart TD"]
     if "env" in nodes:
         lines.append(f'    env(["{mermaid_label(lineage.env)}"])')
@@ -302,18 +299,10 @@ def lineage_diagram(lineage: Lineage, calls: Sequence[str]) -> str:
         if f"stage{index}" in nodes
     ]
     lines += [f'    {kind}(["{kind}"])' for kind in ("policy", "output") if kind in nodes]
-    for start, label, end in arrows:
-        line = "-.->" if end.startswith("-.") else "-->"
-        lines.append(f'    {start} {line}|"{mermaid_label(label)}"| {end.removeprefix("-.")}')
+    lines += [
+        f'    {start} {line}|"{mermaid_label(label)}"| {end}' for start, label, end, line in arrows
+    ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _arrows(versions: Sequence[KeyVersion]) -> Iterator[tuple[str, str, str]]:
-    for version in versions:
-        spec = version.spec
-        label = f"{version.name} {shape_text(spec.shape)} {spec.dtype}" if spec else version.name
-        for place in version.readers:
-            yield _node(version.writer), label, f"{'-.' if place.next_step else ''}{_node(place)}"
 
 
 def _node(place: FlowNode) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
@@ -25,6 +25,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    fact,
 )
 from tdx.foundation.errors import Where
 from tdx.foundation.keys import format_key
@@ -48,7 +49,7 @@ _PASSED: dict[Check, str] = {
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
 _CHECKS: tuple[Check, ...] = get_args(Check)
 _COLUMNS = tuple(Finding("steps", "", "", None, Where()).to_dict())
-_INDENT, _CODE_INDENT, _MIN_EXCERPT = 2, 2, 20
+_CODE_INDENT, _MIN_EXCERPT = 2, 20
 _STATUS_STYLES: dict[str, Style] = {"passed": "good", "skipped": "dim", **SEVERITY_STYLES}
 
 
@@ -85,30 +86,27 @@ def check_view(
     lines = [] if text is None else text.splitlines()
 
     def blocks() -> list[Block]:
-        shown: list[Block] = list(_outcomes(report)) if verbose else []
+        shown: list[Block] = []
+        if verbose:
+            rows = [
+                [Cell(status, _STATUS_STYLES[status]), Cell(check), Cell(_result(check, report))]
+                for check, status in report.statuses.items()
+            ]
+            shown.append(Heading(report.env, count_text(report.stages, "stage"), level=1))
+            shown.append(Table([Column(fixed=True), Column(fixed=True), Column()], rows))
         explained: set[str] = set()
         for finding in report.findings:
             shown += _finding(finding, report, lines)
             if verbose and finding.why and finding.code not in explained:
-                shown.append(_note("why", finding.why.replace("`", "")))
+                shown.append(fact("why", finding.why.replace("`", "")))
             explained.add(finding.code)
-        notes = [_note("note", text) for text in (*report.hidden, *report.notes)]
+        notes = [fact("note", text) for text in (*report.hidden, *report.notes)]
         return [*shown, *_summary(report), *notes]
 
     def data() -> dict[str, Any]:
         return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
 
     return View("check", data, blocks, lambda: report.findings, names=_COLUMNS)
-
-
-def _outcomes(report: CheckReport) -> Iterator[Block]:
-    """Yield a table with the outcome of each check."""
-    yield Heading(report.env, count_text(report.stages, "stage"), level=1)
-    rows = [
-        [Cell(status, _STATUS_STYLES[status]), Cell(check), Cell(_result(check, report))]
-        for check, status in report.statuses.items()
-    ]
-    yield Table([Column(fixed=True), Column(fixed=True), Column()], rows)
 
 
 def _result(check: Check, report: CheckReport) -> str:
@@ -141,9 +139,9 @@ def _finding(finding: Finding, report: CheckReport, lines: Sequence[str]) -> Ite
         line = lines[where.line - 1].rstrip()
         yield Fluid(lambda width: [_excerpt(line, finding, width)])
     if finding.hint:
-        yield _note("help", finding.hint)
+        yield fact("help", finding.hint)
     if finding.fix is not None:
-        yield _note("fix" if finding.fix.safe else "unsafe fix", finding.fix.title)
+        yield fact("fix" if finding.fix.safe else "unsafe fix", finding.fix.title)
 
 
 def _place(finding: Finding, report: CheckReport) -> str:
@@ -167,10 +165,6 @@ def _excerpt(line: str, finding: Finding, width: int) -> Code:
     return Code(f"{margin}{line[left : left + room]}\n{pointer}", "yaml", excerpt=True)
 
 
-def _note(name: str, text: str) -> Paragraph:
-    return Paragraph([Cell(f"{name}: ", "dim"), Cell(text)], indent=_INDENT)
-
-
 def _summary(report: CheckReport) -> Iterator[Block]:
     """Yield the numbers of findings and of fixable findings."""
     findings = report.findings
@@ -185,25 +179,21 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         style: Style = "" if report.hidden else "good"
         yield Paragraph([Cell(text + _suppressed(report), style)])
         return
+    # By the options that apply them.
+    fixes = Counter(
+        ("--fix" if finding.fix.safe else "--unsafe-fixes")
+        + (" --strict" if finding.severity == "suggestion" else "")
+        for finding in findings
+        if finding.fix is not None
+    )
     fixable = ", ".join(
-        f"{count} fixable with {options}"
-        for options, count in sorted(_count_fixes(findings).items())
+        f"{count} fixable with {options}" for options, count in sorted(fixes.items())
     )
     count = count_text(len(findings), "issue")
     subject = f"{report.env}, {count_text(report.stages, 'stage')}"
     text = f"Found {count} in {subject}: {_count_severities(findings)}"
     text += f" ({fixable})" if fixable else ""
     yield Paragraph([Cell(text + _suppressed(report))])
-
-
-def _count_fixes(findings: Iterable[Finding]) -> Counter[str]:
-    """Count the findings with a fix by the options that apply it."""
-    return Counter(
-        ("--fix" if finding.fix.safe else "--unsafe-fixes")
-        + (" --strict" if finding.severity == "suggestion" else "")
-        for finding in findings
-        if finding.fix is not None
-    )
 
 
 def _suppressed(report: CheckReport) -> str:
@@ -222,7 +212,17 @@ def explain_view(explained: Explanation) -> View:
         aside = f"{kind}, exit code {explained.exit_code}"
         head = Heading(f"{explained.code}  {explained.title}", aside, level=1)
         prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
-        return [head, *prose, *_examples(explained)]
+        shown: list[Block] = [head, *prose]
+        texts = {
+            "my_code.py": explained.python,
+            "wrong": explained.wrong,
+            "right": explained.right,
+        }
+        for title, text in texts.items():
+            if text is not None:
+                lines = [Paragraph([Cell(line)], indent=2) for line in text.splitlines()]
+                shown += [Heading(title), *lines]
+        return shown
 
     return View("explanation", explained, blocks)
 
@@ -272,17 +272,6 @@ def codes_view(explained: Sequence[Explanation]) -> View:
     return View("codes", lambda: {"codes": to_plain(codes)}, blocks, lambda: codes)
 
 
-def _examples(explained: Explanation) -> Iterator[Block]:
-    if explained.python is not None:
-        yield Heading("my_code.py")
-        for line in explained.python.splitlines():
-            yield Paragraph([Cell(line)], indent=2)
-    for title, command in (("wrong", explained.wrong), ("right", explained.right)):
-        if command is not None:
-            yield Heading(title)
-            yield Paragraph([Cell(command)], indent=2)
-
-
 def _plain(text: str) -> str:
     return text.replace("`", "")
 
@@ -301,10 +290,21 @@ def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) ->
         text: Text of the file that contains the whole pipeline, for fixes. ``None``: no such file.
     """
     rules = sorted({*codes, *(finding.code for finding in report.findings)})
+    explained = [explain_code(code) for code in rules]
     driver = {
         "name": "tdx",
         "version": __version__,
-        "rules": [_sarif_rule(explain_code(code)) for code in rules],
+        "rules": [
+            {
+                "id": explanation.code,
+                "name": explanation.name,
+                "shortDescription": {"text": explanation.title},
+                "fullDescription": {"text": "\n\n".join(explanation.paragraphs)},
+                "help": {"text": f"tdx explain {explanation.code}"},
+                "defaultConfiguration": {"level": _LEVELS[explanation.severity]},
+            }
+            for explanation in explained
+        ],
     }
     run = {
         "tool": {"driver": driver},
@@ -316,82 +316,56 @@ def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) ->
     return {"$schema": SARIF_SCHEMA, "version": SARIF_VERSION, "runs": [run]}
 
 
-def _sarif_rule(explained: Explanation) -> dict[str, Any]:
-    return {
-        "id": explained.code,
-        "name": explained.name,
-        "shortDescription": {"text": explained.title},
-        "fullDescription": {"text": "\n\n".join(explained.paragraphs)},
-        "help": {"text": f"tdx explain {explained.code}"},
-        "defaultConfiguration": {"level": _LEVELS[explained.severity]},
-    }
-
-
 def _sarif_result(finding: Finding, rule_index: int, file_text: str | None) -> dict[str, Any]:
     text = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
-    place = finding.where
-    lead = "" if place.stage is None else f"stage {place.stage} ({place.transform}): "
-    result = {
-        "ruleId": finding.code,
-        "ruleIndex": rule_index,
-        "level": _LEVELS[finding.severity],
-        "message": {"text": lead + text},
-        "locations": [_location(finding)],
-    }
-    if finding.fix is not None and _in_file(finding) and file_text is not None:
-        result["fixes"] = [_sarif_fix(finding.fix, str(finding.where.file), file_text)]
-    return result
-
-
-def _sarif_fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
-    from tdx.pipeline import PipelineFile
-
-    file = PipelineFile(text, name)
-    file.write(fix.apply(file.draft))
-    replacements = list(_replacements(text, file.text.replace("\n", file.newline)))
-    change = {"artifactLocation": {"uri": _uri(name)}, "replacements": replacements}
-    return {"description": {"text": fix.title}, "artifactChanges": [change]}
-
-
-def _replacements(before: str, after: str) -> Iterator[dict[str, Any]]:
-    """Return the replacements that turn one text into the other, by whole lines."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    for kind, start, end, begin, stop in difflib.SequenceMatcher(None, old, new).get_opcodes():
-        if kind == "equal":
-            continue
-        replacement: dict[str, Any] = {"deletedRegion": _region(old, start, end)}
-        if begin < stop:
-            replacement["insertedContent"] = {"text": "".join(new[begin:stop])}
-        yield replacement
-
-
-def _region(lines: Sequence[str], start: int, end: int) -> dict[str, int]:
-    """Return the region from the start of one line to the start of another."""
-    places = []
-    for index in (start, end):
-        cut = index == len(lines) and index > 0 and not lines[-1].endswith("\n")
-        places.append((index, len(lines[-1]) + 1) if cut else (index + 1, 1))
-    (line, column), (last, after) = places
-    return {"startLine": line, "startColumn": column, "endLine": last, "endColumn": after}
-
-
-def _location(finding: Finding) -> dict[str, Any]:
-    where = finding.where
-    location: dict[str, Any] = {}
-    if _in_file(finding):
+    where, in_file = finding.where, finding.where.file not in (None, "<stdin>")
+    name = "env" if where.stage is None else f"stage {where.stage}"
+    full = name if where.transform is None else f"{name} ({where.transform})"
+    logical = {"name": name, "fullyQualifiedName": full, "kind": "member"}
+    location: dict[str, Any] = {"logicalLocations": [logical]}
+    if in_file:
         physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(str(where.file))}}
         if where.line is not None:
             column = {} if where.column is None else {"startColumn": where.column}
             physical["region"] = {"startLine": where.line, **column}
-        location["physicalLocation"] = physical
-    name = "env" if where.stage is None else f"stage {where.stage}"
-    full = name if where.transform is None else f"{name} ({where.transform})"
-    location["logicalLocations"] = [{"name": name, "fullyQualifiedName": full, "kind": "member"}]
-    return location
+        location = {"physicalLocation": physical, **location}
+    result = {
+        "ruleId": finding.code,
+        "ruleIndex": rule_index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": text if where.stage is None else f"{full}: {text}"},
+        "locations": [location],
+    }
+    if finding.fix is not None and in_file and file_text is not None:
+        result["fixes"] = [_sarif_fix(finding.fix, str(where.file), file_text)]
+    return result
 
 
-def _in_file(finding: Finding) -> bool:
-    return finding.where.file not in (None, "<stdin>")
+def _sarif_fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
+    """Return the replacements of whole lines that apply a fix to a file."""
+    from tdx.pipeline import PipelineFile
+
+    file = PipelineFile(text, name)
+    file.write(fix.apply(file.draft))
+    old = text.splitlines(keepends=True)
+    new = file.text.replace("\n", file.newline).splitlines(keepends=True)
+
+    def start_of(index: int) -> tuple[int, int]:
+        """Return line and column; after the last line its end, if no newline follows it."""
+        cut = index == len(old) and index > 0 and not old[-1].endswith("\n")
+        return (index, len(old[-1]) + 1) if cut else (index + 1, 1)
+
+    replacements: list[dict[str, Any]] = []
+    for kind, start, end, begin, stop in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if kind == "equal":
+            continue
+        (line, column), (last, after) = start_of(start), start_of(end)
+        places = {"startLine": line, "startColumn": column, "endLine": last, "endColumn": after}
+        replacements.append({"deletedRegion": places})
+        if begin < stop:
+            replacements[-1]["insertedContent"] = {"text": "".join(new[begin:stop])}
+    change = {"artifactLocation": {"uri": _uri(name)}, "replacements": replacements}
+    return {"description": {"text": fix.title}, "artifactChanges": [change]}
 
 
 def _uri(file: str) -> str:

@@ -17,13 +17,15 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    dim,
+    fact,
 )
 from tdx.cli.views.specs import comparison_table
 
 if TYPE_CHECKING:
     from tdx.compare.model import StageRecord
     from tdx.contracts import ContractReport, Difference
-    from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
+    from tdx.inspection.diff import DiffReport, SettingChange, StageChange
     from tdx.inspection.spec_report import KeyChange
 
 _MARKS = {"same": " ", "changed": "~", "moved": "→", "added": "+", "removed": "-"}
@@ -77,33 +79,26 @@ def _settings(changes: Sequence[SettingChange]) -> Iterator[Block]:
             for change in changes
         ]
         yield Heading("env")
-        yield Table([Column(), Column(), Column()], rows)
+        yield Table.of(("", "", ""), rows)
 
 
 def _stages(stages: Sequence[StageChange]) -> Iterator[Block]:
     if not stages:
         return
-    rows = [
-        [
-            Cell(_MARKS[stage.status], _STYLES[stage.status]),
-            Cell(_place(stage), "dim"),
-            Cell(_call(stage), _STYLES[stage.status]),
-        ]
-        for stage in stages
-    ]
+    rows = []
+    for stage in stages:
+        style, call = _STYLES[stage.status], stage.b or stage.a or ""
+        indices = [str(index) for index in (stage.a_index, stage.b_index) if index is not None]
+        changes = [f"{change.name}: {change.a} → {change.b}" for change in stage.arguments]
+        rows.append(
+            [
+                Cell(_MARKS[stage.status], style),
+                Cell(" → ".join(dict.fromkeys(indices)), "dim"),
+                Cell(f"{call}  {', '.join(changes)}" if changes else call, style),
+            ]
+        )
     yield Heading("stages")
     yield Table([Column(), Column(fixed=True), Column()], rows)
-
-
-def _place(stage: StageChange) -> str:
-    indices = [str(index) for index in (stage.a_index, stage.b_index) if index is not None]
-    return " → ".join(dict.fromkeys(indices))
-
-
-def _call(stage: StageChange) -> str:
-    call = stage.b or stage.a or ""
-    changes = [f"{change.name}: {change.a} → {change.b}" for change in stage.arguments]
-    return f"{call}  {', '.join(changes)}" if changes else call
 
 
 def _specs(title: str, changes: Sequence[KeyChange]) -> Iterator[Block]:
@@ -120,20 +115,19 @@ def _values(report: DiffReport) -> Iterator[Block]:
     differing = [value for value in report.values if value.status != "same"]
     if differing:
         titles = ("key", "", "largest difference", "first step", "")
-        yield Table([Column(title) for title in titles], [_value_row(value) for value in differing])
+        rows = [
+            [
+                Cell(value.key, "name"),
+                Cell(_WORDS[value.status], "changed"),
+                Cell(NONE if value.largest is None else f"{value.largest:.6g}"),
+                Cell(NONE if value.first_step is None else str(value.first_step)),
+                Cell(value.note, "dim"),
+            ]
+            for value in differing
+        ]
+        yield Table.of(titles, rows)
     equal = len(report.values) - len(differing)
-    plural = "" if equal == 1 else "s"
-    yield Paragraph([Cell(f"{equal} key{plural} with equal values", "dim")])
-
-
-def _value_row(value: ValueChange) -> list[Cell]:
-    return [
-        Cell(value.key, "name"),
-        Cell(_WORDS[value.status], "changed"),
-        Cell(NONE if value.largest is None else f"{value.largest:.6g}"),
-        Cell(NONE if value.first_step is None else str(value.first_step)),
-        Cell(value.note, "dim"),
-    ]
+    yield dim(f"{equal} key{'' if equal == 1 else 's'} with equal values")
 
 
 def _diff_records(report: DiffReport) -> Iterator[dict[str, Any]]:
@@ -190,23 +184,36 @@ def contract_view(report: ContractReport) -> View:
         steps = count_text(report.steps, "reference step")
         aside = f"{count_text(report.stages, 'stage')}, {steps}"
         shown: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
+        text = str(report.coverage)
         if report.verdict == "same":
             parts = ", ".join(report.compare)
-            text = f": the target preprocesses as the contract does ({parts}); {report.coverage}"
-            shown.append(Paragraph([Cell("same", "good"), Cell(text)]))
+            text = f"the target preprocesses as the contract does ({parts}); {text}"
         elif report.verdict == "not comparable":
-            text = f": {report.coverage}, which is too little for an answer"
-            shown.append(Paragraph([Cell("not comparable", "bad"), Cell(text)]))
-        else:
-            shown.append(Paragraph([Cell("different", "bad"), Cell(f": {report.coverage}")]))
+            text += ", which is too little for an answer"
+        style: Style = "good" if report.verdict == "same" else "bad"
+        shown.append(Paragraph([Cell(report.verdict, style), Cell(f": {text}")]))
         for index, difference in enumerate(report.differences):
             shown.append(Heading("first difference" if index == 0 else "further difference"))
             shown += _difference(difference)
         if report.follows:
-            shown += _folded(report)
-        shown += _training_only(report)
-        shown += [Paragraph([Cell("excluded: ", "dim"), Cell(stage)]) for stage in report.excluded]
-        shown += [Paragraph([Cell("note: ", "dim"), Cell(note)]) for note in report.notes]
+            # On one line, with the first of them.
+            stages = list(dict.fromkeys(difference.place for difference in report.follows))
+            names = ", ".join(stages[:_SHOWN])
+            more = f" and {len(stages) - _SHOWN} more" if len(stages) > _SHOWN else ""
+            text = f"{count_text(len(report.follows), 'difference')} at {names}{more}"
+            shown.append(fact("follows from it", text, indent=0))
+        if report.training_only:
+            # Apart from differences, as the target has no training.
+            shown.append(Heading("only in training"))
+            shown += [
+                Paragraph([Cell(f"{difference.code} ", "dim"), Cell(difference.sentence)])
+                for difference in report.training_only
+            ]
+            if not report.evaluation:
+                hint = "an evaluation does well without them: pass --eval to check one"
+                shown.append(fact("hint", hint, indent=7))
+        shown += [fact("excluded", stage, indent=0) for stage in report.excluded]
+        shown += [fact("note", note, indent=0) for note in report.notes]
         return shown
 
     def records() -> Iterator[dict[str, Any]]:
@@ -248,7 +255,7 @@ def side_by_side_blocks(report: ContractReport) -> list[Block]:
             for difference in report.follows
         ]
         blocks.append(Fold(f"{count_text(len(follows), 'difference')} that follow", follows))
-    return [*blocks, Heading("stages"), Table([Column(title) for title in titles], rows)]
+    return [*blocks, Heading("stages"), Table.of(titles, rows)]
 
 
 def _stage_text(stage: StageRecord | None) -> str:
@@ -272,28 +279,6 @@ def _difference(difference: Difference) -> Iterator[Block]:
     yield Paragraph([code, Cell(f"{kind}: ", "dim"), Cell(difference.sentence, "name")])
     if difference.size is not None and "differs by up to" not in difference.message:
         text = f"{difference.key} differs by up to {difference.size:.4g}"
-        yield Paragraph([Cell("size: ", "dim"), Cell(text)], indent=7)
+        yield fact("size", text, indent=7)
     if difference.hint:
-        yield Paragraph([Cell("hint: ", "dim"), Cell(difference.hint)], indent=7)
-
-
-def _training_only(report: ContractReport) -> Iterator[Block]:
-    """Yield the stages of a training that the target does not have, apart from differences."""
-    if not report.training_only:
-        return
-    yield Heading("only in training")
-    for difference in report.training_only:
-        code = Cell(f"{difference.code} ", "dim")
-        yield Paragraph([code, Cell(difference.sentence)])
-    if not report.evaluation:
-        hint = "an evaluation does well without them: pass --eval to check one"
-        yield Paragraph([Cell("hint: ", "dim"), Cell(hint)], indent=7)
-
-
-def _folded(report: ContractReport) -> list[Block]:
-    """Return what follows from the differences on one line, with the first of them."""
-    stages = list(dict.fromkeys(difference.place for difference in report.follows))
-    shown = ", ".join(stages[:_SHOWN])
-    more = f" and {len(stages) - _SHOWN} more" if len(stages) > _SHOWN else ""
-    text = f"{count_text(len(report.follows), 'difference')} at {shown}{more}"
-    return [Paragraph([Cell("follows from it: ", "dim"), Cell(text)])]
+        yield fact("hint", difference.hint, indent=7)

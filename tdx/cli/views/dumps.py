@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    dim,
     duration_text,
     fact_table,
     sparkline,
@@ -112,24 +112,22 @@ def dump_facts(data: Mapping[str, Any]) -> Table:
     batch = f" of each of {shape_text(data['batch_size'])} envs" if data["batch_size"] else ""
     rows = {
         "steps": f"{steps}{batch}",
-        **_shards_row(data["shards"]),
+        "shards": "",
         "episodes": episodes,
         "seed": str(data["seed"]),
         "policy": data["policy"],
         "size": f"{size_text(data['bytes'])} in {count_text(data['chunks'], 'chunk')}",
     }
+    if data["shards"] is None:
+        del rows["shards"]
+    else:
+        committed, count = data["shards"]["committed"], data["shards"]["count"]
+        rows["shards"] = f"{count:,}" if committed == count else f"{committed:,} of {count:,}"
     if data["not_stored"]:
         rows["not stored"] = ", ".join(data["not_stored"])
     if data["source"]:
         rows["replay of"] = data["source"]
     return fact_table(rows.items())
-
-
-def _shards_row(shards: dict[str, int] | None) -> dict[str, str]:
-    if shards is None:
-        return {}
-    committed, count = shards["committed"], shards["count"]
-    return {"shards": f"{count:,}" if committed == count else f"{committed:,} of {count:,}"}
 
 
 def flat_summary(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,8 +152,12 @@ def estimate_view(estimate: Estimate) -> View:
 
     def blocks() -> list[Block]:
         total = "" if estimate.size is None else f", {size_text(estimate.size)} in total"
-        sizes = f"{estimate.step_bytes:,} bytes per step{total}"
-        facts = "  ".join([str(estimate.goal), sizes, *_speed(estimate), "nothing is written"])
+        facts = [str(estimate.goal), f"{estimate.step_bytes:,} bytes per step{total}"]
+        speed, seconds = estimate.steps_per_second, estimate.seconds
+        if speed is not None:
+            rate = f"{speed:,.0f} steps/s" if speed >= 10 else f"{speed:.1f} steps/s"
+            facts.append(rate if seconds is None else f"about {duration_text(seconds)} at {rate}")
+        aside = "  ".join([*facts, "nothing is written"])
         rows = [
             [
                 Cell(record["file"], "name"),
@@ -165,17 +167,9 @@ def estimate_view(estimate: Estimate) -> View:
             for record in records
         ]
         columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
-        return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
+        return [Heading(estimate.path, aside, level=1), Table(columns, rows)]
 
     return View("rollout_estimate", estimate, blocks, lambda: records)
-
-
-def _speed(estimate: Estimate) -> Iterator[str]:
-    speed = estimate.steps_per_second
-    if speed is not None:
-        rate = f"{speed:,.0f} steps/s" if speed >= 10 else f"{speed:.1f} steps/s"
-        seconds = estimate.seconds
-        yield rate if seconds is None else f"about {duration_text(seconds)} at {rate}"
 
 
 def dump_view(overview: Overview, name: str | None = None) -> View:
@@ -194,20 +188,21 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
             dump_facts(data),
         ]
         if overview.returns is not None or overview.lengths is not None:
-            result += [Heading("episodes"), _histograms(overview)]
+            rows = [
+                [
+                    Cell(name, "name"),
+                    *(Cell(_number(end)) for end in (histogram.low, histogram.high)),
+                    Cell(sparkline(histogram.counts)),
+                ]
+                for name, histogram in (("return", overview.returns), ("length", overview.lengths))
+                if histogram is not None
+            ]
+            columns = [Column(), Column("min"), Column("max"), Column("histogram", fixed=True)]
+            result += [Heading("episodes"), Table(columns, rows)]
         result += [Heading("entries"), _entries(overview.entries)]
         return [*result, Fluid(partial(_episodes, overview))]
 
     return View("dump", lambda: data, blocks, lambda: overview.episodes, calls=overview.calls)
-
-
-def _histograms(overview: Overview) -> Table:
-    rows = []
-    for name, histogram in (("return", overview.returns), ("length", overview.lengths)):
-        if histogram is not None:
-            ends = (_number(histogram.low), _number(histogram.high))
-            rows.append([Cell(name, "name"), *map(Cell, ends), Cell(sparkline(histogram.counts))])
-    return Table([Column(), Column("min"), Column("max"), Column("histogram", fixed=True)], rows)
 
 
 def _entries(entries: Sequence[EntryStatistics]) -> Table:
@@ -215,15 +210,7 @@ def _entries(entries: Sequence[EntryStatistics]) -> Table:
     if not any(entry.nans for entry in entries):
         titles.remove("nan")
     rows = [[_entry(entry)[title] for title in titles] for entry in entries]
-    return Table(_columns(titles, ("dtype", "shape", "histogram")), rows)
-
-
-def _columns(titles: Sequence[str], optional: Sequence[str]) -> list[Column]:
-    """Return fixed columns, of which a narrow terminal may lack some, the first one first."""
-    importance = {title: float(place) for place, title in enumerate(optional)}
-    return [
-        Column(title, fixed=True, importance=importance.get(title, math.inf)) for title in titles
-    ]
+    return Table.of(titles, rows, fixed=True, optional=("dtype", "shape", "histogram"))
 
 
 def _entry(entry: EntryStatistics) -> dict[str, Cell]:
@@ -257,10 +244,10 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
         cells = [f"{episode.start:,}", f"{episode.length:,}", _number(episode.total_reward), end]
         rows.append([Cell(text) for text in ([str(episode.row)] if batched else []) + cells])
     yield Heading("each episode")
-    yield Table([Column(title) for title in titles], rows)
+    yield Table.of(titles, rows)
     if len(shown) < len(episodes):
         more = f"{len(episodes) - len(shown):,} more: --format json shows all"
-        yield Paragraph([Cell(more, "dim")])
+        yield dim(more)
 
 
 def list_view(dumps: Sequence[Listed], root: str) -> View:
@@ -280,30 +267,32 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
 
     def blocks() -> list[Block]:
         if not dumps:
-            return [Paragraph([Cell(f"no dumps in {root}", "dim")])]
+            return [dim(f"no dumps in {root}")]
         problems = [dump.problem for dump in dumps if dump.problem]
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
         titles = ("dump", "env", "steps", "episodes", "return", "size", "")
-        columns = _columns(titles, ("size", "return", "episodes"))
-        return [Table(columns, [_list_entry(dump) for dump in dumps]), *lines]
+        rows = []
+        for dump in dumps:
+            name, summary = Cell(dump.path, "name"), dump.summary
+            if summary is None:
+                rows.append([name, *[Cell("")] * 5, Cell("unreadable", "bad")])
+                continue
+            mean = summary["mean_return"]
+            rows.append(
+                [
+                    name,
+                    Cell(summary["env"]),
+                    Cell(f"{summary['steps']:,}"),
+                    Cell(f"{summary['episodes_ended']:,}"),
+                    Cell("" if mean is None else _number(mean)),
+                    Cell(size_text(summary["bytes"])),
+                    Cell("" if summary["complete"] else "unfinished", "changed"),
+                ]
+            )
+        table = Table.of(titles, rows, fixed=True, optional=("size", "return", "episodes"))
+        return [table, *lines]
 
     return View("dumps", data, blocks, records)
-
-
-def _list_entry(dump: Listed) -> list[Cell]:
-    if dump.summary is None:
-        return [Cell(dump.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
-    data = dump.summary
-    mean = data["mean_return"]
-    return [
-        Cell(dump.path, "name"),
-        Cell(data["env"]),
-        Cell(f"{data['steps']:,}"),
-        Cell(f"{data['episodes_ended']:,}"),
-        Cell("" if mean is None else _number(mean)),
-        Cell(size_text(data["bytes"])),
-        Cell("" if data["complete"] else "unfinished", "changed"),
-    ]
 
 
 def size_text(size: int) -> str:
@@ -325,46 +314,33 @@ def export_view(result: Exported) -> View:
     def blocks() -> list[Block]:
         facts = f"{result.format} of {result.source}"
         aside = facts if result.written else f"{facts}  nothing is written"
-        head = Heading(result.path, aside, level=1)
+        batch = f" of each of {shape_text(result.batch_size)} envs" if result.batch_size else ""
+        totals = {"steps": f"{result.steps:,}{batch}", "episodes": f"{result.episodes:,}"}
+        if result.size is not None:
+            before = "" if result.written else " before compression"
+            totals["size"] = f"{size_text(result.size)}{before}"
+        rows = [
+            [
+                Cell(entry.key, "name"),
+                Cell(entry.place),
+                Cell(shape_text(entry.shape)),
+                Cell(entry.dtype),
+            ]
+            for entry in result.entries
+        ]
+        titles = ("key", "exported as", "shape", "dtype")
         return [
-            head,
-            _export_facts(result),
-            *_notes(result.notes),
+            Heading(result.path, aside, level=1),
+            fact_table(totals.items()),
+            *map(dim, result.notes),
             Heading("entries"),
-            _export_entries(result),
+            Table.of(titles, rows, fixed=True, optional=("dtype", "shape")),
         ]
 
     def records() -> Iterator[dict[str, Any]]:
         return ({"path": result.path, **entry.to_dict()} for entry in result.entries)
 
     return View("export", result, blocks, records)
-
-
-def _export_facts(result: Exported) -> Table:
-    batch = f" of each of {shape_text(result.batch_size)} envs" if result.batch_size else ""
-    rows = {"steps": f"{result.steps:,}{batch}", "episodes": f"{result.episodes:,}"}
-    if result.size is not None:
-        before = "" if result.written else " before compression"
-        rows["size"] = f"{size_text(result.size)}{before}"
-    return fact_table(rows.items())
-
-
-def _export_entries(result: Exported) -> Table:
-    columns = _columns(("key", "exported as", "shape", "dtype"), ("dtype", "shape"))
-    rows = [
-        [
-            Cell(entry.key, "name"),
-            Cell(entry.place),
-            Cell(shape_text(entry.shape)),
-            Cell(entry.dtype),
-        ]
-        for entry in result.entries
-    ]
-    return Table(columns, rows)
-
-
-def _notes(notes: Sequence[str]) -> list[Block]:
-    return [Paragraph([Cell(note, "dim")]) for note in notes]
 
 
 def import_view(result: Imported) -> View:
@@ -376,7 +352,7 @@ def import_view(result: Imported) -> View:
     data = result.summary
 
     def blocks() -> list[Block]:
-        return [dump_head(data), dump_facts(data), *_notes(result.notes)]
+        return [dump_head(data), dump_facts(data), *map(dim, result.notes)]
 
     def records() -> list[dict[str, Any]]:
         return [{**flat_summary(data), "imported": result.source, "format": result.format}]

@@ -10,7 +10,6 @@ from tdx.cli.views import (
     NONE,
     Block,
     Cell,
-    Column,
     Heading,
     Paragraph,
     Table,
@@ -19,7 +18,7 @@ from tdx.cli.views import (
     first_that_fits,
     stage_list,
 )
-from tdx.core.plan import PlanStage, Version
+from tdx.core.plan import StagePlan, Version
 from tdx.foundation.keys import format_key
 from tdx.inspection.plan_report import PlanReport
 
@@ -90,14 +89,14 @@ def _stage_table(report: PlanReport) -> Table:
         ]
         for stage in report.plan.stages
     ]
-    return Table([Column(title, fixed=True) for title in _STAGE_TITLES], rows)
+    return Table.of(_STAGE_TITLES, rows, fixed=True)
 
 
 def _list_names(names: Sequence[str]) -> Cell:
     return Cell(", ".join(names)) if names else Cell(NONE, "dim")
 
 
-def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterator[Block]:
+def _narrow_stages(stages: Sequence[StagePlan], calls: Sequence[str]) -> Iterator[Block]:
     """Yield each stage with its facts below, for narrow terminals."""
     for stage, call in zip(stages, calls, strict=True):
         yield Heading(f"{stage.index} {call}", stage.behavior)
@@ -122,7 +121,7 @@ def _version_table(report: PlanReport) -> Table:
         ]
         for version in report.plan.versions
     ]
-    return Table([Column(title, fixed=True) for title in _VERSION_TITLES], rows)
+    return Table.of(_VERSION_TITLES, rows, fixed=True)
 
 
 def _readers(report: PlanReport, version: Version) -> Cell:
@@ -165,18 +164,30 @@ def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
     """
     is_random = report.plan.policy_reads is None
     source = "random or recorded actions" if is_random else "policy"
-    arrows = _merge_arrows(_forward(report))
+    # Arrows with the same ends are one.
+    merged: dict[tuple[str, str], list[str]] = {}
+    for start, end, label in _forward(report):
+        merged.setdefault((start, end), []).append(label)
+    members = {
+        time: [_node(stage.index) for stage in stages] for time, stages in report.by_time.items()
+    }
+    if has_unused := any(end == "unused" for _, end in merged):
+        members["unused"] = ["unused"]
     lines = ["flowchart TD", f'    env(["{mermaid_label(report.env)}"])']
     lines += [
         f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{WHEN[stage.when].text}"]'
         for stage, call in zip(report.plan.stages, calls, strict=True)
     ]
     lines += [f'    policy(["{source}"])', '    output(["output"])']
-    if any(end == "unused" for _, end, _ in arrows):
+    if has_unused:
         lines.append('    unused(["unused"])')
-    lines += [_arrow(start, end, label, "-->") for start, end, label in arrows]
+    lines += [
+        _arrow(start, end, ", ".join(labels), "-->") for (start, end), labels in merged.items()
+    ]
     lines += [_arrow(start, end, label, "-.->") for start, end, label in _inverse(report)]
-    lines += _node_classes(report, has_unused=any(end == "unused" for _, end, _ in arrows))
+    for name, nodes in members.items():
+        lines.append(f"    classDef {name} {_NODE_STYLES[name]}")
+        lines.append(f"    class {','.join(nodes)} {name}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -198,14 +209,6 @@ def _forward(report: PlanReport) -> Iterator[tuple[str, str, str]]:
             yield start, "unused", version.name
 
 
-def _merge_arrows(arrows: Iterator[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Merge arrows with the same ends."""
-    merged: dict[tuple[str, str], list[str]] = {}
-    for start, end, label in arrows:
-        merged.setdefault((start, end), []).append(label)
-    return [(start, end, ", ".join(labels)) for (start, end), labels in merged.items()]
-
-
 def _inverse(report: PlanReport) -> Iterator[tuple[str, str, str]]:
     """Yield start, end and keys of each arrow from the actions to the env."""
     start, label = "policy", ", ".join(map(format_key, report.actions))
@@ -218,14 +221,3 @@ def _inverse(report: PlanReport) -> Iterator[tuple[str, str, str]]:
 
 def _node(index: int) -> str:
     return "env" if index < 0 else f"stage{index}"
-
-
-def _node_classes(report: PlanReport, *, has_unused: bool) -> Iterator[str]:
-    members = {
-        time: [_node(stage.index) for stage in stages] for time, stages in report.by_time.items()
-    }
-    if has_unused:
-        members["unused"] = ["unused"]
-    for name, nodes in members.items():
-        yield f"    classDef {name} {_NODE_STYLES[name]}"
-        yield f"    class {','.join(nodes)} {name}"

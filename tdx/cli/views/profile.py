@@ -23,6 +23,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    dim,
     fact,
 )
 from tdx.cli.views.profile_comparisons import (
@@ -128,25 +129,20 @@ def profile_view(
             result += side_by_side(profile)
         for mode in profile.modes:
             result += _mode(mode, layout)
-        return [*result, *extra_blocks(extras)]
+        for cost in extras.marginal:
+            result += marginal_blocks(cost)
+        for advice in extras.advice:
+            result += advice_blocks(advice)
+        if (comparison := extras.comparison) is not None:
+            result.append(Heading(f"comparison with {comparison.baseline}", verdict(comparison)))
+            result += comparison_blocks(comparison)
+        return result
 
     def data() -> dict[str, Any]:
         others = {name: value for name, value in extras.to_dict().items() if value}
         return profile_to_json(profile) | others
 
     return View("profile", data, blocks, lambda: _records(profile, layout))
-
-
-def extra_blocks(extras: Extras) -> Iterator[Block]:
-    """Yield the other measurements."""
-    for cost in extras.marginal:
-        yield from marginal_blocks(cost)
-    for advice in extras.advice:
-        yield from advice_blocks(advice)
-    if extras.comparison is not None:
-        comparison = extras.comparison
-        yield Heading(f"comparison with {comparison.baseline}", verdict(comparison))
-        yield from comparison_blocks(comparison)
 
 
 def _head(profile: Profile) -> Iterator[Block]:
@@ -179,11 +175,18 @@ def machine_text(machine: Machine) -> str:
 def _mode(mode: ModeProfile, layout: Layout) -> Iterator[Block]:
     rate = f"{micros(mode.step_us)} µs per step, {whole_number(mode.frames_per_second)} frames/s"
     yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
-    yield from mode_facts(mode)
+    if mode.error is not None:
+        progress = f"{int(mode.steps.sum()):,} steps in {len(mode.steps)} repeats"
+        yield fact("incomplete", f"{progress}, then: {mode.error}", "bad")
+    yield fact("noise", mode.noise.message, _NOISE_STYLES[mode.noise.judgement])
+    if mode.preemption is not None:
+        yield fact("preempted", mode.preemption, "bad")
+    for note in mode.notes:
+        yield fact("note", note)
     rows = ordered(mode, layout)
     yield cost_table(_lines(mode, rows))
     for note in table_notes(mode, rows):
-        yield Paragraph([Cell(note, "dim")], indent=2)
+        yield dim(note, 2)
     flames = Picture(lambda: flame_chart(build_mean_step(mode)))
     yield Gallery([flames], Heading("mean step", level=3), _FLAMES_TEXT)
     times = [
@@ -194,18 +197,6 @@ def _mode(mode: ModeProfile, layout: Layout) -> Iterator[Block]:
     if layout.histograms:
         yield from histograms(rows)
     yield from details(mode, rows)
-
-
-def mode_facts(mode: ModeProfile) -> Iterator[Paragraph]:
-    """Yield the noise, notes and errors of a measurement."""
-    if mode.error is not None:
-        progress = f"{int(mode.steps.sum()):,} steps in {len(mode.steps)} repeats"
-        yield fact("incomplete", f"{progress}, then: {mode.error}", "bad")
-    yield fact("noise", mode.noise.message, _NOISE_STYLES[mode.noise.judgement])
-    if mode.preemption is not None:
-        yield fact("preempted", mode.preemption, "bad")
-    for note in mode.notes:
-        yield fact("note", note)
 
 
 def table_notes(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[str]:
@@ -295,10 +286,20 @@ def side_by_side(profile: Profile) -> Iterator[Block]:
     first = profile.modes[0]
     yield Heading("modes", f"µs per step; speedup over {first.mode} in parentheses")
     names = {row.key: None for mode in profile.modes for row in mode.rows}
-    rows = [
-        [*_name_cells(key), *(_step_cell(mode, key) for mode in profile.modes)] for key in names
-    ]
-    totals = [_total_cell(mode, first) for mode in profile.modes]
+    rows = []
+    for key in names:
+        cells = []
+        for mode in profile.modes:
+            row = next((row for row in mode.rows if row.key == key), None)
+            cost = NONE if row is None else micros(mode.step_share_us(row))
+            cells.append(Cell(cost, "dim" if row is None else ""))
+        rows.append([*_name_cells(key), *cells])
+    totals = []
+    for mode in profile.modes:
+        text = micros(mode.step_us)
+        if mode is not first and mode.step_us and first.step_us:
+            text = f"({first.step_us / mode.step_us:.2f} ×) {text}"
+        totals.append(Cell(text, "name"))
     rates = [Cell(whole_number(mode.frames_per_second)) for mode in profile.modes]
     noise = [Cell(f"±{mode.noise.spread:.1%}", "dim") for mode in profile.modes]
     rows.append([Cell("whole step", "name"), Cell(""), *totals])
@@ -314,18 +315,6 @@ def side_by_side(profile: Profile) -> Iterator[Block]:
 
 def _name_cells(key: tuple[str, str]) -> tuple[Cell, Cell]:
     return Cell(key[0], "name"), Cell(key[1], "dim")
-
-
-def _step_cell(mode: ModeProfile, key: tuple[str, str]) -> Cell:
-    row = next((row for row in mode.rows if row.key == key), None)
-    return Cell(NONE, "dim") if row is None else Cell(micros(mode.step_share_us(row)))
-
-
-def _total_cell(mode: ModeProfile, first: ModeProfile) -> Cell:
-    text = micros(mode.step_us)
-    if mode is not first and mode.step_us and first.step_us:
-        text = f"({first.step_us / mode.step_us:.2f} ×) {text}"
-    return Cell(text, "name")
 
 
 def histograms(rows: Sequence[Row]) -> Iterator[Block]:
@@ -446,7 +435,7 @@ def _operators(operators: Mapping[Key, tuple[OperatorUse, ...]], width: int) -> 
     )
     if left:
         note = f"{left} cheaper operators are shown in a pipe, for example with `| less`"
-        yield Paragraph([Cell(note, "dim")], indent=2)
+        yield dim(note, 2)
 
 
 def _number(value: float) -> str:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, Style, Table, View, count_text
+from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, Style, View, count_text, fact
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.pipeline import format_stage
 from tdx.profiling.calibration import FIGURE, Calibration, DetectableChange
 from tdx.profiling.compare import (
     TOTAL_LABEL,
     FigureChange,
-    LimitViolation,
     ProfileComparison,
 )
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts
 from tdx.profiling.suggestions import Suggestions, TriedChange
 
 _SLIGHT = 0.005
-_OPTIONAL_CHANGE_COLUMNS = ("noise", "before", "lane")
 
 
 def comparison_view(comparison: ProfileComparison, before: str, after: str) -> View:
@@ -54,44 +52,48 @@ def verdict(comparison: ProfileComparison) -> str:
 def comparison_blocks(comparison: ProfileComparison) -> Iterator[Block]:
     """Yield the differences without a heading."""
     for failure in comparison.failures:
-        yield Paragraph([Cell("too slow: ", "bad"), Cell(failure.message)], indent=2)
+        yield fact("too slow", failure.message, title_style="bad")
     for difference in comparison.differences:
-        yield Paragraph([Cell("different: ", "changed"), Cell(difference)], indent=2)
+        yield fact("different", difference, title_style="changed")
     figures = {limit.figure for limit in comparison.limits} or {"mean"}
     changes = [
         change
         for change in comparison.changes
         if change.figure in figures or change.label == TOTAL_LABEL
     ]
-    yield _change_table(changes, comparison.failures)
-    for title, keys in (("gone", comparison.removed), ("new", comparison.new)):
-        if keys:
-            names = ", ".join(f"{label} {lane}" for label, lane in keys)
-            yield Paragraph([Cell(f"{title}: ", "dim"), Cell(names)], indent=2)
-
-
-def _change_table(changes: Sequence[FigureChange], failures: Sequence[LimitViolation]) -> Table:
     failed: set[tuple[str, str, str]] = {
-        (failure.change.mode, failure.change.label, failure.change.lane) for failure in failures
+        (failure.change.mode, failure.change.label, failure.change.lane)
+        for failure in comparison.failures
     }
     has_modes = len({change.mode for change in changes}) > 1
     rows = [_change_row(change, failed, has_modes) for change in changes]
     titles = ("part", "lane", "figure", "before", "after", "change", "noise", "")
-    return number_table(titles, rows, ("part", "lane", "figure", ""), _OPTIONAL_CHANGE_COLUMNS)
+    yield number_table(titles, rows, ("part", "lane", "figure", ""), ("noise", "before", "lane"))
+    for title, keys in (("gone", comparison.removed), ("new", comparison.new)):
+        if keys:
+            names = ", ".join(f"{label} {lane}" for label, lane in keys)
+            yield fact(title, names)
 
 
 def _change_row(
     change: FigureChange, failed: set[tuple[str, str, str]], has_modes: bool
 ) -> list[Cell]:
     name = _part_name(change.label)
-    style, verdict = _judge(change, (change.mode, change.label, change.lane) in failed)
+    style: Style
+    if (change.mode, change.label, change.lane) in failed:
+        style, verdict = "bad", "too slow"
+    elif not change.is_significant or abs(change.ratio - 1) < _SLIGHT:
+        style, verdict = "dim", "the same"
+    else:
+        is_slower = change.ratio > 1
+        style, verdict = ("changed", "slower") if is_slower else ("good", "faster")
     return [
         Cell(f"{change.mode}: {name}" if has_modes else name, "name"),
         Cell("" if change.label == TOTAL_LABEL else change.lane, "dim"),
         Cell(_figure_text(change.label, change.figure), "dim"),
         Cell(micros(change.before_us)),
         Cell(micros(change.after_us)),
-        Cell(_percent(change.ratio - 1), style),
+        Cell("new" if math.isinf(change.ratio) else f"{change.ratio - 1:+.0%}", style),
         Cell(f"±{change.noise:.0%}", "dim"),
         Cell(verdict, style),
     ]
@@ -104,18 +106,6 @@ def _figure_text(label: str, figure: str) -> str:
 
 def _part_name(label: str) -> str:
     return "whole step" if label == TOTAL_LABEL else label
-
-
-def _judge(change: FigureChange, failed: bool) -> tuple[Style, str]:
-    if failed:
-        return "bad", "too slow"
-    if not change.is_significant or abs(change.ratio - 1) < _SLIGHT:
-        return "dim", "the same"
-    return ("changed", "slower") if change.ratio > 1 else ("good", "faster")
-
-
-def _percent(share: float) -> str:
-    return "new" if math.isinf(share) else f"{share:+.0%}"
 
 
 def calibration_view(calibration: Calibration) -> View:
@@ -143,12 +133,11 @@ def calibration_view(calibration: Calibration) -> View:
         rows = [row(change) for change in calibration.changes]
         total = [change for change in calibration.changes if change.label == TOTAL_LABEL]
         steps = ", ".join(f"{change.growth:.1%}" for change in total)
-        limit = Cell(f"--fail-if {calibration.limit}", "name")
         return [
             Heading(calibration.subject, runs, level=1),
             number_table(titles, rows, ("part", "lane", "figure"), ("figure", "lane")),
-            Paragraph([Cell("whole step: ", "dim"), Cell(f"changes from {steps}")], indent=2),
-            Paragraph([Cell("suggested limit: ", "dim"), limit], indent=2),
+            fact("whole step", f"changes from {steps}"),
+            fact("suggested limit", f"--fail-if {calibration.limit}", "name"),
         ]
 
     has_modes = len({change.mode for change in calibration.changes}) > 1
@@ -167,33 +156,35 @@ def marginal_blocks(marginal: MarginalCosts) -> Iterator[Block]:
     """
     yield Heading(f"marginal cost, {marginal.mode}", "µs per step, with and without each stage")
     if marginal.error is not None:
-        yield Paragraph([Cell("incomplete: ", "bad"), Cell(marginal.error)], indent=2)
-    rows = [_marginal_row(stage) for stage in marginal.stages]
+        yield fact("incomplete", marginal.error, title_style="bad")
+    rows = []
+    for stage in marginal.stages:
+        head = [Cell(_stage_name(stage), "name"), Cell(micros(stage.own_us))]
+        cost, others = stage.cost, stage.for_neighbors_us
+        if cost is None or others is None:
+            reason = Cell("needed" if stage.needed else NONE, "dim")
+            rows.append([*head, reason, *[Cell("")] * 3])
+            continue
+        style: Style = "" if cost.is_significant else "dim"
+        noise = micros(cost.noise_us) if math.isfinite(cost.noise_us) else "?"
+        rows.append(
+            [
+                *head,
+                Cell(_format_signed(cost.saved_us), style),
+                Cell(f"±{noise}", "dim"),
+                Cell(_format_signed(others), style),
+                Cell(f"{cost.saved_share:.1%}", style),
+            ]
+        )
     yield number_table(_MARGINAL_TITLES, rows, ("stage",), _OPTIONAL_MARGINAL_COLUMNS)
     for stage in marginal.stages:
         if stage.needed is not None:
-            reason = f": the chain does not run without it: {stage.needed}"
-            yield Paragraph([Cell(_stage_name(stage), "name"), Cell(reason, "dim")], indent=2)
+            why = f": the chain does not run without it: {stage.needed}"
+            yield Paragraph([Cell(_stage_name(stage), "name"), Cell(why, "dim")], indent=2)
 
 
 def _stage_name(stage: MarginalCost) -> str:
     return f"{stage.index} {stage.name}"
-
-
-def _marginal_row(stage: MarginalCost) -> list[Cell]:
-    name, own = Cell(_stage_name(stage), "name"), Cell(micros(stage.own_us))
-    cost, others = stage.cost, stage.for_neighbors_us
-    if cost is None or others is None:
-        return [name, own, Cell("needed" if stage.needed else NONE, "dim"), *[Cell("")] * 3]
-    style: Style = "" if cost.is_significant else "dim"
-    return [
-        name,
-        own,
-        Cell(_format_signed(cost.saved_us), style),
-        Cell("±" + (micros(cost.noise_us) if math.isfinite(cost.noise_us) else "?"), "dim"),
-        Cell(_format_signed(others), style),
-        Cell(f"{cost.saved_share:.1%}", style),
-    ]
 
 
 def _format_signed(value: float) -> str:
@@ -209,14 +200,14 @@ def advice_blocks(advised: Suggestions) -> Iterator[Block]:
     result = f"{count_text(tried, 'change')} tried, {len(advised.advice)} saved time"
     yield Heading(f"advice, {advised.mode}", result)
     if advised.interrupted:
-        yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
+        yield fact("incomplete", "interrupted", title_style="bad")
     for advice in advised.advice:
         yield from _advice(advice)
     for advice in advised.without_gain:
         cells = [Cell("no gain: ", "dim"), Cell(advice.candidate.change)]
         yield Paragraph([*cells, Cell(f" ({_saving(advice)})", "dim")], indent=2)
     for why in advised.refused:
-        yield Paragraph([Cell("not tried: ", "dim"), Cell(why)], indent=2)
+        yield fact("not tried", why)
     if not tried and not advised.refused:
         yield Paragraph([Cell("no suggestions")], indent=2)
 
@@ -225,15 +216,15 @@ def _advice(advice: TriedChange) -> Iterator[Block]:
     saving, remedy = advice.saving, advice.candidate
     share = Cell(f"-{saving.saved_share:.0%} ", "good")
     yield Paragraph([share, Cell(remedy.change, "name")], indent=2)
-    yield Paragraph([Cell("reason: ", "dim"), Cell(remedy.found)], indent=4)
-    yield Paragraph([Cell("measured: ", "dim"), Cell(_saving(advice))], indent=4)
+    yield fact("reason", remedy.found, indent=4)
+    yield fact("measured", _saving(advice), indent=4)
     chain = " → ".join(format_stage(stage) for stage in remedy.pipeline.transforms)
-    yield Paragraph([Cell("chain: ", "dim"), Cell(chain)], indent=4)
+    yield fact("chain", chain, indent=4)
 
 
 def _saving(advice: TriedChange) -> str:
     saving = advice.saving
     tolerance = f" ± {micros(saving.noise_us)}" if math.isfinite(saving.noise_us) else ""
     before, after = micros(saving.before_us), micros(saving.after_us)
-    saved = f"{'-' if saving.saved_us < 0 else ''}{micros(abs(saving.saved_us))}"
-    return f"{before} → {after} µs per step, saved {saved}{tolerance}; {_VALUES[advice.values]}"
+    saved = f"{_format_signed(saving.saved_us)}{tolerance}"
+    return f"{before} → {after} µs per step, saved {saved}; {_VALUES[advice.values]}"

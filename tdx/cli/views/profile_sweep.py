@@ -12,10 +12,10 @@ from tdx.cli.views import (
     Cell,
     Gallery,
     Heading,
-    Paragraph,
     Picture,
     View,
     duration_text,
+    fact,
     sparkline,
 )
 from tdx.cli.views.profile_table import micros, number_table, whole_number
@@ -27,7 +27,6 @@ from tdx.profiling.sweep import CostGrowth, SweepResult, fit_growth
 from tdx.profiling.sweep import SweepCell as Setting
 from tdx.profiling.sweep_axes import format_setting
 
-_OPTIONAL_COLUMNS = ("noise", "µs/frame")
 _PLOT_TEXT = (
     "Both axes are logarithmic: a slope of 0 is a constant cost, a slope of 1 a proportional one."
 )
@@ -43,7 +42,28 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
 
     def blocks() -> list[Block]:
         axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in sweep.axes)
-        return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep)]
+        names = [axis.name for axis in sweep.axes]
+        titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
+        rows = [line for cell in sweep.cells for line in _lines(cell)]
+        words = ("mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
+        shown: list[Block] = [
+            Heading(subject, f"{axes}  times in µs", level=1),
+            number_table(titles, rows, words, ("noise", "µs/frame")),
+        ]
+        shown += [
+            fact(cell.label, cell.problem, "bad", title_style="name")
+            for cell in sweep.cells
+            if cell.problem is not None
+        ]
+        if sweep.interrupted:
+            shown.append(fact("incomplete", "interrupted", title_style="bad"))
+        # By axis, other settings and mode.
+        groups: dict[tuple[str, ...], list[CostGrowth]] = {}
+        for part in fit_growth(sweep):
+            groups.setdefault((part.axis, other_settings(part), part.mode), []).append(part)
+        for group in groups.values():
+            shown += growth_blocks(group)
+        return shown
 
     def data() -> dict[str, Any]:
         return {
@@ -57,59 +77,21 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
     return View("profile_sweep", data, blocks, lambda: _records(sweep))
 
 
-def sweep_blocks(sweep: SweepResult) -> Iterator[Block]:
-    """Yield the table of combinations, then the growth along each numeric axis."""
-    yield _cells(sweep)
-    for cell in sweep.cells:
-        if cell.problem is not None:
-            cells = [Cell(f"{cell.label}: ", "name"), Cell(cell.problem, "bad")]
-            yield Paragraph(cells, indent=2)
-    if sweep.interrupted:
-        yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
-    for group in group_growths(fit_growth(sweep)):
-        yield from growth_blocks(group)
-
-
-def _cells(sweep: SweepResult) -> Block:
-    names = [axis.name for axis in sweep.axes]
-    titles = (*names, "mode", "µs/step", "µs/frame", "frames/s", "noise")
-    rows = [line for cell in sweep.cells for line in _lines(cell)]
-    text_columns = ("mode", *(axis.name for axis in sweep.axes if not axis.is_numeric))
-    return number_table(titles, rows, text_columns, _OPTIONAL_COLUMNS)
-
-
 def _lines(cell: Setting) -> Iterator[list[Cell]]:
     point = [Cell(format_setting(value), "name") for value in cell.point.values()]
     modes = () if cell.profile is None else cell.profile.modes
     if not modes:
         yield [*point, *[Cell(NONE, "dim")] * 5]
     for mode in modes:
-        yield [*point, *_figures(mode)]
-
-
-def _figures(mode: ModeProfile) -> list[Cell]:
-    rate = mode.frames_per_second
-    return [
-        Cell(mode.mode, "dim"),
-        Cell(micros(mode.step_us)),
-        Cell(micros(1e6 / rate if rate else None)),
-        Cell(whole_number(rate)),
-        Cell(f"±{mode.noise.spread:.1%}", "dim"),
-    ]
-
-
-def group_growths(growth: Sequence[CostGrowth]) -> list[list[CostGrowth]]:
-    """Group growths with the same axis, other settings and mode."""
-    groups: dict[tuple[str, ...], list[CostGrowth]] = {}
-    for part in growth:
-        groups.setdefault((part.axis, other_settings(part), part.mode), []).append(part)
-    return list(groups.values())
-
-
-def part_name(growth: CostGrowth) -> str:
-    """Return the name of the part."""
-    key = (growth.label, growth.lane)
-    return "whole step" if key == TOTAL_KEY else " ".join(key)
+        rate = mode.frames_per_second
+        yield [
+            *point,
+            Cell(mode.mode, "dim"),
+            Cell(micros(mode.step_us)),
+            Cell(micros(1e6 / rate if rate else None)),
+            Cell(whole_number(rate)),
+            Cell(f"±{mode.noise.spread:.1%}", "dim"),
+        ]
 
 
 def other_settings(growth: CostGrowth) -> str:
@@ -142,15 +124,18 @@ def growth_blocks(group: Sequence[CostGrowth]) -> Iterator[Block]:
     titles = ("part", "lane", *values, "slope", "growth")
     optional = ("growth", "lane", *values[1:-1])
     yield number_table(titles, lines, ("part", "lane", "growth"), optional)
-    yield Gallery([Picture(lambda: _plot(group))], text=_PLOT_TEXT)
 
+    def draw() -> str:
+        values = sorted({value for growth in group for value in growth.values})
+        drawn = []
+        for growth in sorted(group, key=lambda growth: -max(growth.step_us)):
+            key = (growth.label, growth.lane)
+            costs = dict(zip(growth.values, growth.step_us, strict=True))
+            name = "whole step" if key == TOTAL_KEY else " ".join(key)
+            drawn.append((name, [costs.get(value) for value in values]))
+        return growth_plot(first.axis, values, drawn)
 
-def _plot(group: Sequence[CostGrowth]) -> str:
-    values = sorted({value for growth in group for value in growth.values})
-    costs = [dict(zip(growth.values, growth.step_us, strict=True)) for growth in group]
-    by_cost = sorted(zip(group, costs, strict=True), key=lambda pair: -max(pair[1].values()))
-    lines = [(part_name(growth), [cost.get(value) for value in values]) for growth, cost in by_cost]
-    return growth_plot(group[0].axis, values, lines)
+    yield Gallery([Picture(draw)], text=_PLOT_TEXT)
 
 
 def _records(sweep: SweepResult) -> Iterator[dict[str, Any]]:

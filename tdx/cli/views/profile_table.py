@@ -147,13 +147,13 @@ def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
 
 
 def _statistic(name: str) -> CellOf:
-    def cell_of(line: Line) -> Cell:
+    def show(line: Line) -> Cell:
         if line.statistics is None:
             return Cell("")
         value = getattr(line.statistics, name)
         return Cell(f"{value:,}" if name == "n" else micros(value))
 
-    return cell_of
+    return show
 
 
 def number_table(
@@ -170,17 +170,8 @@ def number_table(
         text_columns: Titles of columns without numbers.
         optional_columns: Titles of columns that a narrow terminal may lack, the first one first.
     """
-    importance = {title: float(place) for place, title in enumerate(optional_columns)}
-    columns = [
-        Column(
-            title,
-            fixed=True,
-            is_number=title not in text_columns,
-            importance=importance.get(title, math.inf),
-        )
-        for title in titles
-    ]
-    return Table(columns, rows)
+    numbers = set(titles).difference(text_columns)
+    return Table.of(titles, rows, fixed=True, numbers=numbers, optional=optional_columns)
 
 
 def micros(value: float | None) -> str:

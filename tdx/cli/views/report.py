@@ -15,7 +15,6 @@ from tdx.cli.views import (
     Block,
     Cell,
     Code,
-    Column,
     Fold,
     Gallery,
     Heading,
@@ -24,6 +23,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    dim,
     resolve,
 )
 from tdx.cli.views.chain import chain_view, lineage_view
@@ -70,22 +70,29 @@ def report_blocks(report: PipelineReport, profile: Profile, command: str) -> Ite
         f"{whole_number(mode.frames_per_second)} frames/s",
     ]
     yield Heading(report.title, level=1)
-    yield _text(", ".join(facts))
+    yield dim(", ".join(facts))
     yield Code(command, "sh")
     chain = Picture(lambda: chain_svg(report.chain, report.calls, as_file=False))
     yield Gallery([chain], text="Outputs of the env flow down, actions flow up.")
     yield Heading("Findings")
     yield from _findings(report)
     yield Heading("Plan and cost")
-    yield from _plan_and_cost(report, profile)
+    yield dim(_how_it_runs(report))
+    yield _cost_of_stages(report, mode)
+    settings = profile.settings
+    measured = (
+        f"Mean of {settings.repeats} × {count_text(settings.steps, 'step')} with random actions "
+        f"on {profile.machine.processor or profile.machine.system}"
+    )
+    yield dim(f"{measured}; {mode.noise.message}.")
+    if mode.error is not None:
+        yield Paragraph([Cell(f"The measurement ended early: {mode.error}", "bad")])
     yield Heading("Specs")
     yield from _specs(report)
     yield Heading("Stages")
-    yield from _tables(chain_view(report.chain, report.calls)) or [
-        _text("The chain has no stages.")
-    ]
+    yield from _tables(chain_view(report.chain, report.calls)) or [dim("The chain has no stages.")]
     yield Heading("Lineage")
-    yield _text("Each write of a key creates its next version; key@0 is the input of the chain.")
+    yield dim("Each write of a key creates its next version; key@0 is the input of the chain.")
     versions = count_text(len(report.lineage.versions), "version")
     yield Fold(f"All {versions}", _tables(lineage_view(report.lineage, report.calls)))
     yield from _frames(report)
@@ -93,11 +100,7 @@ def report_blocks(report: PipelineReport, profile: Profile, command: str) -> Ite
     yield from _episodes(report)
     yield Heading("Pipeline")
     yield Code(report.text.rstrip("\n"), "yaml")
-    yield _text(", ".join(f"{name} {version}" for name, version in report.versions))
-
-
-def _text(text: str) -> Paragraph:
-    return Paragraph([Cell(text, "dim")])
+    yield dim(", ".join(f"{name} {version}" for name, version in report.versions))
 
 
 def _tables(view: View) -> list[Block]:
@@ -117,7 +120,7 @@ def _findings(report: PipelineReport) -> Iterator[Block]:
             ]
         )
     if not report.lints:
-        yield _text("No findings.")
+        yield dim("No findings.")
 
 
 def _specs(report: PipelineReport) -> Iterator[Block]:
@@ -129,25 +132,11 @@ def _specs(report: PipelineReport) -> Iterator[Block]:
     if changed:
         yield comparison_table(changed, report.stages)
     elif report.calls:
-        yield _text("The chain changes no key.")
+        yield dim("The chain changes no key.")
     if kept and not report.calls:
         yield from same
     elif kept:
         yield Fold(count_text(len(kept), "unchanged key"), same)
-
-
-def _plan_and_cost(report: PipelineReport, profile: Profile) -> Iterator[Block]:
-    yield _text(_how_it_runs(report))
-    mode = profile.modes[-1]
-    yield _cost_of_stages(report, mode)
-    settings = profile.settings
-    measured = (
-        f"Mean of {settings.repeats} × {count_text(settings.steps, 'step')} with random actions "
-        f"on {profile.machine.processor or profile.machine.system}"
-    )
-    yield _text(f"{measured}; {mode.noise.message}.")
-    if mode.error is not None:
-        yield Paragraph([Cell(f"The measurement ended early: {mode.error}", "bad")])
 
 
 def _how_it_runs(report: PipelineReport) -> str:
@@ -187,7 +176,7 @@ def _cost_of_stages(report: PipelineReport, mode: ModeProfile) -> Table:
     rows.append([Cell("whole step", "name"), Cell(""), *_cost(mode.step_us, mode)])
     titles = ("part", "runs", "µs/step", "share", *(["why"] if plans else []))
     filled = [[*row, Cell("")][: len(titles)] for row in rows]
-    return Table([Column(title) for title in titles], filled)
+    return Table.of(titles, filled)
 
 
 def _group_costs(
@@ -233,7 +222,7 @@ def _episodes(report: PipelineReport) -> Iterator[Block]:
     parts = [count_text(len(lengths), "episode")]
     parts += [f"mean return {_spread(totals)}"] if totals else []
     parts.append(f"mean length {_spread(lengths)} steps")
-    yield _text(
+    yield dim(
         f"At least {count_text(rollout.steps, 'step')} of each env with random actions, "
         f"seed {rollout.seed}; each env then finishes its episode."
     )
@@ -276,4 +265,4 @@ def _episode_table(episodes: Sequence[EpisodeSummary]) -> Table:
         ]
         for place, episode in enumerate(episodes)
     ]
-    return Table([Column(title) for title in titles], rows)
+    return Table.of(titles, rows)

@@ -46,10 +46,8 @@ def config_view(settings: Settings) -> View:
 
     def blocks() -> list[Block]:
         state = "" if settings.exists else "missing; `tdx config init` creates it"
-        titles = ("setting", "value", "from", "meaning")
-        table = Table(
-            [Column(title) for title in titles], [_row(setting) for setting in settings.values]
-        )
+        rows = [_row(setting) for setting in settings.values]
+        table = Table.of(("setting", "value", "from", "meaning"), rows)
         return [Heading(str(settings.path), state, level=1), table]
 
     return View("config", settings, blocks, lambda: settings.values)

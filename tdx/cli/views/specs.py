@@ -10,19 +10,18 @@ from tdx.cli.views import (
     NONE,
     Block,
     Cell,
-    Column,
     Heading,
-    Paragraph,
     Style,
     Table,
     View,
     change_text,
+    dim,
     first_that_fits,
     stage_list,
     without_repeats,
 )
 from tdx.foundation.keys import format_key
-from tdx.inspection.spec_report import Change, KeyChange, SpecReport
+from tdx.inspection.spec_report import Change, EnvFacts, KeyChange, SpecReport
 from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
@@ -72,24 +71,20 @@ def spec_table(leaves: Sequence[LeafSpec]) -> Block:
             [Cell(part, "dim"), Cell(format_key(leaf.key)), Cell(text(leaf))]
             for part, leaf in zip(_parts(leaves), leaves, strict=True)
         ]
-        return Table([Column("part"), Column("key"), Column("spec")], rows)
+        return Table.of(("part", "key", "spec"), rows)
+
+    def grouped(text: SpecText) -> Table:
+        rows: list[list[Cell]] = []
+        for part, leaf in zip(_parts(leaves), leaves, strict=True):
+            if part:
+                rows.append([Cell(part, "dim"), Cell("")])
+            rows.append([Cell(f"  {format_key(leaf.key)}"), Cell(text(leaf))])
+        return Table.of(("", ""), rows)
 
     short = SpecText(leaves, whole=False)
     return first_that_fits(
-        lambda: [wide(SpecText(leaves))],
-        lambda: [wide(short)],
-        lambda: [_group_table(leaves, short)],
+        lambda: [wide(SpecText(leaves))], lambda: [wide(short)], lambda: [grouped(short)]
     )
-
-
-def _group_table(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
-    """Return the specs grouped by part, for narrow terminals."""
-    rows: list[list[Cell]] = []
-    for part, leaf in zip(_parts(leaves), leaves, strict=True):
-        if part:
-            rows.append([Cell(part, "dim"), Cell("")])
-        rows.append([Cell(f"  {format_key(leaf.key)}"), Cell(text(leaf))])
-    return Table([Column(), Column()], rows)
 
 
 def stage_names(stages: Sequence[int], names: Sequence[str]) -> str:
@@ -102,33 +97,20 @@ def _side_by_side(
 ) -> Table:
     left = SpecText([c.before for c in changes if c.before])
     right = SpecText([c.after for c in changes if c.after and c.change != "same"])
-    rows = [
-        [
-            Cell(part, "dim"),
-            Cell(MARKS[change.change], STYLES[change.change]),
-            Cell(format_key(change.key), STYLES[change.change]),
-            _before_cell(change, left),
-            _after_cell(change, right),
-            *([Cell(stage_names(change.stages, names), "dim")] if names else []),
-        ]
-        for part, change in zip(_parts(changes), changes, strict=True)
-    ]
+    rows = []
+    for part, change in zip(_parts(changes), changes, strict=True):
+        style = STYLES[change.change]
+        before = after = Cell(NONE, "dim")
+        if change.before is not None:
+            before = Cell(left(change.before), style if change.after is None else "")
+        if change.after is not None:
+            is_same = change.change == "same"
+            after = Cell("=", "dim") if is_same else Cell(right(change.after), style)
+        row = [Cell(part, "dim"), Cell(MARKS[change.change], style)]
+        row += [Cell(format_key(change.key), style), before, after]
+        rows.append(row + ([Cell(stage_names(change.stages, names), "dim")] if names else []))
     titles = ("part", "", "key", *sides, *(["by stage"] if names else []))
-    return Table([Column(title, fixed=True) for title in titles], rows)
-
-
-def _before_cell(change: KeyChange, text: SpecText) -> Cell:
-    if change.before is None:
-        return Cell(NONE, "dim")
-    return Cell(text(change.before), STYLES[change.change] if change.after is None else "")
-
-
-def _after_cell(change: KeyChange, text: SpecText) -> Cell:
-    if change.after is None:
-        return Cell(NONE, "dim")
-    if change.change == "same":
-        return Cell("=", "dim")
-    return Cell(text(change.after), STYLES[change.change])
+    return Table.of(titles, rows, fixed=True)
 
 
 def _stack_table(changes: Sequence[KeyChange], names: Sequence[str], *, whole: bool) -> Table:
@@ -138,21 +120,17 @@ def _stack_table(changes: Sequence[KeyChange], names: Sequence[str], *, whole: b
     for part, change in zip(_parts(changes), changes, strict=True):
         if part:
             rows.append([Cell(part, "dim"), Cell("")])
-        rows += _stacked_rows(change, text, names)
-    return Table([Column(), Column()], rows)
-
-
-def _stacked_rows(change: KeyChange, text: SpecText, names: Sequence[str]) -> Iterator[list[Cell]]:
-    style = STYLES[change.change]
-    key = Cell(f"{MARKS[change.change]} {format_key(change.key)}", style)
-    if change.before and change.after and change.change == "changed":
-        yield [key, Cell(text(change.before))]
-        yield [Cell("  →", style), Cell(text(change.after), style)]
-    else:
-        side = change.after or change.before
-        yield [key, Cell(text(side) if side else "", style)]
-    if change.stages and names:
-        yield [Cell(""), Cell(f"by {stage_names(change.stages, names)}", "dim")]
+        style = STYLES[change.change]
+        key = Cell(f"{MARKS[change.change]} {format_key(change.key)}", style)
+        if change.before and change.after and change.change == "changed":
+            rows.append([key, Cell(text(change.before))])
+            rows.append([Cell("  →", style), Cell(text(change.after), style)])
+        else:
+            side = change.after or change.before
+            rows.append([key, Cell(text(side) if side else "", style)])
+        if change.stages and names:
+            rows.append([Cell(""), Cell(f"by {stage_names(change.stages, names)}", "dim")])
+    return Table.of(("", ""), rows)
 
 
 def _parts(items: Sequence[KeyChange] | Sequence[LeafSpec]) -> Iterator[str]:
@@ -185,18 +163,18 @@ def spec_view(
     each = stages or changes or key is not None
 
     def blocks() -> list[Block]:
+        head = sides_heading(selected.env, selected.before, selected.after)
         if changes:
-            return _changes(selected, calls)
+            return [head, *_changes(selected, calls)]
+        shown: list[Block] = [head, *stage_list(calls)]
         if key is not None:
-            return [*_head(selected, calls), *_one_key(selected)]
+            return [*shown, *_one_key(selected)]
         if stages:
-            return [*_head(selected, calls), *_each_stage(selected, calls)]
-        return [
-            *_head(selected, calls),
-            comparison_table(selected.changes, [stage.name for stage in selected.stages])
-            if selected.stages
-            else spec_table([change.after for change in selected.changes if change.after]),
-        ]
+            return [*shown, *_each_stage(selected, calls)]
+        if selected.stages:
+            names = [stage.name for stage in selected.stages]
+            return [*shown, comparison_table(selected.changes, names)]
+        return [*shown, spec_table([c.after for c in selected.changes if c.after])]
 
     return View(
         "spec",
@@ -207,11 +185,11 @@ def spec_view(
     )
 
 
-def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
-    before, after = report.before, report.after
+def sides_heading(env: str, before: EnvFacts, after: EnvFacts) -> Heading:
+    """Return the title of a report about a chain, with the batch and the device around it."""
     batch = change_text(shape_text(before.batch_size), shape_text(after.batch_size))
     facts = f"batch {batch}  device {change_text(before.device, after.device)}"
-    return [Heading(report.env, facts, level=1), *stage_list(calls)]
+    return Heading(env, facts, level=1)
 
 
 def _each_stage(report: SpecReport, calls: Sequence[str]) -> list[Block]:
@@ -223,13 +201,13 @@ def _each_stage(report: SpecReport, calls: Sequence[str]) -> list[Block]:
             blocks.append(comparison_table(changed, sides=("before", "after")))
         same = [format_key(change.key) for change in stage.changes if change.change == "same"]
         if same:
-            blocks.append(Paragraph([Cell(f"unchanged: {', '.join(dict.fromkeys(same))}", "dim")]))
+            blocks.append(dim(f"unchanged: {', '.join(dict.fromkeys(same))}"))
     return blocks
 
 
 def _changes(report: SpecReport, calls: Sequence[str]) -> list[Block]:
     """Return what each stage changes, without the keys that it leaves as they are."""
-    blocks: list[Block] = _head(report, [])
+    blocks: list[Block] = []
     for stage, call in zip(report.stages, calls, strict=True):
         blocks.append(Heading(f"{stage.index} {call}", "" if stage.changes else "no spec changes"))
         if stage.changes:
@@ -244,6 +222,10 @@ def _env_leaves(report: SpecReport) -> list[LeafSpec]:
 
 def _one_key(report: SpecReport) -> list[Block]:
     """Follow a key through the chain, in one table for each part that it belongs to."""
+
+    def table(part: str, text: SpecText) -> list[Block]:
+        return [Table.of(("", "stage", "spec"), list(_key_rows(report, part, text)))]
+
     changes = [*report.changes, *(change for stage in report.stages for change in stage.changes)]
     blocks: list[Block] = []
     for part in dict.fromkeys(change.part for change in changes):
@@ -251,14 +233,8 @@ def _one_key(report: SpecReport) -> list[Block]:
         sides = [side for change in steps for side in (change.before, change.after) if side]
         blocks.append(Heading(format_key(steps[0].key), part))
         texts = SpecText(sides), SpecText(sides, whole=False)
-        layouts = [partial(_key_table, report, part, text) for text in texts]
-        blocks.append(first_that_fits(*layouts))
+        blocks.append(first_that_fits(*(partial(table, part, text) for text in texts)))
     return blocks
-
-
-def _key_table(report: SpecReport, part: str, text: SpecText) -> list[Block]:
-    rows = list(_key_rows(report, part, text))
-    return [Table([Column(), Column("stage"), Column("spec")], rows)]
 
 
 def _key_rows(report: SpecReport, part: str, text: SpecText) -> Iterator[list[Cell]]:

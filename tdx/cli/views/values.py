@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tdx.cli.views import (
     Block,
     Cell,
-    Column,
     Heading,
     Paragraph,
     Style,
     Table,
     View,
     count_text,
+    fact,
     first_that_fits,
     stage_list,
 )
 from tdx.cli.views.specs import spec_columns
 from tdx.foundation.keys import format_key
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
-from tdx.inspection.values_report import StateEntry, StateReport, ValuesReport
+from tdx.inspection.values_report import StateReport, ValuesReport
 from tdx.specs.leaf import domain_text, shape_text
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _TITLES = (
     *("", "stage", "version", "changed", "shape", "dtype"),
@@ -49,7 +46,11 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         batch = f"batch {shape_text(report.batch_size)}  {facts}"
         result: list[Block] = [Heading(report.env, batch, level=1), *stage_list(calls)]
         for phase in report.phases:
-            result.append(_phase_heading(phase))
+            if phase.count > 1:
+                result.append(Heading(f"{phase.count} {phase.phase}s", "combined"))
+            else:
+                before = "before step " if phase.phase == "reset" else ""
+                result.append(Heading(phase.phase, f"{before}{phase.first}"))
             result.append(_phase(phase))
         if report.violations:
             result.append(Heading("spec violations"))
@@ -57,13 +58,6 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         return result
 
     return View("values", report, blocks, lambda: _records(report), calls)
-
-
-def _phase_heading(phase: PhaseValues) -> Heading:
-    if phase.count > 1:
-        return Heading(f"{phase.count} {phase.phase}s", "combined")
-    place = f"before step {phase.first}" if phase.phase == "reset" else f"{phase.first}"
-    return Heading(phase.phase, place)
 
 
 def _phase(phase: PhaseValues) -> Block:
@@ -103,8 +97,8 @@ def _table(phase: PhaseValues, *, whole: bool) -> Table:
         "outside": any(value.outside for value in values),
     }
     shown = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
-    columns = [Column(_TITLES[index], fixed=True) for index in shown]
-    return Table(columns, [[row[index] for index in shown] for row in rows])
+    titles = [_TITLES[index] for index in shown]
+    return Table.of(titles, [[row[index] for index in shown] for row in rows], fixed=True)
 
 
 def _narrow(phase: PhaseValues) -> Iterator[Block]:
@@ -183,9 +177,9 @@ def _violation(violation: ValueViolation) -> Iterator[Paragraph]:
     if violation.spec is not None:
         spec = violation.spec
         text = f"{shape_text(spec.shape)} {spec.dtype} {domain_text(spec, whole=False)}"
-        yield Paragraph([Cell("spec: ", "dim"), Cell(f"{spec.kind} {text}")], indent=2)
+        yield fact("spec", f"{spec.kind} {text}")
     if violation.hint:
-        yield Paragraph([Cell("hint: ", "dim"), Cell(violation.hint)], indent=2)
+        yield fact("hint", violation.hint)
 
 
 def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
@@ -223,22 +217,15 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
         if not report.entries:
             return [*result, Paragraph([Cell("no stage keeps a state")])]
         titles = (*_STATE_TITLES, *(("changed",) if report.steps else ()))
-        rows = [_state_row(entry, marked=bool(report.steps)) for entry in report.entries]
-        return [*result, Table([Column(title) for title in titles], rows)]
+        rows = []
+        for entry in report.entries:
+            values = entry.value.double()
+            extremes = (values.min(), values.mean(), values.max()) if values.numel() else ()
+            cells = [f"{entry.stage} {entry.transform}", entry.name]
+            cells += [shape_text(entry.shape), entry.dtype]
+            cells += [f"{float(number):.4g}" for number in extremes] or [""] * 3
+            cells += [("yes" if entry.changed else "no")] if report.steps else []
+            rows.append([Cell(text) for text in cells])
+        return [*result, Table.of(titles, rows)]
 
     return View("state", report, blocks, lambda: report.entries, calls)
-
-
-def _state_row(entry: StateEntry, *, marked: bool) -> list[Cell]:
-    cells = [f"{entry.stage} {entry.transform}", entry.name, shape_text(entry.shape), entry.dtype]
-    cells += _extremes(entry.value)
-    if marked:
-        cells.append("yes" if entry.changed else "no")
-    return [Cell(text) for text in cells]
-
-
-def _extremes(value: Tensor) -> list[str]:
-    if not value.numel():
-        return ["", "", ""]
-    wide = value.double()
-    return [f"{float(number):.4g}" for number in (wide.min(), wide.mean(), wide.max())]

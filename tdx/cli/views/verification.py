@@ -11,6 +11,7 @@ from tdx.cli.views import (
     Table,
     View,
     count_text,
+    dim,
     fact_table,
 )
 from tdx.cli.views.dumps import next_step, size_text
@@ -45,7 +46,7 @@ def verify_view(result: Verification) -> View:
         blocks: list[Block] = [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
         if any(problem.kind in REPAIRED for problem in result.problems):
             repair = f"`tdx verify {result.path} --repair` keeps the intact chunks"
-            blocks.append(Paragraph([Cell(repair, "dim")]))
+            blocks.append(dim(repair))
         return blocks
 
     return View("verification", result, blocks, lambda: result.problems, names=_PROBLEM)
@@ -61,7 +62,7 @@ def repair_view(result: Repair) -> View:
     def blocks() -> list[Block]:
         verdict = verify_view(result.verification).blocks()
         if result.is_unchanged:
-            return [*verdict, Paragraph([Cell("nothing to repair", "dim")])]
+            return [*verdict, dim("nothing to repair")]
         kept = _amounts(result.chunks, result.steps, result.episodes)
         lost = _amounts(result.lost_chunks, result.lost_steps, result.lost_episodes)
         if result.lost_shards:

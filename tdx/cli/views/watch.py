@@ -46,7 +46,7 @@ def watch_view(report: WatchReport) -> View:
             [Cell(drift.stage, "name"), Cell(drift.name), Cell(str(drift.moved), "changed")]
             for drift in moved
         ]
-        table = Table([Column("stage"), Column("number"), Column("moved")], rows)
+        table = Table.of(("stage", "number", "moved"), rows)
         return [*head, Heading("moved"), table, *_courses(report.drifts)]
 
     return View("watch", report, blocks, lambda: report.drifts)

@@ -1,4 +1,4 @@
-"""What an env may declare about its steps, and what the layers above it implement for it."""
+"""The internal interface of an env, and what the layers above it implement for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_attributes import SpecsAttribute
+from tdx.core.meter import Meter, Part
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
 from tdx.specs.violations import SpecViolation
@@ -17,63 +18,79 @@ StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
 
 class EnvCapabilities:
-    """Capabilities of an env, which plans, batches and checks ask for. Each of them is optional.
+    """The interface of an env for the modules that run, plan, batch, measure and check it.
 
-    The defaults hold for any env. A subclass overrides what it can do.
+    It is internal: a user of an env needs none of it. A subclass overrides what it can do; the
+    defaults hold for any env. Beside it, the execution calls these methods of ``EnvBase``:
+    ``completed_step`` and ``completed_reset`` (the hooks with the flags that they left out),
+    ``move_to`` and ``record_threads``, and reads ``env_specs``. The interface of a stage is
+    :class:`~tdx.core.transforms.chain_member.ChainMember`.
     """
 
     _repr_html_ = repr_html
 
-    _main_device = SpecsAttribute(
+    main_device = SpecsAttribute(
         lambda specs: specs.placed().main_device, "Device of every entry that no transform moves."
     )
 
-    _writes_all_outputs: ClassVar[bool] = False
+    writes_all_outputs: ClassVar[bool] = False
     """True if ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
 
     auto_complete_done_specs: ClassVar[bool] = True
     """If True, done flags that declare only ``done`` or ``terminated`` get the other one."""
 
-    _steps_some_rows: bool = False
-    """True if ``_step`` leaves rows alone whose ``_step`` entry, a mask ``[*B]``, is false."""
-
     _is_verified: ClassVar[bool] = False
     """True if the tests of the class prove that it writes none of its inputs in place."""
-
-    _chunk_workers: Any = None
-    """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
 
     planned: bool = True
     """If False, rollouts run step by step instead of by a plan."""
 
+    # Plans (core/plan) and their execution (core/planned)
+
     @property
-    def _step_fields(self) -> StepFields | None:
+    def step_fields(self) -> StepFields | None:
         """:meth:`_step` as a function to a dict of root entries and the info, if it has one."""
         return None
 
     @property
-    def _resets_by_mask(self) -> bool:
-        """True if resetting with an all-false mask is a no-op."""
-        return False
-
-    @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         """Keys that ``_step`` and ``_reset`` read, without actions and masks. ``None``: any."""
         return None
 
     @property
-    def _raw_rows(self) -> Any:
-        """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, if any."""
+    def resets_by_mask(self) -> bool:
+        """True if resetting with an all-false mask is a no-op."""
+        return False
+
+    def shares_torch_rng(self) -> bool | None:
+        """True if steps or resets draw from torch's global generator. ``None``: unknown."""
         return None
 
     @property
-    def _row_states(self) -> Any:
+    def raw_rows(self) -> Any:
+        """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, if any."""
+        return None
+
+    # Batches (envs/batched)
+
+    steps_some_rows: bool = False
+    """True if ``_step`` leaves rows alone whose ``_step`` entry, a mask ``[*B]``, is false."""
+
+    chunk_workers: Any = None
+    """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
+
+    @property
+    def row_states(self) -> Any:
         """Object that saves and restores the states of rows in other processes, if any."""
         return None
 
-    def _uses_global_generator(self) -> bool | None:
-        """True if steps or resets draw from torch's global generator. ``None``: unknown."""
-        return None
+    # Measuring (core/meter.py, stacks/native_times.py)
+
+    meter: Meter | None = None
+    """The meter of a profiled env."""
+
+    step_part: Part | None = None
+    """The part to which its own work counts while the env inside is measured by itself."""
 
 
 @dataclass(frozen=True, slots=True)

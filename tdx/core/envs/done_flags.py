@@ -379,7 +379,9 @@ def _restore_level(
             if is_tensor_collection(before):
                 inner = value.clone(recurse=False)
                 if type(inner) is LazyStackedTensorDict:
-                    _restore_agents(inner, before, masks, batch_dims, (*outer, name))
+                    # Agents whose entries may not stack; masks may have a dim for them.
+                    for agent, earlier, mine in _each_agent(inner, before, masks):
+                        _restore_level(agent, earlier, mine, batch_dims, (*outer, name))
                 else:
                     _restore_level(inner, before, masks, batch_dims, (*outer, name))
                 result.set(name, inner)
@@ -387,18 +389,6 @@ def _restore_level(
         mask = mask_for_entry((*outer, name), masks, batch_dims)
         if mask is not None and before.shape == value.shape:
             result.set(name, _merge(mask, value, before, batch_dims))
-
-
-def _restore_agents(
-    result: LazyStackedTensorDict,
-    previous: TensorDictBase,
-    masks: dict[NestedKey, Tensor],
-    batch_dims: int,
-    outer: tuple[str, ...],
-) -> None:
-    """Restore a group of agents whose entries may not stack; masks may have a dim for them."""
-    for agent, before, mine in _each_agent(result, previous, masks):
-        _restore_level(agent, before, mine, batch_dims, outer)
 
 
 def _each_agent(

@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import nn
 
-from tdx.core.envs import rollout_request, spec_inference
+from tdx.core.envs import rollout as rollouts
+from tdx.core.envs import spec_inference
 from tdx.core.envs.capabilities import EnvCapabilities, EnvServices
 from tdx.core.envs.done_flags import (
     any_done,
@@ -127,16 +128,12 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     ndim = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Number of batch dims.")
     batch_dims = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Same as ``ndim``.")
 
-    _meter: Any = None
-    """The meter of a profiled env; see :mod:`tdx.core.meter`."""
-
-    _step_part: Any = None
-    """The part to which its own work counts while the env inside is measured by itself."""
-
-    _services: ClassVar[EnvServices]
+    services: ClassVar[EnvServices]
     """Set by :mod:`tdx.core`."""
 
-    _specs: EnvSpecs
+    env_specs: EnvSpecs
+    """The specs behind the attributes above, their version and what is derived from them."""
+
     _batch_locked: bool
 
     def __new__(
@@ -148,7 +145,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         specs.completes_done = cls.auto_complete_done_specs
         specs.unlock()
         specs.declare(getattr(cls, "_input_spec", None), getattr(cls, "_output_spec", None))
-        env.__dict__["_specs"] = specs
+        env.__dict__["env_specs"] = specs
         env._batch_locked = _batch_locked
         return env
 
@@ -162,7 +159,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         _batch_locked: bool | None = None,
     ) -> None:
         super().__init__()
-        self._specs.place(device, batch_size)
+        self.env_specs.place(device, batch_size)
         if _batch_locked is not None:
             self._batch_locked = _batch_locked
         self.run_type_checks = run_type_checks
@@ -213,52 +210,52 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         # The comparisons take less time than the checks, which the usual input does not need.
         if (
             entries is None
-            or tensordict.batch_size != self._specs.batch_size
-            or tensordict.device != self._specs.device
+            or tensordict.batch_size != self.env_specs.batch_size
+            or tensordict.device != self.env_specs.device
         ):
             self._check_batch(tensordict)
-            return step_anywhere(tensordict, self.device, self._completed_step)
-        preset = entries.get("next")
-        if preset is not None and is_step_result(preset, tensordict):
-            preset = None  # The result of the step before is no wish of the caller.
-        following = self._completed_step(tensordict, preset)
-        if preset is not None:
-            update_entries(following, preset)
+            return step_anywhere(tensordict, self.device, self.completed_step)
+        given_next = entries.get("next")
+        if given_next is not None and is_step_result(given_next, tensordict):
+            given_next = None  # The result of the step before is no wish of the caller.
+        following = self.completed_step(tensordict, given_next)
+        if given_next is not None:
+            update_entries(following, given_next)
         entries["next"] = following
         mark_step_result(following, tensordict)
         return tensordict
 
-    def _completed_step(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    def completed_step(
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
         """Call :meth:`_step` and add the declared flags and rewards that it left out.
 
         Args:
             tensordict: Input of the step, ``[*B]``.
-            preset: Entries that the caller put under ``next``. :meth:`step` writes them over the
-                result; only a chain of transforms reads them before that.
+            given_next: Entries that the caller has put under ``next``. :meth:`step` writes them
+                over the result; only a chain of transforms reads them before that.
         """
         following = self._step(tensordict)
-        if not self._writes_all_outputs:
+        if not self.writes_all_outputs:
             rewards, flags = self.full_reward_spec, self.full_done_spec
             complete_rewards(following, self._expanded(rewards, following))
             complete_done(following, self._expanded(flags, following), reset=False)
             if self.run_type_checks:
-                self._specs.check_dtypes(following)
+                self.env_specs.check_dtypes(following)
         return following
 
-    def _completed_reset(
+    def completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
     ) -> TensorDictBase:
         """Call :meth:`_reset` and add the declared flags that it left out."""
         result = self._reset(tensordict, **kwargs)
-        if not self._writes_all_outputs:
+        if not self.writes_all_outputs:
             complete_done(result, self._expanded(self.full_done_spec, result), reset=True)
         return result
 
     def _expanded(self, spec: Any, tensordict: TensorDictBase) -> Any:
         """Expand a spec to a TensorDict ``[*A, *B]`` if the env is not batch-locked."""
-        extra = tensordict.batch_size[: tensordict.ndim - len(self._specs.batch_size)]
+        extra = tensordict.batch_size[: tensordict.ndim - len(self.env_specs.batch_size)]
         return spec.expand(*extra, *spec.shape) if extra and not self.batch_locked else spec
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -277,14 +274,14 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             EnvError: A mask has a wrong shape or dtype.
         """
         if tensordict is None:
-            return self._completed_reset(None, **kwargs)
+            return self.completed_reset(None, **kwargs)
         self._check_batch(tensordict)
         masks = complete_masks(
             tensordict, self.reset_keys, lambda: self._expanded(self.full_done_spec, tensordict)
         )
-        partial = is_partial(masks, self._specs.main_device)
-        result = self._completed_reset(tensordict, **kwargs)
-        return write_reset(tensordict, result, masks, partial, self._specs.output_keys())
+        partial = is_partial(masks, self.env_specs.main_device)
+        result = self.completed_reset(tensordict, **kwargs)
+        return write_reset(tensordict, result, masks, partial, self.env_specs.output_keys())
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         given, own = tuple(tensordict.batch_size), tuple(self.batch_size)
@@ -305,12 +302,12 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
 
         A reward that is also a state stays.
         """
-        return advance(tensordict, self._specs.dropped_keys())
+        return advance(tensordict, self.env_specs.dropped_keys())
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reset the rows whose done flag at the root is set, if there are any."""
         # Reading a flag on an accelerator would make the host wait for it.
-        reads_flags = self._specs.main_device.type == "cpu" or not self._resets_by_mask
+        reads_flags = self.env_specs.main_device.type == "cpu" or not self.resets_by_mask
         if reads_flags and not any_done(tensordict, self.done_keys):
             return tensordict
         write_reset_masks(tensordict, self.done_keys_groups)
@@ -348,7 +345,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         """Make one step with a random action; see :meth:`rand_action`."""
         return self.step(self.rand_action(tensordict))
 
-    def _noting_threads(self, threads: set[int]) -> AbstractContextManager[None]:
+    def record_threads(self, threads: set[int]) -> AbstractContextManager[None]:
         """Note the threads that step the env in a block in which others may step it directly.
 
         Internal: an env around an env of another library overrides it.
@@ -373,8 +370,8 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             return seed
         return seed + max(self.numel(), 1)
 
-    rollout = rollout_request.rollout
-    iter_rollout = rollout_request.iter_rollout
+    rollout = rollouts.rollout
+    iter_rollout = rollouts.iter_rollout
     auto_specs_ = spec_inference.auto_specs_
     set_spec_lock_ = spec_inference.set_spec_lock_
     add_truncated_keys = spec_inference.add_truncated_keys
@@ -383,7 +380,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         self, transform: nn.Module | Callable[[TensorDictBase], TensorDictBase]
     ) -> EnvBase:
         """Return a new env with a transform around this one, which stays unchanged."""
-        wrapped: EnvBase = type(self)._services.append_transform(self, transform)
+        wrapped: EnvBase = type(self).services.append_transform(self, transform)
         return wrapped
 
     def check_env_specs(
@@ -399,15 +396,15 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         Raises:
             CheckError: A spec is violated.
         """
-        self._services.check_env_specs(
+        self.services.check_env_specs(
             self, return_contiguous, check_dtype, seed, tensordict, break_when_any_done
         )
 
-    def _find_stage_violations(
+    def find_stage_violations(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Return the spec violations of the stages of the env's chain."""
-        return self._services.find_stage_violations(self, check_dtype, tensordict, steps)
+        return self.services.find_stage_violations(self, check_dtype, tensordict, steps)
 
     def ndimension(self) -> int:
         """Return the number of batch dims."""
@@ -428,7 +425,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             device = available_device(device)
         super().to(*args, **kwargs)
         if device is not None:
-            self._move_to(device)
+            self.move_to(device)
         return self
 
     def cpu(self) -> Self:
@@ -439,16 +436,16 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         """Move the env to a CUDA device, the current one by default."""
         return self.to(torch.device("cuda") if device is None else torch.device(device))
 
-    def _move_to(self, device: torch.device) -> None:
-        if device != self._specs.device:
+    def move_to(self, device: torch.device) -> None:
+        if device != self.env_specs.device:
             self._move(device)
 
     def _move(self, device: torch.device) -> None:
-        self._specs.move(device)
+        self.env_specs.move(device)
 
     def fake_tensordict(self) -> TensorDictBase:
         """Return zeros for every key of a step, in the declared shapes, dtypes and device."""
-        return self._specs.fake_tensordict()
+        return self.env_specs.fake_tensordict()
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Release the resources of the env; it cannot be used afterwards.

@@ -442,13 +442,8 @@ def available_device(device: torch.device | str | int | None) -> torch.device:
         ) from None
     if found.type in ("cpu", "meta"):
         return found
-    if (found.index or 0) >= _device_count(found.type):
+    module = getattr(torch, found.type, None)
+    count = 0 if module is None or not module.is_available() else int(module.device_count())
+    if (found.index or 0) >= count:
         raise DeviceError(f"device {found} is not available", hint="use 'cpu'")
     return as_device(found)
-
-
-def _device_count(kind: str) -> int:
-    module = getattr(torch, kind, None)
-    if module is None or not module.is_available():
-        return 0
-    return int(module.device_count())

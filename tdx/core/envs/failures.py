@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch import nn
+
 from tdx.core.envs.env_base import EnvBase
 from tdx.foundation.errors import (
     ChainError,
@@ -79,7 +81,10 @@ def env_failure(env: EnvBase, phase: str, error: Exception) -> TdxError:
     if stage is not None:
         failure = stage_failure(error, stage)
     else:
-        where = Where(env=type(_innermost(env)).__name__, row=failed_row(error))
+        base: nn.Module = env
+        while (inner := base._modules.get("base_env")) is not None:
+            base = inner
+        where = Where(env=type(base).__name__, row=failed_row(error))
         failure = EnvError(
             f"{phase} raised {summarize_error(error)}", hint=ENV_ERROR_HINT, where=where
         )
@@ -138,11 +143,3 @@ def noted_key(error: Exception) -> NestedKey | None:
     """Return the key at which a stage raised; ``None`` if it is not recorded."""
     key: NestedKey | None = getattr(error, _KEY, None)
     return key
-
-
-def _innermost(env: EnvBase) -> EnvBase:
-    inner = env._modules.get("base_env")
-    while inner is not None:
-        env = inner  # type: ignore[assignment]
-        inner = env._modules.get("base_env")
-    return env

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.rollout_request import Policy
+from tdx.core.envs.rollout import Policy
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
@@ -34,7 +34,12 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
         return policy
     if is_public_class(type(policy), nn):
         return TensorPolicy(policy, _default_keys(policy, env), env.action_keys)
-    names = _argument_names(policy)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [
+        name
+        for name, parameter in inspect.signature(policy.forward).parameters.items()
+        if parameter.kind in positional and parameter.default is inspect.Parameter.empty
+    ]
     by_name = {split_key(key)[-1]: key for key in env.observation_keys}
     if names and all(name in by_name for name in names):
         return TensorPolicy(policy, [by_name[name] for name in names], env.action_keys)
@@ -57,15 +62,6 @@ def is_public_class(kind: type, namespace: ModuleType | None) -> bool:
         (True, False)
     """
     return namespace is not None and getattr(namespace, kind.__name__, None) is kind
-
-
-def _argument_names(policy: nn.Module) -> list[str]:
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [
-        name
-        for name, parameter in inspect.signature(policy.forward).parameters.items()
-        if parameter.kind in positional and parameter.default is inspect.Parameter.empty
-    ]
 
 
 def _default_keys(module: nn.Module, env: EnvBase) -> list[NestedKey]:
@@ -289,20 +285,17 @@ class ActionCheck:
                     f"the policy wrote {type(action).__name__} into {format_key(key)!r}",
                     hint="write a tensor of env.action_spec",
                 )
-            if action.shape != shape or not _same_kind(action, floating):
+            same_kind = action.is_floating_point() == floating
+            if action.is_floating_point() and not floating:
+                # Integers may be stored as floats.
+                same_kind = action.device.type == "cpu" and torch.equal(action, action.round())
+            if action.shape != shape or not same_kind:
                 raise ArgumentError(
                     f"the policy wrote {format_key(key)!r} of shape {tuple(action.shape)} and "
                     f"{action.dtype}, the action spec says {tuple(shape)} and "
                     f"{'floats' if floating else 'integers'}",
                     hint="compare it with env.action_spec",
                 )
-
-
-def _same_kind(action: Tensor, floating: bool) -> bool:
-    """Return True for floats, or for integers, which may be stored as floats."""
-    if action.is_floating_point() and not floating:
-        return action.device.type == "cpu" and torch.equal(action, action.round())
-    return action.is_floating_point() == floating
 
 
 def first_nan(actions: Tensor) -> int | None:

@@ -1,360 +1,161 @@
-"""Chunks of a rollout that are made by ``env.step``, and the check that their steps can be stacked.
+"""``env.rollout`` and ``env.iter_rollout``: their arguments, checked and completed.
 
-:mod:`tdx.core.planned.executor` runs every rollout. If a plan is not possible, it takes an
-:class:`EagerRun` from here instead of a ``PlannedRun``.
+:func:`rollout` and :func:`iter_rollout` are methods of ``EnvBase``. They pass a
+:class:`RolloutRequest` to :mod:`tdx.core.planned.executor`, which runs it. This folder cannot
+import the executor, so they call it by ``EnvBase.services``, which ``tdx/core/__init__.py`` sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
-from torch import Tensor
+from tensordict import TensorDictBase
 
-from tdx.core.envs.done_flags import any_done
-from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.failures import env_failure, with_step
-from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
-from tdx.core.envs.rollout_request import Callback, Policy, RolloutRequest
-from tdx.core.meter import LOOP, Meter, Part
-from tdx.foundation.errors import ArgumentError, EnvError, Where
-from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+
+Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-@dataclass(slots=True)
-class RolloutChunk:
-    """Consecutive steps of a rollout.
+class Callback(Protocol):
+    """Called after each step with the env and that step's TensorDict."""
 
-    Args:
-        data: One block ``[*B, T]``; a list of steps ``[*B]`` if they cannot be one block.
-        length: Number of steps, ``T``.
-        stopped: True if a done flag ended the rollout.
-        error: What was raised after the last step.
-        following: Returns the root of the next step, ``[*B]``, as ``step_mdp`` does.
-    """
-
-    data: TensorDictBase | list[TensorDictBase]
-    length: int
-    stopped: bool = False
-    error: Exception | None = None
-    following: Callable[[], TensorDictBase] | None = None
+    def __call__(self, env: Any, tensordict: TensorDictBase, /) -> Any: ...
 
 
-class EagerRun:
-    """Steps an env step by step, with the interface of a planned run."""
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """Arguments of a rollout; see :meth:`~tdx.core.envs.EnvBase.rollout`."""
 
-    def __init__(self, env: EnvBase, request: RolloutRequest) -> None:
-        self._env, self._request = env, request
-        self._step_count = 0
-        self._policy = env.rand_action if request.policy is None else request.policy
-        meter: Meter | None = env._meter
-        self._collect = collect if meter is None else meter.timed(LOOP, collect)
-        # A policy whose device is needed has to stay the module that it is.
-        replaceable = request.policy is not None and not request.auto_cast_to_device
-        if meter is not None and replaceable:
-            name = getattr(request.policy, "__name__", None) or type(request.policy).__name__
-            act = as_policy(request.policy, env)
-            self._policy = meter.timed(Part("policy", -1, name, "step"), act)
+    policy: Any
+    callback: Callback | None
+    auto_cast_to_device: bool
+    break_when_any_done: bool
+    break_when_all_done: bool
 
-    def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
-        """Make up to ``length`` steps from a root ``[*B]``."""
-        env, request = self._env, self._request
-        steps: list[TensorDictBase] = []
-        error: Exception | None = None
-        try:
-            stopped = self._collect(
-                env, length, self._policy, start, steps, request, first_step=self._step_count
-            )
-        except Exception as raised:
-            stopped, error = False, raised
-        self._step_count += len(steps)
-        last = steps[-1] if steps else None
-        following = None if last is None else lambda: env.step_mdp(last)
-        return RolloutChunk(steps, len(steps), stopped, error, following)
+    @property
+    def breaks(self) -> bool:
+        """True if a done flag ends the rollout."""
+        return self.break_when_any_done or self.break_when_all_done
 
 
-def collect(
-    env: EnvBase,
+def rollout(
+    env: Any,
     max_steps: int,
-    policy: Policy,
-    start: TensorDictBase,
-    steps: list[TensorDictBase],
-    request: RolloutRequest,
+    policy: Policy | None = None,
+    callback: Callback | None = None,
     *,
-    first_step: int = 0,
-) -> bool:
-    """Step the env and keep the TensorDict of every step, each of shape ``[*B]``.
+    auto_reset: bool = True,
+    auto_cast_to_device: bool = False,
+    break_when_any_done: bool | None = True,
+    break_when_all_done: bool | None = False,
+    return_contiguous: bool | None = True,
+    tensordict: TensorDictBase | None = None,
+    set_truncated: bool = False,
+    actions: Iterable[Any] | None = None,
+    storing_device: Any = None,
+) -> TensorDictBase:
+    """Step the env until it is done, at most ``max_steps`` times.
 
     Args:
         env: The env.
         max_steps: Maximum number of steps.
-        policy: Writes the actions.
-        start: Input of the first step, ``[*B]``.
-        steps: List to append the steps to; it keeps the steps before an error.
-        request: The other arguments of the rollout.
-        first_step: Number of the first step, for messages.
+        policy: Writes the action into the TensorDict that it is called with; random actions
+            by default. A module over tensors is called with the observations that its
+            arguments are named after, or with all of them in order, and returns the action.
+        callback: Called after each step with the env and the TensorDict of the step.
+        auto_reset: If True, reset the env first.
+        auto_cast_to_device: If True, the policy gets its input on its own device.
+        break_when_any_done: If False, done rows are reset and the rollout continues. Otherwise
+            it stops at the first done flag.
+        break_when_all_done: If True, stop once every row is done.
+        return_contiguous: If True, return one block; if False, a lazy stack. ``None``: one block,
+            unless a declared shape varies.
+        tensordict: Input of the first step if ``auto_reset`` is False.
+        set_truncated: If True, mark the last step as truncated and done.
+        actions: Actions to play one after another instead of a policy, each ``[*B, ...]``. If
+            their number is known, the rollout has at most as many steps.
+        storing_device: Device of the result; that of the env by default.
 
     Returns:
-        True if a done flag ended the rollout.
+        TensorDict of shape ``[*B, T]``; the name of its last dim is ``time``.
+
+    Raises:
+        ArgumentError: ``max_steps`` is below 1, the input of the first step is missing, or both
+            a policy and actions are given.
     """
-    is_random = policy == env.rand_action or not env.batch_locked
-    check = None if is_random else ActionCheck(env)
-    device = policy_device(policy) if request.auto_cast_to_device else None
-    policy, callback = as_policy(policy, env), request.callback
-    current, done_keys = start, env.done_keys
-    for index in range(max_steps):
-        step = first_step + index
-        try:
-            current = _act(policy, current, env, device)
-            if check is not None:
-                _check_action(check, env, current)
-        except Exception as error:
-            with_step(error, step)
-            raise
-        try:
-            current = env.step(current)
-        except Exception as error:
-            failure = env_failure(env, "step", error).at(step=step)
-            raise failure from failure.__cause__
-        steps.append(current)
-        if callback is not None:
-            _call(callback, env, current, step)
-        following = current.get("next")
-        if request.break_when_any_done and any_done(following, done_keys):
-            return True
-        if request.break_when_all_done and _all_done(following, done_keys):
-            return True
-        if index == max_steps - 1:
-            return False
-        current = env.step_mdp(current)
-        if not request.breaks:
-            current = reset_done_rows(env, current, step + 1)
-    return False
+    if actions is not None:
+        if policy is not None:
+            raise ArgumentError("policy and actions are both given", hint="pass one of the two")
+        following, key = iter(actions), next(iter(env.full_action_spec.keys()))
+        policy = lambda tensordict: tensordict.set(key, next(following))  # noqa: E731
+        max_steps = min(max_steps, len(actions)) if isinstance(actions, Sized) else max_steps
+    if return_contiguous is None:
+        return_contiguous = not env.env_specs.has_dynamic_shapes()
+    stops_at_all = bool(break_when_all_done)
+    stops_at_any = break_when_any_done is not False and not stops_at_all
+    result: TensorDictBase = type(env).services.rollout(
+        env,
+        max_steps,
+        RolloutRequest(policy, callback, auto_cast_to_device, stops_at_any, stops_at_all),
+        auto_reset=auto_reset,
+        return_contiguous=return_contiguous,
+        tensordict=tensordict,
+        set_truncated=set_truncated,
+    )
+    return result if storing_device is None else result.to(storing_device)
 
 
-def _call(callback: Callback, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
-    try:
-        callback(env, tensordict)
-    except Exception as error:
-        with_step(error, step)
-        raise
+def iter_rollout(
+    env: Any,
+    max_steps: int | None = None,
+    policy: Policy | None = None,
+    callback: Callback | None = None,
+    *,
+    chunk_steps: int | None = None,
+    chunk_bytes: int | None = None,
+    auto_reset: bool = True,
+    auto_cast_to_device: bool = False,
+    break_when_any_done: bool = False,
+    tensordict: TensorDictBase | None = None,
+) -> Iterator[TensorDictBase]:
+    """Iterate over the chunks of a rollout of any length, in constant memory.
 
-
-def _act(
-    policy: Policy, current: TensorDictBase, env: EnvBase, device: torch.device | None
-) -> TensorDictBase:
-    """Call the policy, on its own device if there is one."""
-    result: Any = policy(current if device is None else current.to(device))
-    if not isinstance(result, TensorDictBase):
-        name = "None" if result is None else type(result).__name__
-        raise ArgumentError(
-            f"the policy returned {name}, it must return a TensorDict",
-            hint="end the policy with `return tensordict`",
-        )
-    if device is not None:
-        result = result if env.device is None else result.to(env.device)
-    # A policy may return a new TensorDict with nothing but its actions.
-    return result if result is current else current.clone(recurse=False).update(result)
-
-
-def reset_done_rows(env: EnvBase, tensordict: TensorDictBase, step: int) -> TensorDictBase:
-    """Return the input of a step ``[*B]`` with the done rows reset.
+    The concatenated chunks equal the result of :meth:`rollout`. If a step raises, the chunk
+    with the steps before it is yielded first. The other arguments are those of
+    :meth:`rollout`.
 
     Args:
         env: The env.
-        tensordict: Result of ``step_mdp``.
-        step: Number of the step.
-    """
-    try:
-        return env.maybe_reset(tensordict)
-    except Exception as error:
-        failure = env_failure(env, "reset", error).at(step=step)
-        raise failure from failure.__cause__
+        max_steps: Maximum number of steps; unlimited by default.
+        policy: See :meth:`rollout`.
+        callback: See :meth:`rollout`.
+        chunk_steps: Number of steps of a chunk; chosen by their size by default.
+        chunk_bytes: Memory of a chunk, as an alternative to ``chunk_steps``.
+        auto_reset: See :meth:`rollout`.
+        auto_cast_to_device: See :meth:`rollout`.
+        break_when_any_done: See :meth:`rollout`.
+        tensordict: See :meth:`rollout`.
 
-
-def _check_action(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> None:
-    """Check the action that a policy wrote against the action spec."""
-    check(lambda key: read(tensordict, key))
-    if env._specs.placed().main_device.type == "cpu":
-        for key in check.keys:
-            if first_nan(read(tensordict, key).unsqueeze(0)) is not None:
-                raise nan_error(key)
-
-
-def policy_device(policy: Any) -> torch.device | None:
-    """Return the device of a policy's first parameter; ``None`` without parameters."""
-    parameters = getattr(policy, "parameters", None)
-    first = next(iter(parameters()), None) if callable(parameters) else None
-    return None if first is None else first.device
-
-
-def _all_done(tensordict: TensorDictBase, done_keys: list[Any]) -> bool:
-    flags = [read(tensordict, key) for key in done_keys if split_key(key)[-1] == "done"]
-    return bool(flags) and all(bool(flag.all()) for flag in flags)
-
-
-def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:
-    """Stack steps ``[*B]`` to ``[*B, T]``.
-
-    Args:
-        steps: The steps.
-        dim: Number of batch dims.
-        contiguous: If True, return one block; otherwise a lazy stack.
+    Yields:
+        TensorDicts of shape ``[*B, t]``; the name of their last dim is ``time``.
 
     Raises:
-        EnvError: The steps differ in keys, shapes or dtypes.
+        ArgumentError: A number of steps or a size is below 1, or both sizes are given.
+
+    Example:
+        >>> from tdx import GymEnv
+        >>> chunks = GymEnv("Pendulum-v1").iter_rollout(1000, chunk_steps=400)
+        >>> [chunk.shape[0] for chunk in chunks]
+        [400, 400, 200]
     """
-    if not contiguous:
-        # refine_names() would read entries, and those of unlike agents do not stack.
-        return LazyStackedTensorDict.lazy_stack(steps, dim, stack_dim_name="time")
-    try:
-        result: TensorDictBase = torch.stack(steps, dim)
-    except Exception as error:
-        mismatch = StepLayout().find_mismatch(steps)
-        if mismatch is not None:
-            raise mismatch[1].at(step=mismatch[0]) from error
-        raise EnvError(
-            "the steps of this rollout differ in shape or keys and cannot be one block",
-            hint="pass return_contiguous=False",
-        ) from error
-    result.refine_names(..., "time")
-    return result
-
-
-def mark_truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
-    """Mark the last step of a rollout ``[*B, T]`` as truncated and done.
-
-    Raises:
-        ArgumentError: The env has no truncated flag.
-    """
-    names = [key for key in env.done_keys if split_key(key)[-1] in ("done", "truncated")]
-    if not any(split_key(key)[-1] == "truncated" for key in names):
-        raise ArgumentError(
-            "set_truncated was set to True, but the env has no truncated key",
-            hint="declare truncated in the done spec, for example by env.add_truncated_keys()",
-        )
-    following, last = rollout.get("next"), rollout.ndim - 1
-    for key in names:
-        flag = read(following, key).clone()
-        flag.select(last, -1).fill_(True)
-        following.set(key, flag)
-    return rollout
-
-
-_HINT = (
-    "fix the env: each step must return the same keys, shapes and dtypes; or keep steps that "
-    "differ with rollout(..., return_contiguous=False)"
-)
-
-Layout = tuple[torch.Size, torch.dtype] | None
-"""Shape and dtype of an entry; ``None`` for an entry that is not a tensor."""
-
-
-class StepLayout:
-    """Compares the keys, shapes and dtypes of each step with those of the first one.
-
-    Only plain TensorDicts are compared: steps that are stacked from unlike rows may differ.
-    """
-
-    def __init__(self) -> None:
-        self._entries: dict[NestedKey, Layout] | None = None
-        self._groups: list[tuple[tuple[str, ...], frozenset[str]]] = []
-
-    def find_mismatch(self, steps: Sequence[TensorDictBase]) -> tuple[int, EnvError] | None:
-        """Return the first step with other keys, shapes or dtypes.
-
-        Args:
-            steps: The next steps of the rollout, of shape ``[*B]`` each.
-
-        Returns:
-            Its index in ``steps``, and the error to raise, which names the key. ``None``: all
-            steps have the same layout.
-        """
-        for index, step in enumerate(steps):
-            error = self.check(step)
-            if error is not None:
-                return index, error
-        return None
-
-    def check(self, step: TensorDictBase) -> EnvError | None:
-        """Return the error for a step that differs from the first one, ``None`` otherwise."""
-        if type(step) is not TensorDict:
-            return None
-        if self._entries is None:
-            self._entries = _entries_of(step, ())
-            self._groups = list(_groups_of(step, ()))
-            return None
-        return None if self._matches(step) else _difference(self._entries, _entries_of(step, ()))
-
-    def _matches(self, step: TensorDictBase) -> bool:
-        assert self._entries is not None
-        try:
-            return all(
-                (step if not path else read(step, path)).keys() == names
-                for path, names in self._groups
-            ) and all(
-                isinstance(value := read(step, key), Tensor)
-                and (value.shape, value.dtype) == layout
-                for key, layout in self._entries.items()
-                if layout is not None
-            )
-        except (AttributeError, RuntimeError, ValueError):
-            # A group has become a tensor, or is missing.
-            return False
-
-
-def _entries_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[NestedKey, Layout]:
-    layouts: dict[NestedKey, Layout] = {}
-    for name in tensordict.keys():
-        value, here = read(tensordict, name), (*path, name)
-        if isinstance(value, Tensor):
-            layouts[normalize_key(here)] = (value.shape, value.dtype)
-        elif type(value) is TensorDict:
-            layouts |= _entries_of(value, here)
-        else:
-            layouts[normalize_key(here)] = None
-    return layouts
-
-
-def _groups_of(
-    tensordict: TensorDictBase, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], frozenset[str]]]:
-    yield path, frozenset(tensordict.keys())
-    for name in tensordict.keys():
-        value = read(tensordict, name)
-        if type(value) is TensorDict:
-            yield from _groups_of(value, (*path, name))
-
-
-def _difference(first: dict[NestedKey, Layout], other: dict[NestedKey, Layout]) -> EnvError | None:
-    for key in [*first, *(key for key in other if key not in first)]:
-        if key not in other:
-            return _mismatch(key, "it is missing; the steps before have it")
-        if key not in first:
-            return _mismatch(key, "the steps before lack it")
-        before, now = first[key], other[key]
-        if before == now:
-            continue
-        if before is None or now is None:
-            return _mismatch(key, "it changes between a tensor and another object")
-        if before[0] != now[0]:
-            actual, expected = tuple(now[0]), tuple(before[0])
-            return _mismatch(key, f"its shape is {actual}, in the steps before {expected}")
-        return _mismatch(key, f"its dtype is {now[1]}, in the steps before {before[1]}")
-    return None
-
-
-def _mismatch(key: NestedKey, message: str) -> EnvError:
-    parts = split_key(key)
-    plain = normalize_key(parts[1:] if parts[0] == "next" and parts[1:] else parts)
-    return EnvError(message, hint=_HINT, where=Where(key=plain))
-
-
-def reset_mismatch(key: NestedKey, after_reset: Tensor, before: Tensor) -> EnvError:
-    """Return the error for an entry of a reset that differs from that of the step before it."""
-    now, expected = (f"{value.dtype} {tuple(value.shape)}" for value in (after_reset, before))
-    return _mismatch(key, f"reset returned {now}, the steps before it {expected}")
+    return type(env).services.iter_rollout(
+        env,
+        max_steps,
+        RolloutRequest(policy, callback, auto_cast_to_device, break_when_any_done, False),
+        chunk_steps=chunk_steps,
+        chunk_bytes=chunk_bytes,
+        auto_reset=auto_reset,
+        tensordict=tensordict,
+    )

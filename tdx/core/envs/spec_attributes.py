@@ -31,15 +31,15 @@ class EnvMeta(ABCMeta):
         replace = is_taken or kwargs.pop("auto_reset_replace", True)
         env = super().__call__(*args, **kwargs)
         if isinstance(env, cls) and spec_locked:
-            env._specs.lock()
-        return env._services.create_auto_reset(env, replace) if auto_reset else env
+            env.env_specs.lock()
+        return env.services.create_auto_reset(env, replace) if auto_reset else env
 
 
 class _SpecOwner(Protocol):
     """An env, as far as the attributes below are concerned."""
 
     @property
-    def _specs(self) -> EnvSpecs: ...
+    def env_specs(self) -> EnvSpecs: ...
 
 
 _T = TypeVar("_T")
@@ -63,7 +63,7 @@ class SpecsAttribute(Generic[_T]):
     def __get__(self, env: _SpecOwner, kind: type) -> _T: ...
 
     def __get__(self, env: _SpecOwner | None, kind: type) -> Self | _T:
-        return self if env is None else self.read(env._specs)
+        return self if env is None else self.read(env.env_specs)
 
     def __set__(self, env: _SpecOwner, value: Any) -> None:
         raise AttributeError("this attribute follows from the specs and cannot be set")
@@ -77,7 +77,7 @@ class BatchSize(SpecsAttribute[torch.Size]):
         super().__init__(lambda specs: specs.placed().batch_size, doc)
 
     def __set__(self, env: _SpecOwner, value: torch.Size | tuple[int, ...] | list[int]) -> None:
-        env._specs.set_batch_size(torch.Size(value))
+        env.env_specs.set_batch_size(torch.Size(value))
 
 
 class FullSpec(SpecsAttribute[Composite]):
@@ -93,7 +93,7 @@ class FullSpec(SpecsAttribute[Composite]):
         self.part = part
 
     def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
-        env._specs.set_part(self.part, value)
+        env.env_specs.set_part(self.part, value)
 
 
 class LeafSpec(SpecsAttribute[TensorSpec]):
@@ -109,7 +109,7 @@ class LeafSpec(SpecsAttribute[TensorSpec]):
         self.part = part
 
     def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
-        env._specs.set_part(self.part, value)
+        env.env_specs.set_part(self.part, value)
 
 
 class LeafKeys(SpecsAttribute[list[NestedKey]]):
@@ -168,4 +168,4 @@ class SpecLock(SpecsAttribute[bool]):
         super().__init__(lambda specs: specs.is_locked, doc)
 
     def __set__(self, env: _SpecOwner, value: bool) -> None:
-        env._specs.lock() if value else env._specs.unlock()
+        env.env_specs.lock() if value else env.env_specs.unlock()

@@ -40,12 +40,12 @@ def step_anywhere(
         )
     moved = None not in (device, original.device) and original.device != device
     tensordict = original.to(device) if moved and device is not None else original
-    preset = read(tensordict, "next")
+    given_next = read(tensordict, "next")
     if any(is_step_result(read(part, "next"), part) for part in unstack_parts(original)):
-        preset = None
-    following = complete(tensordict, preset)
-    if preset is not None:
-        following.update(preset)
+        given_next = None
+    following = complete(tensordict, given_next)
+    if given_next is not None:
+        following.update(given_next)
     original.set("next", following.to(original.device) if moved else following)
     for part in unstack_parts(original):
         mark_step_result(read(part, "next"), part)

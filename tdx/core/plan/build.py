@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tdx.core.chain import PlannedStage, declares, flatten_chain, plan_stage
+from tdx.core.chain import StageForms, declares, flatten_chain, stage_forms
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
 from tdx.core.transformed_env import TransformedEnv
@@ -57,7 +57,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanStage:
+class StagePlan:
     """One stage, and when it runs.
 
     Args:
@@ -104,7 +104,7 @@ class Plan:
     executor: Executor
     why_eager: str
     rows: Literal["raw", "tensordict"]
-    stages: tuple[PlanStage, ...]
+    stages: tuple[StagePlan, ...]
     versions: tuple[Version, ...]
     policy_reads: tuple[str, ...] | None = None
     processes: int | None = None
@@ -130,7 +130,7 @@ class Program:
 
     plan: Plan
     base: EnvBase
-    stages: tuple[PlannedStage, ...]
+    stages: tuple[StageForms, ...]
     immediate: frozenset[int]
     fused: FusedImages | None = None
 
@@ -170,27 +170,27 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     """Return the plan with the stages themselves; see :func:`plan_of`."""
     _ = env.output_spec  # Stages learn from it which keys they read and write.
     base, transforms = flatten_chain(env)
-    stages = tuple(plan_stage(index, stage) for index, stage in enumerate(transforms))
+    stages = tuple(stage_forms(index, stage) for index, stage in enumerate(transforms))
     reads = None if policy_reads is None else tuple(map(normalize_key, policy_reads))
     reason = next(_eager_reasons(env, base, stages, reads), "")
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
-    rows, workers = base._raw_rows, base._chunk_workers
+    rows, workers = base.raw_rows, base.chunk_workers
     why = ""
     if workers is not None:
         why = reason or workers.reason or next(_stepwise_reasons(env, stages), "")
-    kinds = [type(planned.stage) for planned in stages]
-    has_images = any(owner(kind, "_linear_image") is not Transform for kind in kinds)
+    kinds = [type(forms.stage) for forms in stages]
+    has_images = any(owner(kind, "linear_image") is not Transform for kind in kinds)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
     fused = fuse_images(base, stages) if can_fuse else None
     indices = () if fused is None else fused.indices
     immediate = frozenset(needed).difference(indices)
-    raw = rows is not None and all(stages[index].step_form is not None for index in immediate)
+    raw = rows is not None and all(stages[index].dict_step is not None for index in immediate)
     if not raw:
         fused, indices, immediate = None, (), frozenset(needed)
     described = tuple(
-        _describe(planned, used[planned.index], needed.get(planned.index), bool(reason), indices)
-        for planned in stages
+        _describe(forms, used[forms.index], needed.get(forms.index), bool(reason), indices)
+        for forms in stages
     )
     plan = Plan(
         env=type(base).__name__,
@@ -207,21 +207,21 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
 
 
 def _immediate_stages(
-    stages: Sequence[PlannedStage], policy_reads: Sequence[NestedKey]
+    stages: Sequence[StageForms], policy_reads: Sequence[NestedKey]
 ) -> dict[int, str]:
     """Return the stages that run in each step, with the reason for each."""
     wanted: dict[NestedKey, str] = dict.fromkeys(policy_reads, "the policy")
     reasons: dict[int, str] = {}
-    opaque = max((planned.index for planned in stages if planned.is_opaque), default=-1)
-    for planned in reversed(stages):
-        index = planned.index
+    opaque = max((forms.index for forms in stages if forms.is_opaque), default=-1)
+    for forms in reversed(stages):
+        index = forms.index
         if index <= opaque:
             what = "it may read and write any entry"
-            reasons[index] = what if planned.is_opaque else f"stage {opaque} may read any entry"
+            reasons[index] = what if forms.is_opaque else f"stage {opaque} may read any entry"
             continue
-        written = [key for key in wanted if _overlaps(key, planned.writes or ())]
-        hides = bool(planned.drops) and bool(reasons)
-        if not written and planned.chunk_form is not None and not hides:
+        written = [key for key in wanted if _overlaps(key, forms.writes or ())]
+        hides = bool(forms.drops) and bool(reasons)
+        if not written and forms.chunk_kernel is not None and not hides:
             continue
         if written:
             reasons[index] = f"{wanted[written[0]]} needs {format_key(written[0])}"
@@ -231,7 +231,7 @@ def _immediate_stages(
             reasons[index] = "it does not declare that it can be deferred"
         for key in written:
             del wanted[key]
-        wanted.update(dict.fromkeys(planned.reads or (), f"stage {index}"))
+        wanted.update(dict.fromkeys(forms.reads or (), f"stage {index}"))
     return reasons
 
 
@@ -269,7 +269,7 @@ class _VersionLog:
 
 
 def _versions(
-    base: EnvBase, stages: Sequence[PlannedStage], policy_reads: Sequence[NestedKey]
+    base: EnvBase, stages: Sequence[StageForms], policy_reads: Sequence[NestedKey]
 ) -> tuple[tuple[Version, ...], list[tuple[tuple[str, ...], tuple[str, ...]]]]:
     """Return every version of every key, and the names that each stage reads and writes."""
     log = _VersionLog()
@@ -277,12 +277,12 @@ def _versions(
         for key in part.keys(True, True):
             log.write(normalize_key(key), -1)
     used = []
-    for planned in stages:
-        keys = tuple(log.current) if planned.reads is None else planned.reads
-        reads = [log.read(key, planned.index) for key in keys]
-        for key in planned.drops:
+    for forms in stages:
+        keys = tuple(log.current) if forms.reads is None else forms.reads
+        reads = [log.read(key, forms.index) for key in keys]
+        for key in forms.drops:
             log.current.pop(key, None)
-        writes = tuple(log.write(key, planned.index) for key in planned.writes or ())
+        writes = tuple(log.write(key, forms.index) for key in forms.writes or ())
         used.append((tuple(name for name in reads if name is not None), writes))
     for key, place in log.current.items():
         final = replace(log.versions[place], final=True, policy=key in policy_reads)
@@ -291,33 +291,31 @@ def _versions(
 
 
 def _describe(
-    planned: PlannedStage,
+    forms: StageForms,
     used: tuple[tuple[str, ...], tuple[str, ...]],
     needed: str | None,
     eager: bool,
     fused: Sequence[int],
-) -> PlanStage:
+) -> StagePlan:
     when: When = "immediate" if eager or needed is not None else "deferred"
     if eager:
         why = "the whole chain runs step by step"
-    elif planned.index in fused:
+    elif forms.index in fused:
         when, why = "fused", f"stages {', '.join(map(str, fused))} are one operator on an image"
     elif needed is not None:
         why = needed
     else:
         why = "nothing needs it before the chunk is complete"
-    return PlanStage(
-        index=planned.index,
-        name=planned.name,
-        behavior=planned.stage.time_behavior.value,
+    return StagePlan(
+        index=forms.index,
+        name=forms.name,
+        behavior=forms.stage.time_behavior.value,
         when=when,
         why=why,
         reads=used[0],
         writes=used[1],
-        drops=tuple(map(format_key, planned.drops)),
-        inverse=tuple(map(format_key, planned.stage.in_keys_inv))
-        if planned.stage.invertible
-        else (),
+        drops=tuple(map(format_key, forms.drops)),
+        inverse=tuple(map(format_key, forms.stage.in_keys_inv)) if forms.stage.invertible else (),
     )
 
 
@@ -327,117 +325,35 @@ def _describe(
 def _eager_reasons(
     env: EnvBase,
     base: EnvBase,
-    stages: Sequence[PlannedStage],
+    stages: Sequence[StageForms],
     policy_reads: Sequence[NestedKey] | None,
 ) -> Iterator[str]:
     """Yield every reason why the chain has to run step by step."""
-    yield from _env_reasons(env, base)
-    for planned in stages:
-        yield from _stage_reasons(planned)
+    inner = env
+    while isinstance(inner, TransformedEnv):
+        if not inner.planned:
+            yield "planned=False"
+        if type(inner) is not TransformedEnv:
+            yield f"{type(inner).__name__} may override how it steps"
+        if inner is not env and inner.chain.exposed_keys:
+            yield "an env inside writes entries for the policy when it maps an action"
+        inner = inner.base_env
+    if not base.planned:
+        yield "planned=False"
+    if base.step_reads is None:
+        yield f"{type(base).__name__} may read any entry in its steps"
+    for forms in stages:
+        where, stage = f"stage {forms.index} ({forms.name})", forms.stage
+        if stage.changes_batch and forms.chunk_kernel is None:
+            yield f"{where} changes the batch size or the device"
+        if forms.chunk_kernel is None and forms.sees_input:
+            yield f"{where} overrides _step or _reset, which may read any entry"
+        if stage.invertible and stage.time_behavior is not TimeBehavior.POINTWISE:
+            yield f"the inverse of {where} depends on time"
     yield from _read_reasons(base, stages)
     yield from _inverse_reasons(env, base, stages)
     yield from _feedback_reasons(base, stages)
     yield from _end_reasons(env, base, stages)
-    yield from _value_reasons(env)
-    for planned in stages if policy_reads is not None else ():
-        if planned.stage._changes_batch:
-            where = f"stage {planned.index} ({planned.name})"
-            yield f"{where} moves what the policy reads in each step"
-
-
-def _env_reasons(env: EnvBase, base: EnvBase) -> Iterator[str]:
-    outer = env
-    while isinstance(env, TransformedEnv):
-        if not env.planned:
-            yield "planned=False"
-        if type(env) is not TransformedEnv:
-            yield f"{type(env).__name__} may override how it steps"
-        if env is not outer and env._chain._exposed_keys:
-            yield "an env inside writes entries for the policy when it maps an action"
-        env = env.base_env
-    if not base.planned:
-        yield "planned=False"
-    if base._step_reads is None:
-        yield f"{type(base).__name__} may read any entry in its steps"
-
-
-def _stage_reasons(planned: PlannedStage) -> Iterator[str]:
-    where = f"stage {planned.index} ({planned.name})"
-    if planned.stage._changes_batch and planned.chunk_form is None:
-        yield f"{where} changes the batch size or the device"
-    if planned.chunk_form is None and planned.sees_input:
-        yield f"{where} overrides _step or _reset, which may read any entry"
-    stage = planned.stage
-    if stage.invertible and stage.time_behavior is not TimeBehavior.POINTWISE:
-        yield f"the inverse of {where} depends on time"
-
-
-def _read_reasons(base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
-    """Every key that a stage reads has to be an existing tensor, not a group."""
-    present = {
-        normalize_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
-    }
-    for planned in stages:
-        for key in planned.reads or ():
-            if key not in present:
-                where = f"stage {planned.index} ({planned.name})"
-                yield f"{where} reads {format_key(key)}, which is not a tensor"
-        present.difference_update(planned.drops)
-        present.update(planned.writes or ())
-
-
-def _inverse_reasons(env: EnvBase, base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
-    """The inverse of the chain has to map actions and nothing else."""
-    actions = set(base.action_keys)
-    for planned in stages:
-        if not planned.stage.invertible:
-            continue
-        inner, outer = planned.stage.in_keys_inv, planned.stage.out_keys_inv
-        where = f"stage {planned.index} ({planned.name})"
-        if not actions.issuperset(inner):
-            other = next(key for key in inner if key not in actions)
-            yield f"the inverse of {where} maps {format_key(other)}, which is not an action"
-        actions = actions.difference(inner).union(outer)
-    if actions != set(env.action_keys):
-        yield "the action keys of the env differ from those of the chain"
-
-
-def _feedback_reasons(base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
-    """Entries read from a step's input have to be those of the output before it."""
-    for planned in stages:
-        for key in planned.root:
-            for later in stages[planned.index + 1 :]:
-                if key in (later.writes or ()):
-                    yield (
-                        f"stage {later.index} ({later.name}) rewrites {format_key(key)}, which "
-                        f"stage {planned.index} ({planned.name}) reads back in the next step"
-                    )
-    for key in base._step_reads or ():
-        for planned in stages:
-            if key in (planned.writes or ()) or key in planned.drops:
-                yield (
-                    f"stage {planned.index} ({planned.name}) changes {format_key(key)}, which "
-                    f"{type(base).__name__} reads back in the next step"
-                )
-
-
-def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
-    """Only flags of the env and step limits may end an episode."""
-    for group in env.done_keys_groups:
-        ends = [key for key in group if split_key(key)[-1] == "done"]
-        if not ends:
-            yield f"{', '.join(map(format_key, group))}: none of them is a done flag"
-        for key in ends:
-            if key not in base.done_keys:
-                yield f"the env does not write the flag {format_key(key)}"
-            for planned in stages:
-                limits = planned.stage._step_limits() if planned.chunk_form is not None else ()
-                counted = any(limit.done_key == key for limit in limits)
-                if key in (planned.writes or ()) and not counted:
-                    yield f"stage {planned.index} ({planned.name}) decides on {format_key(key)}"
-
-
-def _value_reasons(env: EnvBase) -> Iterator[str]:
     for spec in (env.input_spec, env.output_spec):
         for key, leaf in spec.items(True, True):
             is_plain = not isinstance(leaf, NonTensor) and leaf.dtype is not None
@@ -446,23 +362,92 @@ def _value_reasons(env: EnvBase) -> Iterator[str]:
         for part in spec.values(True):
             if isinstance(part, Composite) and type(part) is not Composite:
                 yield "the envs of the batch have different specs"
+    for forms in stages if policy_reads is not None else ():
+        if forms.stage.changes_batch:
+            where = f"stage {forms.index} ({forms.name})"
+            yield f"{where} moves what the policy reads in each step"
+
+
+def _read_reasons(base: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
+    """Every key that a stage reads has to be an existing tensor, not a group."""
+    present = {
+        normalize_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
+    }
+    for forms in stages:
+        for key in forms.reads or ():
+            if key not in present:
+                where = f"stage {forms.index} ({forms.name})"
+                yield f"{where} reads {format_key(key)}, which is not a tensor"
+        present.difference_update(forms.drops)
+        present.update(forms.writes or ())
+
+
+def _inverse_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
+    """The inverse of the chain has to map actions and nothing else."""
+    actions = set(base.action_keys)
+    for forms in stages:
+        if not forms.stage.invertible:
+            continue
+        inner, outer = forms.stage.in_keys_inv, forms.stage.out_keys_inv
+        where = f"stage {forms.index} ({forms.name})"
+        if not actions.issuperset(inner):
+            other = next(key for key in inner if key not in actions)
+            yield f"the inverse of {where} maps {format_key(other)}, which is not an action"
+        actions = actions.difference(inner).union(outer)
+    if actions != set(env.action_keys):
+        yield "the action keys of the env differ from those of the chain"
+
+
+def _feedback_reasons(base: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
+    """Entries read from a step's input have to be those of the output before it."""
+    for forms in stages:
+        for key in forms.root:
+            for later in stages[forms.index + 1 :]:
+                if key in (later.writes or ()):
+                    yield (
+                        f"stage {later.index} ({later.name}) rewrites {format_key(key)}, which "
+                        f"stage {forms.index} ({forms.name}) reads back in the next step"
+                    )
+    for key in base.step_reads or ():
+        for forms in stages:
+            if key in (forms.writes or ()) or key in forms.drops:
+                yield (
+                    f"stage {forms.index} ({forms.name}) changes {format_key(key)}, which "
+                    f"{type(base).__name__} reads back in the next step"
+                )
+
+
+def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
+    """Only flags of the env and step limits may end an episode."""
+    for group in env.done_keys_groups:
+        ends = [key for key in group if split_key(key)[-1] == "done"]
+        if not ends:
+            yield f"{', '.join(map(format_key, group))}: none of them is a done flag"
+        for key in ends:
+            if key not in base.done_keys:
+                yield f"the env does not write the flag {format_key(key)}"
+            for forms in stages:
+                limits = forms.stage.step_limits() if forms.chunk_kernel is not None else ()
+                counted = any(limit.done_key == key for limit in limits)
+                if key in (forms.writes or ()) and not counted:
+                    yield f"stage {forms.index} ({forms.name}) decides on {format_key(key)}"
 
 
 # Why workers cannot run whole chunks
 
 
-def _stepwise_reasons(env: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
+def _stepwise_reasons(env: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
     """Yield why the workers of an env get each step from this process."""
     if isinstance(env, TransformedEnv) and env.compiler is not None:
         yield "the chain is compiled"
-    for planned in stages:
-        stage: Any = planned.stage
-        where = f"stage {planned.index} ({planned.name})"
-        if planned.chunk_form is None:
+    for forms in stages:
+        stage: Any = forms.stage
+        where = f"stage {forms.index} ({forms.name})"
+        if forms.chunk_kernel is None:
             yield f"{where} has to see the steps of all rows one by one"
-        elif stage._mixes_rows:
+        elif stage.mixes_rows:
             yield f"{where} passes values from one row to the others"
         elif not declares(type(stage), "_is_verified"):
             yield f"{where} may pass values from one row to the others"
-        elif stage._changes_batch:
+        elif stage.changes_batch:
             yield f"{where} changes the batch size or the device"

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 
-from tdx.core.chain import PlannedStage
+from tdx.core.chain import StageForms
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Part
 from tdx.core.transforms import Transform
@@ -40,7 +40,7 @@ MOST_ROWS = 48
 def has_linear_image(kind: type) -> bool:
     """Return True if no subclass overrides a hook that the linear form stands for."""
     hooks = ("_apply_transform", "_call", "_step", "_reset")
-    return implements_together(kind, "_linear_image", hooks)
+    return implements_together(kind, "linear_image", hooks)
 
 
 def linear_form(
@@ -56,7 +56,7 @@ def linear_form(
     whole: LinearImage | None = None
     for stage in stages:
         kind: type = type(stage)
-        form = stage._linear_image(shape, dtype) if has_linear_image(kind) else None
+        form = stage.linear_image(shape, dtype) if has_linear_image(kind) else None
         if form is None:
             return None
         whole = form if whole is None else whole.then(form)
@@ -326,7 +326,7 @@ class FusedImages:
     part: Part
 
 
-def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | None:
+def fuse_images(base: EnvBase, stages: Sequence[StageForms]) -> FusedImages | None:
     """Return the stages to run on each image as it arrives, or ``None`` if it gains nothing.
 
     Everything that reads the images has to read the output of the last of these stages.
@@ -345,18 +345,16 @@ def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | 
     indices: list[int] = []
     transforms: list[Transform] = []
     whole: LinearImage | None = None
-    for planned in stages:
-        if not _touches(planned, key):
+    for forms in stages:
+        if not _touches(forms, key):
             continue
-        if planned.reads != (key,) or planned.writes != (key,) or planned.chunk_form is None:
+        if forms.reads != (key,) or forms.writes != (key,) or forms.chunk_kernel is None:
             break
-        longer = linear_form(
-            [*transforms, planned.stage], (shape[0], shape[1], shape[2]), spec.dtype
-        )
+        longer = linear_form([*transforms, forms.stage], (shape[0], shape[1], shape[2]), spec.dtype)
         if longer is None:
             break
-        transforms.append(planned.stage)
-        indices.append(planned.index)
+        transforms.append(forms.stage)
+        indices.append(forms.index)
         whole = longer
     kernel = None if whole is None else compile_image(whole)
     if kernel is None:
@@ -366,7 +364,7 @@ def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | 
     return FusedImages(key, tuple(indices), kernel, part)
 
 
-def _touches(planned: PlannedStage, key: NestedKey) -> bool:
-    if planned.is_opaque or planned.reads is None:
+def _touches(forms: StageForms, key: NestedKey) -> bool:
+    if forms.is_opaque or forms.reads is None:
         return True
-    return key in (*planned.reads, *(planned.writes or ()), *planned.drops, *planned.root)
+    return key in (*forms.reads, *(forms.writes or ()), *forms.drops, *forms.root)

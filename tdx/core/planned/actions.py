@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import declares, flatten_chain, plan_stage
+from tdx.core.chain import declares, flatten_chain, stage_forms
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
 from tdx.core.envs.policies import (
@@ -123,7 +123,7 @@ class OpenLoopActions(ActionSource):
 
     def draw(self, length: int) -> ActionBlock:
         """Return the actions of the next ``length`` steps; fewer and an error if one is wrong."""
-        outer, keep, error = self._outer(length)
+        outer, keep, error = self.draw_outer(length)
         count = outer.shape[0]
         if not count:
             return ActionBlock(outer, {}, keep, 0, error)
@@ -147,12 +147,12 @@ class OpenLoopActions(ActionSource):
     def measure(self, meter: Meter) -> None:
         """Measure the drawing of actions."""
         part = DRAWING if isinstance(self, RandomActions) else GIVING
-        self._outer = meter.timed(  # type: ignore[method-assign]
-            part, self._outer, steps=lambda length: length
+        self.draw_outer = meter.timed(  # type: ignore[method-assign]
+            part, self.draw_outer, steps=lambda length: length
         )
 
     @abstractmethod
-    def _outer(self, length: int) -> _OuterActions:
+    def draw_outer(self, length: int) -> _OuterActions:
         """Return actions before the inverse of the chain, and ``keep`` and ``error`` of the block.
 
         They are as in :class:`ActionBlock`.
@@ -171,13 +171,15 @@ class RandomActions(OpenLoopActions):
     def __init__(self, env: EnvBase, inverse: InversePath, on_conflict: Callable[[], None]) -> None:
         super().__init__(inverse)
         self._env, self._on_conflict = env, on_conflict
-        cache = env._specs.cache
-        leaf = cache.get("drawn_leaf", _UNKNOWN)
-        if leaf is _UNKNOWN:
-            leaf = cache["drawn_leaf"] = _leaf_to_draw(env)
-        self._leaf: tuple[Any, TensorSpec] | None = leaf
+        cache = env.env_specs.cache
+        if "drawn_leaf" not in cache:
+            leaves = list(env.full_action_spec.items(True, True))
+            # Several leaves are drawn in turns, and rare distributions consume numbers in blocks.
+            at_once = len(leaves) == 1 and _draws_in_order(leaves[0][1])
+            cache["drawn_leaf"] = leaves[0] if at_once else None
+        self._leaf: tuple[Any, TensorSpec] | None = cache["drawn_leaf"]
 
-    def _outer(self, length: int) -> _OuterActions:
+    def draw_outer(self, length: int) -> _OuterActions:
         state = torch.get_rng_state()
         outer = self._draw(length)
         after = torch.get_rng_state()
@@ -205,16 +207,6 @@ class RandomActions(OpenLoopActions):
         return stacked
 
 
-_UNKNOWN = object()
-
-
-def _leaf_to_draw(env: EnvBase) -> tuple[Any, TensorSpec] | None:
-    """Return the only leaf of the actions, if its values for many steps are drawn at once."""
-    leaves = list(env.full_action_spec.items(True, True))
-    # Several leaves are drawn in turns, and rare distributions consume numbers in blocks.
-    return leaves[0] if len(leaves) == 1 and _draws_in_order(leaves[0][1]) else None
-
-
 def _draws_in_order(spec: TensorSpec) -> bool:
     """Return True if a block of draws holds the numbers of as many single draws."""
     if spec.device is not None and spec.device.type != "cpu":
@@ -238,7 +230,7 @@ class GivenActions(OpenLoopActions):
         self._sequence, self._env = sequence, env
         self._check = ActionCheck(env)
 
-    def _outer(self, length: int) -> _OuterActions:
+    def draw_outer(self, length: int) -> _OuterActions:
         sequence, before = self._sequence, self._sequence.position
 
         def keep(used: int) -> None:
@@ -294,11 +286,11 @@ def action_source(
     env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence | None
 ) -> ActionSource:
     """Return the source of the actions of a rollout; ``None`` as a policy: random actions."""
-    handed_out = env._chain._exposed_keys if isinstance(env, TransformedEnv) else ()
-    stages = [planned.stage for planned in program.stages if planned.stage.invertible]
+    handed_out = env.chain.exposed_keys if isinstance(env, TransformedEnv) else ()
+    stages = [forms.stage for forms in program.stages if forms.stage.invertible]
     inverse = InversePath(env, program.base, stages, handed_out)
     if policy is None:
-        return RandomActions(env, inverse, partial(remember_generator_use, program.base, True))
+        return RandomActions(env, inverse, partial(cache_rng_sharing, program.base, True))
     if isinstance(policy, ActionSequence):
         return GivenActions(policy, env, inverse)
     return PolicyActions(policy, env, inverse)
@@ -307,27 +299,26 @@ def action_source(
 # Actions for many steps are drawn at once. That gives the numbers of as many single draws only if
 # nothing else draws from torch's global generator in between.
 
-_FLAG = "_known_generator_use"
+_FLAG = "_shares_torch_rng"
 
 
-def uses_global_generator(base: EnvBase) -> bool | None:
+def shares_torch_rng(base: EnvBase) -> bool | None:
     """Return True if an env draws from torch's global generator; ``None`` if it is not known."""
     known: bool | None = base.__dict__.get(_FLAG)
     if known is not None:
         return known
     if not isinstance(base, TransformedEnv):
-        return base._uses_global_generator()
+        return base.shares_torch_rng()
     inner, stages = flatten_chain(base)
-    planned = [plan_stage(index, stage) for index, stage in enumerate(stages)]
-    # Stages with a chunk form draw nothing.
+    # Stages with a chunk kernel draw nothing.
     are_known = all(
-        stage.chunk_form is not None and declares(type(stage.stage), "_is_verified")
-        for stage in planned
+        forms.chunk_kernel is not None and declares(type(forms.stage), "_is_verified")
+        for forms in map(stage_forms, range(len(stages)), stages)
     )
-    return uses_global_generator(inner) if are_known else None
+    return shares_torch_rng(inner) if are_known else None
 
 
-def remember_generator_use(base: EnvBase, shared: bool) -> None:
+def cache_rng_sharing(base: EnvBase, shared: bool) -> None:
     """Store the result of a probe with the env."""
     base.__dict__[_FLAG] = shared
 
@@ -358,7 +349,7 @@ class DrawProbe:
         """Start the observation here."""
         self._count, self._before = 0, torch.get_rng_state()
 
-    def was_alone(self) -> bool:
+    def is_exclusive(self) -> bool:
         """Return True if as many draws alone lead to the present state of the generator."""
         now = torch.get_rng_state()
         torch.set_rng_state(self._before)
@@ -375,8 +366,8 @@ def random_policy(env: EnvBase, program: Program) -> tuple[DrawProbe | None, Key
     Returns:
         Probe of the draws, if it is not known whether the env draws too, and the policy.
     """
-    shares_generator = uses_global_generator(program.base)
-    has_chunk_forms = all(planned.chunk_form is not None for planned in program.stages)
+    shares_generator = shares_torch_rng(program.base)
+    has_chunk_forms = all(forms.chunk_kernel is not None for forms in program.stages)
     if shares_generator is False and has_chunk_forms:
         return None, None
     draw = DrawProbe(env.full_action_spec.rand)

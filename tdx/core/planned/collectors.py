@@ -15,9 +15,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows, mask_for_entry
+from tdx.core.envs.eager_run import StepLayout, reset_mismatch
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure
-from tdx.core.envs.rollout import StepLayout, reset_mismatch
 from tdx.core.meter import Meter, Part
 from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten, stack_leaves
@@ -67,7 +67,7 @@ class CollectorSetup:
 
 
 class RawRows(Protocol):
-    """Rows of an env that can be stepped without TensorDicts; see ``EnvBase._raw_rows``."""
+    """Rows of an env that can be stepped without TensorDicts; see ``EnvBase.raw_rows``."""
 
     @property
     def is_ready(self) -> bool:
@@ -119,8 +119,8 @@ class TensorDictCollector:
         self.base, self.immediate = base, immediate
         self.limits = tuple(limits)
         self.layout = StepLayout()
-        self.reads_flags = base._specs.main_device.type == "cpu" or not base._resets_by_mask
-        self.reads = tuple(base._step_reads or ())
+        self.reads_flags = base.env_specs.main_device.type == "cpu" or not base.resets_by_mask
+        self.reads = tuple(base.step_reads or ())
         self.done_keys = {
             sibling_key(key, "_reset"): key
             for key in base.done_keys
@@ -237,7 +237,7 @@ class _Run:
         else:
             given = inner.clone(recurse=False)
         try:
-            return base._completed_step(given)
+            return base.completed_step(given)
         except Exception as error:
             self._in_step = True
             failure = env_failure(base, "step", error)
@@ -284,7 +284,7 @@ class _Run:
         for key, mask in masks.items():
             given.set(key, mask.clone())
         try:
-            output = base._completed_reset(given)
+            output = base.completed_reset(given)
         except Exception as error:
             failure = env_failure(base, "reset", error)
             raise failure from failure.__cause__

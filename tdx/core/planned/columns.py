@@ -11,8 +11,8 @@ from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
+from tdx.core.envs.eager_run import stack_steps
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.rollout import stack_steps
 from tdx.core.transforms.kernels import Chunk, Columns, new_column
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
@@ -353,7 +353,7 @@ def step_bytes(env: EnvBase) -> int:
     """
     if not isinstance(env, EnvBase):
         return _count_step_bytes(env)
-    cache = env._specs.cache
+    cache = env.env_specs.cache
     if "step_bytes" not in cache:
         cache["step_bytes"] = _count_step_bytes(env)
     known: int = cache["step_bytes"]

@@ -2,14 +2,14 @@
 
 A planned rollout in the order of its calls:
 
-0. ``env.rollout`` completes its arguments (:mod:`tdx.core.envs.rollout_request`) and calls
+0. ``env.rollout`` completes its arguments (:mod:`tdx.core.envs.rollout`) and calls
    :func:`rollout` here.
 1. :func:`rollout` resets the env (:func:`_first_input`), and :func:`_chunks` splits the steps into
    chunks, each as large as memory allows.
 2. :func:`prepare_run` gets the plan (:mod:`tdx.core.plan.build`): which stages are *immediate*
    because the policy or the env needs their output in the next step, and which are *deferred*. It
    returns a :class:`PlannedRun`, or ``None`` if a plan is not possible; then an ``EagerRun``
-   (:mod:`tdx.core.envs.rollout`) makes the same chunks with ``env.step``. For an env with worker
+   (:mod:`tdx.core.envs.eager_run`) makes the same chunks with ``env.step``. For an env with worker
    processes, a ``WorkerRun`` (:mod:`tdx.core.planned.workers`) has them make the chunks.
 3. :meth:`PlannedRun.chunk` makes one chunk:
 
@@ -19,7 +19,7 @@ A planned rollout in the order of its calls:
       (:mod:`tdx.core.planned.immediate`) and resets the rows that are done. The result is one
       *column* ``[T, *B, ...]`` per key.
    b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
-      whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
+      whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``make_chunk_kernel``, which for a
       :class:`~tdx.RewardClipping` is its ``_apply_transform`` applied to the reward column.
    c. :func:`assemble` (:mod:`tdx.core.planned.columns`) makes a TensorDict ``[*B, T]`` of the
       columns. The root is not computed: it is ``next``, shifted by one step.
@@ -37,10 +37,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.chain import flatten_chain, stage_modes
-from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.failures import with_step
-from tdx.core.envs.policies import ActionSequence, first_nan, nan_error
-from tdx.core.envs.rollout import (
+from tdx.core.envs.eager_run import (
     EagerRun,
     RolloutChunk,
     StepLayout,
@@ -48,7 +45,10 @@ from tdx.core.envs.rollout import (
     policy_device,
     reset_done_rows,
 )
-from tdx.core.envs.rollout_request import RolloutRequest
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.failures import with_step
+from tdx.core.envs.policies import ActionSequence, first_nan, nan_error
+from tdx.core.envs.rollout import RolloutRequest
 from tdx.core.meter import (
     ASSEMBLY,
     CHUNKS,
@@ -65,8 +65,8 @@ from tdx.core.planned.actions import (
     DrawProbe,
     RandomActions,
     action_source,
+    cache_rng_sharing,
     random_policy,
-    remember_generator_use,
 )
 from tdx.core.planned.collectors import (
     Collector,
@@ -164,7 +164,7 @@ def _iter_chunks(
 
 
 def _measured(env: EnvBase, part: Part, function: AnyFunction) -> AnyFunction:
-    meter: Meter | None = env._meter
+    meter = env.meter
     return function if meter is None else meter.timed(part, function)
 
 
@@ -215,7 +215,7 @@ def _chunks(
     env: EnvBase, request: RolloutRequest, start: TensorDictBase, max_steps: int | None, size: int
 ) -> Iterator[RolloutChunk]:
     """Iterate over the chunks of a rollout, each of at most ``size`` steps."""
-    meter: Meter | None = env._meter
+    meter = env.meter
     prepare = prepare_run if meter is None else meter.timed(SETUP, prepare_run)
     run = prepare(env, request, start) or EagerRun(env, request)
     step_count = 0
@@ -258,19 +258,15 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
     """Return the plan for the keys that a policy reads, cached until the env's specs change."""
-    cache: PlanCache = env._specs.cache.setdefault("programs", PlanCache())
-    key = (reads, _allows_plan(env), stage_modes(flatten_chain(env)[1]))
+    cache: PlanCache = env.env_specs.cache.setdefault("programs", PlanCache())
+    level = env
+    while isinstance(level, TransformedEnv) and level.planned:
+        level = level.base_env
+    key = (reads, level.planned, stage_modes(flatten_chain(env)[1]))
     program: Program | None = cache.get(key)
     if program is None:
         program = cache[key] = program_of(env, reads)
     return program
-
-
-def _allows_plan(env: EnvBase) -> bool:
-    """Return False if this env or an env inside has ``planned=False``."""
-    while isinstance(env, TransformedEnv) and env.planned:
-        env = env.base_env
-    return env.planned
 
 
 def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:
@@ -278,8 +274,8 @@ def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:
     if not isinstance(policy, KeyedPolicy):
         return True
     known = {version.key for version in program.plan.versions}
-    fed_back = {key for planned in program.stages for key in planned.root}
-    fed_back.update(program.base._step_reads or ())
+    fed_back = {key for forms in program.stages for key in forms.root}
+    fed_back.update(program.base.step_reads or ())
     return (
         not known.intersection(policy.writes)
         and not fed_back.intersection(policy.writes)
@@ -314,7 +310,7 @@ class PlannedRun:
             self._probe, policy = random_policy(env, program)
         self.inputs = action_source(env, program, policy)
         self._reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
-        self._raw: RawRows | None = program.base._raw_rows if program.plan.rows == "raw" else None
+        self._raw: RawRows | None = program.base.raw_rows if program.plan.rows == "raw" else None
         backend = env.compiler if isinstance(env, TransformedEnv) else None
         self._compiled: Mapping[int, CompiledStages] = {}
         if backend is not None:
@@ -322,7 +318,7 @@ class PlannedRun:
         self._step_count = first_step
         self._collect, self._run_deferred = self._collector().collect, run_deferred
         self._assemble, self._last_root = assemble, last_root
-        meter: Meter | None = env._meter
+        meter = env.meter
         if meter is not None:
             self._measure(meter)
 
@@ -346,21 +342,21 @@ class PlannedRun:
         in_step = ImmediateStages(
             immediate,
             base.batch_size,
-            base._specs.main_device,
+            base.env_specs.main_device,
             is_raw,
             self._reads,
             deferred,
-            env._specs.output_keys(),
+            env.env_specs.output_keys(),
         )
         # With TensorDicts, immediate stages have set their flags already, or had them overruled.
         limiting = stages if is_raw else deferred
-        limits = [limit for planned in limiting for limit in planned.stage._step_limits()]
+        limits = [limit for forms in limiting for limit in forms.stage.step_limits()]
         if self._raw is None:
             return TensorDictCollector(base, limits, in_step)
-        fused, meter = program.fused, env._meter
+        fused, meter = program.fused, env.meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
         # A base with a part of its own for the conversion measures the env inside.
-        parts = None if meter is None or base._step_part is not None else base_parts(base)
+        parts = None if meter is None or base.step_part is not None else base_parts(base)
         return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:
@@ -376,8 +372,8 @@ class PlannedRun:
         # An entry that no step writes any longer would be read again in every step.
         return all(
             key not in leaves or key in final
-            for planned in self._program.stages
-            for key in planned.root
+            for forms in self._program.stages
+            for key in forms.root
         )
 
     def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
@@ -387,7 +383,7 @@ class PlannedRun:
             self._probe.begin()
         chunk = self._collect(first, self.inputs, length, self._stop)
         if self._probe is not None and chunk.length:
-            remember_generator_use(self._program.base, not self._probe.was_alone())
+            cache_rng_sharing(self._program.base, not self._probe.is_exclusive())
         for key in () if isinstance(self.inputs, RandomActions) else self._env.action_keys:
             actions = chunk.inputs.get(key)
             bad = None if actions is None else first_nan(actions)

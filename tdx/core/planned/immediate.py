@@ -20,7 +20,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import PlannedStage
+from tdx.core.chain import StageForms
 from tdx.core.envs.failures import with_stage
 from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.transforms import Transform
@@ -60,12 +60,12 @@ class ImmediateStages:
 
     def __init__(
         self,
-        stages: Sequence[PlannedStage],
+        stages: Sequence[StageForms],
         batch_size: torch.Size,
         device: torch.device,
         on_dicts: bool,
         reads: Sequence[NestedKey] = (),
-        deferred: Sequence[PlannedStage] = (),
+        deferred: Sequence[StageForms] = (),
         outputs: Collection[NestedKey] = (),
     ) -> None:
         self.stages = tuple(stages)
@@ -74,22 +74,22 @@ class ImmediateStages:
         self._read_outputs = [key for key in reads if key in outputs]
         self.reads = frozenset((*reads, *(key for stage in stages for key in stage.reads or ())))
         self._deferred = tuple(deferred)
-        self._kept = {planned.index: self._keys_to_keep(planned) for planned in self.stages}
+        self._kept = {forms.index: self._keys_to_keep(forms) for forms in self.stages}
         self._kernels: dict[int, list[_ArrayCall]] = {}
         self.clear()
 
-    def _keys_to_keep(self, planned: PlannedStage) -> tuple[NestedKey, ...]:
+    def _keys_to_keep(self, forms: StageForms) -> tuple[NestedKey, ...]:
         """Return the keys that a stage writes, except those overwritten before they are read."""
         kept = []
-        for key in planned.writes or ():
+        for key in forms.writes or ():
             overwrites = [
                 stage.index
                 for stage in self.stages
-                if stage.index > planned.index and key in (stage.writes or ())
+                if stage.index > forms.index and key in (stage.writes or ())
             ]
             end = min(overwrites, default=None)
             if end is None or any(
-                planned.index < stage.index < end and key in (stage.reads or ())
+                forms.index < stage.index < end and key in (stage.reads or ())
                 for stage in self._deferred
             ):
                 kept.append(key)
@@ -99,53 +99,56 @@ class ImmediateStages:
         """Forget everything written so far, after :meth:`finish`."""
         self.finish()
         self._steps: dict[int, dict[NestedKey, _Values]] = {
-            planned.index: {key: [] for key in self._kept[planned.index]} for planned in self.stages
+            forms.index: {key: [] for key in self._kept[forms.index]} for forms in self.stages
         }
         self._resets: dict[int, dict[NestedKey, _Values]] = {
-            planned.index: {} for planned in self.stages
+            forms.index: {} for forms in self.stages
         }
         self.arrays: dict[NestedKey, Array] = {}
         self._kernels = {}
         self._build_calls()
 
-    def begin(self, forms: Mapping[NestedKey, ArrayForm], length: int) -> None:
+    def begin(self, array_forms: Mapping[NestedKey, ArrayForm], length: int) -> None:
         """Prepare for a chunk.
 
         Args:
-            forms: Form of each entry of the env that :attr:`arrays` contains in each step.
+            array_forms: Form of each entry of the env that :attr:`arrays` contains in each step.
             length: Maximum number of steps.
         """
-        known = dict(forms)
-        for planned in self.stages if self._on_dicts else ():
-            kernels = _array_kernels(planned, known)
-            overwritten = tuple(known) if planned.writes is None else planned.writes
-            for key in (*planned.drops, *overwritten):
+        known = dict(array_forms)
+        for forms in self.stages if self._on_dicts else ():
+            kernels = _array_kernels(forms, known)
+            overwritten = tuple(known) if forms.writes is None else forms.writes
+            for key in (*forms.drops, *overwritten):
                 known.pop(key, None)
             if kernels is not None:
-                pairs = zip(planned.stage._pairs, kernels, strict=True)
-                calls = [_ArrayCall(kernel, keys, length, self.arrays) for keys, kernel in pairs]
-                self._kernels[planned.index] = calls
+                keys = zip(forms.stage.in_keys, forms.stage.out_keys, strict=True)
+                calls = [
+                    _ArrayCall(kernel, pair, length, self.arrays)
+                    for pair, kernel in zip(keys, kernels, strict=True)
+                ]
+                self._kernels[forms.index] = calls
                 known.update({call.out_key: call.kernel.form for call in calls})
         self._build_calls()
         self._load()
 
     def _build_calls(self) -> None:
         """Make the flat list for the step loop: what to call, and where to append its results."""
-        calls: list[tuple[PlannedStage, DictStep | None, list[Any]]] = []
+        calls: list[tuple[StageForms, DictStep | None, list[Any]]] = []
         # From the last stage to the first, because the result of an array kernel becomes a tensor
         # only if the policy or a later stage without such a kernel reads it.
         wanted = set(self._policy_reads)
-        for planned in reversed(self.stages):
-            if planned.index in self._kernels:
-                for call in reversed(self._kernels[planned.index]):
-                    calls.append((planned, call.step_form(call.out_key in wanted), []))
+        for forms in reversed(self.stages):
+            if forms.index in self._kernels:
+                for call in reversed(self._kernels[forms.index]):
+                    calls.append((forms, call.dict_step(call.out_key in wanted), []))
                     wanted.discard(call.out_key)
                 continue
-            kept = self._steps[planned.index].items()
+            kept = self._steps[forms.index].items()
             appends = [(key, values.append) for key, values in kept]
-            calls.append((planned, planned.step_form, appends))
-            wanted.difference_update(planned.writes or ())
-            wanted.update(planned.reads or (), planned.root)
+            calls.append((forms, forms.dict_step, appends))
+            wanted.difference_update(forms.writes or ())
+            wanted.update(forms.reads or (), forms.root)
         self._calls, self.wanted = calls[::-1], frozenset(wanted)
 
     def _load(self) -> None:
@@ -173,16 +176,16 @@ class ImmediateStages:
         """
         if not self._on_dicts:
             return self._step_tensordict(root, fields)
-        planned = None
+        forms = None
         try:
-            for planned, step_form, keep in self._calls:  # noqa: B007 - the handler names it
-                step_form(root, fields)  # type: ignore[misc, arg-type]
+            for forms, dict_step, keep in self._calls:  # noqa: B007 - the handler names it
+                dict_step(root, fields)  # type: ignore[misc, arg-type]
                 if keep:
                     for key, append in keep:
                         append(fields[key])
         except Exception as error:
-            assert planned is not None
-            failure = with_stage(error, planned.index, planned.name)
+            assert forms is not None
+            failure = with_stage(error, forms.index, forms.name)
             raise failure from failure.__cause__
         return fields
 
@@ -191,20 +194,20 @@ class ImmediateStages:
     ) -> dict[NestedKey, Any]:
         given = as_tensordict(root, self._batch_size, self._device)
         output = as_tensordict(fields, self._batch_size, self._device)
-        for planned in self.stages:
-            before = set(flatten(output)) if planned.is_opaque else set()
-            output = self._call_hook(planned, planned.stage._step, given, output)
+        for forms in self.stages:
+            before = set(flatten(output)) if forms.is_opaque else set()
+            output = self._call_hook(forms, forms.stage._step, given, output)
             written = flatten(output)
-            kept = self._steps[planned.index]
-            if planned.is_opaque:
-                warn_of_undeclared(planned, written.keys() - before)
-            for key in written if planned.is_opaque else kept:
+            kept = self._steps[forms.index]
+            if forms.is_opaque:
+                warn_of_undeclared(forms, written.keys() - before)
+            for key in written if forms.is_opaque else kept:
                 kept.setdefault(key, []).append(written[key])
         return flatten(output)
 
     @staticmethod
     def _call_hook(
-        planned: PlannedStage,
+        forms: StageForms,
         hook: Callable[..., Any],
         given: TensorDictBase,
         output: TensorDictBase,
@@ -212,7 +215,7 @@ class ImmediateStages:
         try:
             result: TensorDictBase = hook(given, output)
         except Exception as error:
-            failure = with_stage(error, planned.index, planned.name)
+            failure = with_stage(error, forms.index, forms.name)
             raise failure from failure.__cause__
         return result
 
@@ -236,11 +239,11 @@ class ImmediateStages:
         self.finish()
         given = as_tensordict({**root, **masks}, self._batch_size, self._device)
         output: TensorDictBase = as_tensordict(fields, self._batch_size, self._device)
-        for planned in self.stages:
-            output = self._call_hook(planned, planned.stage._reset, given, output)
+        for forms in self.stages:
+            output = self._call_hook(forms, forms.stage._reset, given, output)
             written = flatten(output)
-            kept = self._resets[planned.index]
-            for key in written if planned.is_opaque else planned.writes or ():
+            kept = self._resets[forms.index]
+            for key in written if forms.is_opaque else forms.writes or ():
                 if key in written:
                     kept.setdefault(key, []).append(written[key])
         self._load()
@@ -268,22 +271,22 @@ class ImmediateStages:
 
 
 def _array_kernels(
-    planned: PlannedStage, forms: Mapping[NestedKey, ArrayForm]
+    forms: StageForms, array_forms: Mapping[NestedKey, ArrayForm]
 ) -> list[ArrayKernel] | None:
     """Return the kernel of each key pair of a stage; ``None`` if one has no form for arrays.
 
     Args:
-        planned: The stage.
-        forms: Form of each entry that is an array.
+        forms: The stage.
+        array_forms: Form of each entry that is an array.
     """
-    stage, hooks = planned.stage, ("_step", "_call", "_step_dict", "_apply_transform")
-    if not implements_together(type(stage), "_array_kernel", hooks):
+    stage, hooks = forms.stage, ("_step", "_call", "make_dict_step", "_apply_transform")
+    if not implements_together(type(stage), "make_array_kernel", hooks):
         return None
-    if tuple(stage.in_keys) != planned.reads or tuple(stage.out_keys) != planned.writes:
+    if tuple(stage.in_keys) != forms.reads or tuple(stage.out_keys) != forms.writes:
         return None
-    known, kernels = dict(forms), []
-    for in_key, out_key in stage._pairs:
-        kernel = stage._array_kernel(in_key, known[in_key]) if in_key in known else None
+    known, kernels = dict(array_forms), []
+    for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
+        kernel = stage.make_array_kernel(in_key, known[in_key]) if in_key in known else None
         if kernel is None:
             return None
         known[out_key] = kernel.form
@@ -312,7 +315,7 @@ class _ArrayCall:
         self.in_key, self.out_key = keys
         self.block: Array = np.empty((length, *kernel.form.shape), kernel.form.dtype)
 
-    def step_form(self, writes_tensor: bool) -> DictStep:
+    def dict_step(self, writes_tensor: bool) -> DictStep:
         """Return the step on plain dicts, which writes a tensor there if one is needed."""
         views, arrays, run = iter(self.block), self._arrays, self.kernel.run
         in_key, out_key = self.in_key, self.out_key
@@ -347,14 +350,14 @@ _SPLIT = 256
 _WARNED: WeakSet[Transform] = WeakSet()
 
 
-def warn_of_undeclared(planned: PlannedStage, added: Collection[NestedKey]) -> None:
+def warn_of_undeclared(forms: StageForms, added: Collection[NestedKey]) -> None:
     """Warn once about a stage that writes entries that its specs do not declare.
 
     Args:
-        planned: The stage. A plain function has no specs and is skipped.
+        forms: The stage. A plain function has no specs and is skipped.
         added: Entries that did not exist before the stage.
     """
-    stage = planned.stage
+    stage = forms.stage
     if not added or isinstance(stage, CallableTransform) or stage in _WARNED:
         return
     env = stage.parent
@@ -366,7 +369,7 @@ def warn_of_undeclared(planned: PlannedStage, added: Collection[NestedKey]) -> N
     if undeclared:
         _WARNED.add(stage)
         warnings.warn(
-            f"stage {planned.index} ({planned.name}) writes {', '.join(undeclared)}, which its "
+            f"stage {forms.index} ({forms.name}) writes {', '.join(undeclared)}, which its "
             "specs do not declare; everything up to it runs step by step",
             UserWarning,
             stacklevel=2,

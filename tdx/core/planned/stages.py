@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.chain import (
-    PlannedStage,
+    StageForms,
     declares,
     not_pointwise,
 )
@@ -39,16 +39,20 @@ class CompiledStages:
         backend: The compiler, as ``torch.compile`` names it.
     """
 
-    def __init__(self, stages: Sequence[PlannedStage], backend: str) -> None:
+    def __init__(self, stages: Sequence[StageForms], backend: str) -> None:
         self.stages = tuple(stages)
         self._moves: list[_Move] = [
-            (in_key, out_key, planned.stage._apply_transform)
-            for planned in stages
-            for in_key, out_key in zip(planned.stage.in_keys, planned.stage.out_keys, strict=True)
+            (in_key, out_key, forms.stage._apply_transform)
+            for forms in stages
+            for in_key, out_key in zip(forms.stage.in_keys, forms.stage.out_keys, strict=True)
         ]
-        outputs = dict.fromkeys(out_key for _, out_key, _ in self._moves)
-        self._outputs = tuple(outputs)
-        self._inputs = tuple(dict.fromkeys(_external_inputs(self._moves)))
+        inputs: dict[NestedKey, None] = {}
+        outputs: dict[NestedKey, None] = {}
+        for in_key, out_key, _ in self._moves:
+            if in_key not in outputs:
+                inputs[in_key] = None
+            outputs[out_key] = None
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         # Chunks differ in length, which must not cause a recompilation.
         self._function: Any = torch.compile(self._map_values, backend=backend, dynamic=True)
 
@@ -63,7 +67,7 @@ class CompiledStages:
         """Return a copy whose runs are measured."""
         copied = copy(self)
         first, last = self.stages[0], self.stages[-1]
-        name = " + ".join(planned.name for planned in self.stages)
+        name = " + ".join(forms.name for forms in self.stages)
         part = Part("stage", first.index, name, "forward", last.index)
         copied.run = meter.timed(  # type: ignore[method-assign]
             part, self.run, steps=lambda chunk: chunk.length
@@ -78,9 +82,9 @@ class CompiledStages:
         """
         present = tuple(key for key in self._inputs if key in chunk.steps)
         if present != self._inputs:
-            for planned in self.stages:
-                assert planned.chunk_form is not None
-                planned.chunk_form.run(chunk)
+            for forms in self.stages:
+                assert forms.chunk_kernel is not None
+                forms.chunk_kernel.run(chunk)
             return
         values = [chunk.steps[key] for key in self._inputs]
         try:
@@ -106,55 +110,39 @@ class CompiledStages:
             chunk.resets.update(resets)
 
 
-def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:
-    """Return the keys that are read before any of the moves writes them."""
-    written: set[NestedKey] = set()
-    keys = []
-    for in_key, out_key, _ in moves:
-        if in_key not in written:
-            keys.append(in_key)
-        written.add(out_key)
-    return keys
-
-
 def compiled_stages(env: EnvBase, program: Program, backend: str) -> Mapping[int, CompiledStages]:
     """Return the compiled groups of deferred stages by their first index, cached with the env."""
-    cache: PlanCache = env._specs.cache.setdefault("compiled", PlanCache())
+    cache: PlanCache = env.env_specs.cache.setdefault("compiled", PlanCache())
     key = (backend, program.immediate)
     if key not in cache:
         fused = () if program.fused is None else program.fused.indices
         excluded = program.immediate.union(fused)
-        deferred = [planned for planned in program.stages if planned.index not in excluded]
+        deferred = [forms for forms in program.stages if forms.index not in excluded]
         cache[key] = compile_stages(deferred, backend)
     groups: Mapping[int, CompiledStages] = cache[key]
     return groups
 
 
-def compile_stages(stages: Sequence[PlannedStage], backend: str) -> dict[int, CompiledStages]:
+def compile_stages(stages: Sequence[StageForms], backend: str) -> dict[int, CompiledStages]:
     """Return the groups of neighboring stages that can be compiled, by their first index.
 
     Args:
         stages: The deferred stages, in order; a gap in their indices separates two groups.
         backend: The compiler.
     """
-    groups: list[list[PlannedStage]] = []
-    for planned in stages:
-        if not _maps_tensors(planned.stage):
+    groups: list[list[StageForms]] = []
+    for forms in stages:
+        stage, kind = forms.stage, type(forms.stage)
+        is_pointwise = stage.time_behavior is TimeBehavior.POINTWISE
+        if not is_pointwise or owner(kind, "make_chunk_kernel") is not Transform:
             continue
-        if groups and groups[-1][-1].index == planned.index - 1:
-            groups[-1].append(planned)
+        if not stage.in_keys:
+            continue
+        if groups and groups[-1][-1].index == forms.index - 1:
+            groups[-1].append(forms)
         else:
-            groups.append([planned])
+            groups.append([forms])
     return {group[0].index: CompiledStages(group, backend) for group in groups}
-
-
-def _maps_tensors(stage: Transform) -> bool:
-    kind: type = type(stage)
-    return (
-        stage.time_behavior is TimeBehavior.POINTWISE
-        and owner(kind, "_chunk_kernel") is Transform
-        and bool(stage.in_keys)
-    )
 
 
 def run_deferred(
@@ -181,45 +169,41 @@ def run_deferred(
     chunk.first = {key: value.to(program.base.device) for key, value in chunk.first.items()}
     fused = () if program.fused is None else program.fused.indices
     next_index = 0
-    for planned in program.stages:
-        if planned.index in fused or planned.index < next_index:
+    for forms in program.stages:
+        if forms.index in fused or forms.index < next_index:
             continue
-        group = compiled.get(planned.index)
+        group = compiled.get(forms.index)
         if group is not None:
             group.run(chunk)
             next_index = group.stages[-1].index + 1
             continue
-        if planned.index in program.immediate:
-            _insert_immediate(chunk, planned)
+        if forms.index in program.immediate:
+            # What an immediate stage wrote goes to its place in the chain.
+            if forms.is_opaque:
+                chunk.steps.clear()
+                chunk.resets.clear()
+            for key in forms.drops:
+                chunk.steps.pop(key, None)
+                chunk.resets.pop(key, None)
+            chunk.steps.update(chunk.immediate_steps.get(forms.index, {}))
+            chunk.resets.update(chunk.immediate_resets.get(forms.index, {}))
             continue
-        assert planned.chunk_form is not None
+        assert forms.chunk_kernel is not None
         before = dict(chunk.steps), dict(chunk.resets)
         try:
-            run_stage(planned, chunk)
+            run_stage(forms, chunk)
         except Exception as error:
             chunk.steps, chunk.resets = before
-            failure, step = with_stage(error, planned.index, planned.name), None
-            if not planned.chunk_form.scan:
-                keys = [key for key in planned.stage.in_keys if key in chunk.steps]
-                step = first_failing(planned.stage, {key: chunk.steps[key] for key in keys})
+            failure, step = with_stage(error, forms.index, forms.name), None
+            if not forms.chunk_kernel.scan:
+                keys = [key for key in forms.stage.in_keys if key in chunk.steps]
+                step = first_failing(forms.stage, {key: chunk.steps[key] for key in keys})
             if step is None:
                 raise failure from failure.__cause__
             chunk.cut(step, failure)
             if not step:
                 return
-            planned.chunk_form.run(chunk)  # the steps before the failing one
-
-
-def _insert_immediate(chunk: CollectedSteps, planned: PlannedStage) -> None:
-    """Put what an immediate stage wrote into the chunk, at the stage's place in the chain."""
-    if planned.is_opaque:
-        chunk.steps.clear()
-        chunk.resets.clear()
-    for key in planned.drops:
-        chunk.steps.pop(key, None)
-        chunk.resets.pop(key, None)
-    chunk.steps.update(chunk.immediate_steps.get(planned.index, {}))
-    chunk.resets.update(chunk.immediate_resets.get(planned.index, {}))
+            forms.chunk_kernel.run(chunk)  # the steps before the failing one
 
 
 # Stages that claim to be pointwise are verified at their first chunk.
@@ -227,17 +211,17 @@ def _insert_immediate(chunk: CollectedSteps, planned: PlannedStage) -> None:
 _verified: WeakSet[Transform] = WeakSet()
 
 
-def run_stage(planned: PlannedStage, chunk: Chunk) -> None:
+def run_stage(forms: StageForms, chunk: Chunk) -> None:
     """Run a stage over a chunk, and verify the first time that it maps step by step.
 
     Args:
-        planned: The stage. Only one whose class does not declare ``_is_verified`` is checked.
+        forms: The stage. Only one whose class does not declare ``_is_verified`` is checked.
         chunk: The chunk.
     """
-    assert planned.chunk_form is not None
-    stage = planned.stage
-    if declares(type(stage), "_is_verified") or planned.chunk_form.scan or stage in _verified:
-        planned.chunk_form.run(chunk)
+    assert forms.chunk_kernel is not None
+    stage = forms.stage
+    if declares(type(stage), "_is_verified") or forms.chunk_kernel.scan or stage in _verified:
+        forms.chunk_kernel.run(chunk)
         return
     # Copies, because the stage may write in place.
     before, resets = (
@@ -248,23 +232,30 @@ def run_stage(planned: PlannedStage, chunk: Chunk) -> None:
         _map_each_step(stage, chunk, before, resets)
         return
     try:
-        planned.chunk_form.run(chunk)
+        forms.chunk_kernel.run(chunk)
     except Exception:
         if first_failing(stage, before) is not None:
             raise
         is_pointwise = False
     else:
-        is_pointwise = _maps_each_step(planned, chunk, before)
+        is_pointwise = _maps_each_step(forms, chunk, before)
     if is_pointwise:
         _verified.add(stage)
         return
-    _mark_not_pointwise(planned)
+    not_pointwise.add(stage)
+    stage.notify_changed()
+    warnings.warn(
+        f"stage {forms.index} ({forms.name}) declares that it is pointwise, but maps a block "
+        "of steps to something else than the single steps; it runs step by step from now on",
+        UserWarning,
+        stacklevel=2,
+    )
     _map_each_step(stage, chunk, before, resets)
 
 
-def _maps_each_step(planned: PlannedStage, chunk: Chunk, before: Columns) -> bool:
+def _maps_each_step(forms: StageForms, chunk: Chunk, before: Columns) -> bool:
     """Return True if the last step of the block equals the last step mapped on its own."""
-    state, stage = torch.get_rng_state(), planned.stage
+    state, stage = torch.get_rng_state(), forms.stage
     try:
         for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
             block = chunk.steps[out_key]
@@ -276,18 +267,6 @@ def _maps_each_step(planned: PlannedStage, chunk: Chunk, before: Columns) -> boo
         return bool(torch.equal(torch.get_rng_state(), state))
     finally:
         torch.set_rng_state(state)
-
-
-def _mark_not_pointwise(planned: PlannedStage) -> None:
-    """Run a stage step by step from now on, and warn about it."""
-    not_pointwise.add(planned.stage)
-    planned.stage._notify_changed()
-    warnings.warn(
-        f"stage {planned.index} ({planned.name}) declares that it is pointwise, but maps a block "
-        "of steps to something else than the single steps; it runs step by step from now on",
-        UserWarning,
-        stacklevel=2,
-    )
 
 
 def _map_each_step(stage: Transform, chunk: Chunk, steps: Columns, resets: Columns) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -23,21 +24,21 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.chain import stage_modes
+from tdx.core.envs.eager_run import RolloutChunk, reset_done_rows
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import with_step
-from tdx.core.envs.rollout import RolloutChunk, reset_done_rows
 from tdx.core.plan.build import Program
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions, action_source
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import pack
 from tdx.core.planned.keyed_policy import KeyedPolicy, check_policy_copy
 from tdx.core.transforms import Transform
+from tdx.core.transforms.kernels import Columns
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.foundation.keys import NestedKey
 
 Memory = list[dict[str, dict[NestedKey, Any]]]
 """Episode memory of each stage: entries ``[*B, ...]``, or lists of them, by attribute and key."""
-Entries = dict[NestedKey, Tensor]
 Groups = dict[tuple[str, ...], tuple[int, ...]]
 
 
@@ -74,11 +75,11 @@ class ChunkTask:
     """
 
     length: int
-    root: Entries
+    root: Columns
     groups: Groups
     actions: TensorDictBase | None
     memory: Memory
-    batch: Entries
+    batch: Columns
     generator: Tensor | None
     first_step: int
 
@@ -149,7 +150,7 @@ def run_in_workers(
         stepwise: Run in this process.
         start: Root before the first step, ``[*B]``.
     """
-    if program.plan.why_stepwise or env._meter is not None:
+    if program.plan.why_stepwise or env.meter is not None:
         return stepwise
     run = WorkerRun(env, program, inputs, stepwise)
     return stepwise if run.why_stepwise(start) else run
@@ -187,8 +188,8 @@ class WorkerRun:
         self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run | None = None
     ) -> None:
         self._env, self._inputs, self._stepwise = env, inputs, stepwise
-        self._stages = tuple(planned.stage for planned in program.stages)
-        self._workers: ChunkWorkers = program.base._chunk_workers
+        self._stages = tuple(forms.stage for forms in program.stages)
+        self._workers: ChunkWorkers = program.base.chunk_workers
         self._policy = inputs.policy if isinstance(inputs, PolicyActions) else None
         self._dim = len(env.batch_size)
         self._step_count = 0
@@ -205,7 +206,7 @@ class WorkerRun:
             # Found in an earlier rollout, after the plan was made.
             return self._workers.reason
         try:
-            copies = self._first_copies = self._copies()
+            copies = self._first_copies = self._pack_copies()
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in copies.tensors):
                 return "gradients are recorded, which torch.no_grad() switches off"
             if self._policy is not None:
@@ -217,23 +218,20 @@ class WorkerRun:
             return "a stage remembers something else than entries of the rows"
         return ""
 
-    def _copies(self) -> Copies:
-        chain, tensors = self._chain_copy()
-        if self._policy is None:
-            return Copies(chain, None, tensors, len(tensors))
-        policy, more = pack(self._policy, "the policy")
-        return Copies(chain, policy, [*tensors, *more], len(tensors))
-
-    def _chain_copy(self) -> tuple[bytes, list[Tensor]]:
-        """Return the pickled stages, until one of them changes, and their tensors."""
+    def _pack_copies(self) -> Copies:
+        """Pickle the stages, unless none has changed since the last time, and the policy."""
         modes = stage_modes(self._stages)
         # The specs forget what they cache when an argument of a stage changes.
-        cache = self._env._specs.cache
+        cache = self._env.env_specs.cache
         known: tuple[Any, tuple[bytes, list[Tensor]]] | None = cache.get("copy of the chain")
         if known is None or known[0] != modes:
             packed = pack([stage.clone() for stage in self._stages], "the chain")
             known = cache["copy of the chain"] = modes, packed
-        return known[1]
+        chain, tensors = known[1]
+        if self._policy is None:
+            return Copies(chain, None, tensors, len(tensors))
+        policy, more = pack(self._policy, "the policy")
+        return Copies(chain, policy, [*tensors, *more], len(tensors))
 
     def _check_policy(self, copies: Copies, root: Mapping[NestedKey, Tensor]) -> None:
         """Check a policy unless the last check was of the same one; it costs a few steps."""
@@ -245,7 +243,7 @@ class WorkerRun:
                 f"the policy has {here} torch threads in this process and {there} in a worker",
                 hint=f"call torch.set_num_threads({there})",
             )
-        cache = self._env._specs.cache
+        cache = self._env.env_specs.cache
         if cache.get("checked policy") != copies.policy:
             tensors = copies.tensors[copies.chain_tensors :]
             check_policy_copy(copies.policy, tensors, self._env, root, self._workers.groups)
@@ -255,7 +253,7 @@ class WorkerRun:
         """Make up to ``length`` steps from a root ``[*B]``."""
         pieces: list[TensorDictBase] = []
         count, error = 0, None
-        copies = self._first_copies or self._copies()
+        copies = self._first_copies or self._pack_copies()
         self._first_copies = None
         while error is None and count < length and not self._is_refused:
             if pieces:
@@ -277,26 +275,41 @@ class WorkerRun:
     ) -> tuple[TensorDictBase | None, Exception | None]:
         """Make a piece of a chunk, ``[*B, T]``; ``None`` if its first step raises the error."""
         actions, error = None, None
-        keep: Callable[[int], None] = _ignore
+        keep: Callable[[int], None] | None = None
         if isinstance(self._inputs, OpenLoopActions):
-            outer, keep, error = self._inputs._outer(length)
+            outer, keep, error = self._inputs.draw_outer(length)
             actions, length = outer.permute(*range(1, self._dim + 1), 0), outer.shape[0]
         parts: Sequence[ChunkPart] = ()
         if length:
             before = time.perf_counter()
             made = self._workers.run(copies, self._tasks(start, actions, length))
             if made is None:
-                keep(0)
+                if keep is not None:
+                    keep(0)
                 self._is_refused = True
                 return None, None
             parts, seconds = made, time.perf_counter() - before
             self._workers.seconds_per_step = max(seconds / length, 1e-9)
             first = min(parts, key=lambda part: part.length)
             length, error = first.length, first.error or error
-            keep(length + (first.error is not None))
-            write_memory(self._stages, _join_memory([part.memory for part in parts]))
+            if keep is not None:
+                keep(length + (first.error is not None))
+            rest = [iter(list(_values(part.memory))) for part in parts]
+            memory = map_memory(
+                parts[0].memory, lambda _: torch.cat([next(values) for values in rest])
+            )
+            write_memory(self._stages, memory)
             if self._policy is not None:
-                _set_generator([part.generator for part in parts])
+                generators = [part.generator for part in parts]
+                reached = generators[0]
+                assert reached is not None
+                if any(state is None or not torch.equal(state, reached) for state in generators):
+                    raise ArgumentError(
+                        "the policy draws more random numbers for some rows than for others",
+                        hint="pass planned=False to the env, so that the policy runs in one "
+                        "process",
+                    )
+                torch.set_rng_state(reached)
         if error is not None:
             error = with_step(error, self._step_count + length)
         self._step_count += length
@@ -316,7 +329,7 @@ class WorkerRun:
                 {key: value[rows.start : rows.stop].detach() for key, value in root.items()},
                 groups,
                 None if actions is None else actions[rows.start : rows.stop],
-                map_memory(memory, _row_selector(rows)),
+                map_memory(memory, itemgetter(slice(rows.start, rows.stop))),
                 batch,
                 generator,
                 self._step_count,
@@ -337,14 +350,6 @@ class WorkerRun:
         return self._env.step_mdp(data[(*[slice(None)] * self._dim, -1)].clone())
 
 
-def _row_selector(rows: range) -> Callable[[Tensor], Tensor]:
-    return lambda value: value[rows.start : rows.stop]
-
-
-def _ignore(used: int) -> None:
-    """Do nothing: no actions were drawn in advance."""
-
-
 def _concatenate(key: NestedKey, rows: Sequence[Tensor | None], dim: int, length: int) -> Tensor:
     parts = [part.narrow(dim, 0, length) for part in rows if part is not None]
     try:
@@ -359,25 +364,12 @@ def _concatenate(key: NestedKey, rows: Sequence[Tensor | None], dim: int, length
     )
 
 
-def _set_generator(states: Sequence[Tensor | None]) -> None:
-    first = states[0]
-    assert first is not None
-    if not all(state is not None and torch.equal(state, first) for state in states):
-        raise ArgumentError(
-            "the policy draws more random numbers for some rows than for others",
-            hint="pass planned=False to the env, so that the policy runs in one process",
-        )
-    torch.set_rng_state(first)
-
-
 # Episode memory of the stages
 
 
 def read_memory(stages: Sequence[Transform]) -> Memory:
     """Return the episode memory of each stage."""
-    return [
-        {name: dict(getattr(stage, name)) for name in stage._episode_memory} for stage in stages
-    ]
+    return [{name: dict(getattr(stage, name)) for name in stage.episode_memory} for stage in stages]
 
 
 def write_memory(stages: Sequence[Transform], memory: Memory) -> None:
@@ -399,16 +391,6 @@ def map_memory(memory: Memory, function: Callable[[Tensor], Tensor]) -> Memory:
         {name: {key: apply(value) for key, value in held.items()} for name, held in named.items()}
         for named in memory
     ]
-
-
-def _join_memory(parts: Sequence[Memory]) -> Memory:
-    """Concatenate the rows of the parts."""
-    others = [iter(list(_values(part))) for part in parts]
-
-    def join(_: Tensor) -> Tensor:
-        return torch.cat([next(values) for values in others])
-
-    return map_memory(parts[0], join)
 
 
 def _values(memory: Memory) -> Iterator[Any]:

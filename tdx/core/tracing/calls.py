@@ -95,7 +95,15 @@ class _Builder:
         tensordict = restore_structure(self._log.result)
         if self._log.kept is not None:
             after = read(tensordict, "next") if self._log.hook == "step" else tensordict
-            self._add_kept(self._log.kept, dict(after.items()))
+            # The known entries that changed after the last call.
+            entries, current = dict(after.items()), self._lanes["forward"]
+            changed = {
+                key: value
+                for key, value in entries.items()
+                if key in current and current[key].value is not value
+            }
+            dropped = tuple(key for key in current if key not in entries)
+            self._add(self._log.kept, "forward", 0, "settled", changed, dropped, {})
         return BuiltFields(given, tuple(self._stages), tensordict)
 
     def _add(
@@ -126,17 +134,6 @@ class _Builder:
         declares = place.declares
         undeclared = tuple([key for key in written if not declares(key, lane)])
         self._append(place, lane, took, reads, written, dropped, undeclared)
-
-    def _add_kept(self, place: Place, entries: Entries) -> None:
-        """Add the known entries that changed after the last call."""
-        current = self._lanes["forward"]
-        changed = {
-            key: value
-            for key, value in entries.items()
-            if key in current and current[key].value is not value
-        }
-        dropped = tuple(key for key in current if key not in entries)
-        self._add(place, "forward", 0, "settled", changed, dropped, {})
 
     def _append(
         self,

@@ -54,9 +54,9 @@ def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Pla
         stage: The transform.
         added: Keys that its specs have and those before it do not.
     """
-    names = (*stage.out_keys, *stage._written_keys, *added)
+    names = (*stage.out_keys, *stage.written_keys, *added)
     # A stage that steps the env passes on everything that the env wrote.
-    anything = stage._changes_batch or stage._steps_env
+    anything = stage.changes_batch or stage.steps_env
     own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
     invertible = stage.invertible
     return Place(
@@ -67,7 +67,7 @@ def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Pla
         reads={"forward": _normal(stage.in_keys), "inverse": _normal(stage.out_keys_inv)},
         writes={
             "forward": None if anything else frozenset(_normal(names)),
-            "inverse": frozenset(_normal((*stage.in_keys_inv, *stage._exposed_keys, *added))),
+            "inverse": frozenset(_normal((*stage.in_keys_inv, *stage.exposed_keys, *added))),
         },
         pure=is_pure(stage),
         acts=invertible,
@@ -133,7 +133,7 @@ def is_plain(env: EnvBase) -> bool:
     kind = type(env)
     return isinstance(env, TransformedEnv) and all(
         getattr(kind, hook) is getattr(TransformedEnv, hook)
-        for hook in ("_completed_step", "_completed_reset")
+        for hook in ("completed_step", "completed_reset")
     )
 
 
@@ -159,7 +159,7 @@ class TracedChain:
         self.other_threads: set[int] = set()
         """Threads that stepped the env during a reset or step of this one."""
         self.is_attached = False
-        self._has_preset = False
+        self._has_given_next = False
         self._version: float = -1
         self._patches = Patches()
         self._levels: list[TransformedEnv] = []
@@ -170,7 +170,7 @@ class TracedChain:
 
     def refresh(self) -> None:
         """Read the chain again if it has changed."""
-        if self.env._specs.version == self._version:
+        if self.env.env_specs.version == self._version:
             return
         specs = [_declared_keys(place) for place in stage_specs(self.env)]
         index = len(chain_stages(self.inner))
@@ -178,12 +178,12 @@ class TracedChain:
         for level in reversed(self._levels):
             for number, stage in enumerate(level.stages):
                 place = stage_place(index, stage, specs[index + 1] - specs[index])
-                gets_preset = level is self.env and number == 0
-                self._places.append((place, stage, gets_preset))
+                sees_given_next = level is self.env and number == 0
+                self._places.append((place, stage, sees_given_next))
                 index += 1
         self.env_place = env_place(self.inner)
         self.env_place.index = len(chain_stages(self.inner)) - 1
-        self._version = self.env._specs.version
+        self._version = self.env.env_specs.version
         if self.is_attached:
             self._detach()
             self._attach()
@@ -195,7 +195,7 @@ class TracedChain:
         self._attach()
         self.is_attached = True
         try:
-            with self.inner._noting_threads(self.other_threads):
+            with self.inner.record_threads(self.other_threads):
                 yield
         finally:
             self.is_attached = False
@@ -204,26 +204,29 @@ class TracedChain:
     def _attach(self) -> None:
         hook = self._patches.hook
         for level in self._levels:
-            self._patches.put(level, "_is_observed", True)
-            level._program = None
-        for place, stage, gets_preset in self._places:
+            level.observe_hooks(True)
+        for place, stage, sees_given_next in self._places:
             if place.acts:
                 hook(stage, "_inv_call", partial(self._recorded, place, "inverse"))
             if place.acts_at_reset:
                 hook(stage, "_reset_env_preprocess", partial(self._recorded, place, "inverse"))
             hook(stage, "_reset", partial(self._recorded, place, "forward"))
             forward = partial(self._recorded, place, "forward")
-            hook(stage, "_step", partial(self._after_preset, forward) if gets_preset else forward)
+            hook(
+                stage,
+                "_step",
+                partial(self._after_given_next, forward) if sees_given_next else forward,
+            )
         if self._levels:
-            hook(self.inner, "_completed_step", partial(self._recorded, self.env_place, "forward"))
-            hook(self.inner, "_completed_reset", partial(self._recorded, self.env_place, "forward"))
-        hook(self.env, "_completed_step", self._outermost_step)
-        hook(self.env, "_completed_reset", self._outermost_reset)
+            hook(self.inner, "completed_step", partial(self._recorded, self.env_place, "forward"))
+            hook(self.inner, "completed_reset", partial(self._recorded, self.env_place, "forward"))
+        hook(self.env, "completed_step", self._outermost_step)
+        hook(self.env, "completed_reset", self._outermost_reset)
 
     def _detach(self) -> None:
         self._patches.undo()
         for level in self._levels:
-            level._program = None
+            level.observe_hooks(False)
 
     def _recorded(self, place: Place, direction: Direction, function: Hooked) -> Hooked:
         def hooked(*args: Any, **kwargs: Any) -> Any:
@@ -236,11 +239,11 @@ class TracedChain:
 
         return hooked
 
-    def _after_preset(self, wrap: Callable[[Hooked], Hooked], function: Hooked) -> Hooked:
+    def _after_given_next(self, wrap: Callable[[Hooked], Hooked], function: Hooked) -> Hooked:
         recorded = wrap(function)
 
         def hooked(tensordict: TensorDictBase, following: TensorDictBase) -> Any:
-            self._settle_preset(following)
+            self._settle_given_next(following)
             return recorded(tensordict, following)
 
         return hooked
@@ -249,11 +252,11 @@ class TracedChain:
         if not self._levels:
             function = self._recorded(self.env_place, "forward", function)
 
-        def hooked(tensordict: TensorDictBase, preset: TensorDictBase | None = None) -> Any:
+        def hooked(tensordict: TensorDictBase, given_next: TensorDictBase | None = None) -> Any:
             if self._is_outermost():
-                self._has_preset = preset is not None and bool(self._levels)
-            result = function(tensordict, preset)
-            self._settle_preset(result)
+                self._has_given_next = given_next is not None and bool(self._levels)
+            result = function(tensordict, given_next)
+            self._settle_given_next(result)
             return result
 
         return hooked
@@ -270,10 +273,10 @@ class TracedChain:
 
         return hooked
 
-    def _settle_preset(self, following: TensorDictBase) -> None:
+    def _settle_given_next(self, following: TensorDictBase) -> None:
         """Record the existing entries of ``next`` that the env has not written, once."""
-        if self._has_preset and self._is_outermost() and self.record is not None:
-            self._has_preset = False
+        if self._has_given_next and self._is_outermost() and self.record is not None:
+            self._has_given_next = False
             self.record.settle(GIVEN, "forward", following)
 
     def _is_outermost(self) -> bool:

@@ -254,10 +254,10 @@ def find_stage_violations(
         EnvError: The env before the chain raised in a reset or a step.
         ChainError: A transform raised in a reset or a step.
     """
-    if not isinstance(env._specs, ChainSpecs):
+    if not isinstance(env.env_specs, ChainSpecs):
         return []
     base, _ = flatten_chain(env)
-    nested = base._find_stage_violations(check_dtype, None, steps)
+    nested = base.find_stage_violations(check_dtype, None, steps)
     chain = TracedChain(env)
     chain.record = checker = _HookChecker(
         env, chain.inner, check_dtype, () if tensordict is None else entry_keys(tensordict)
@@ -266,25 +266,24 @@ def find_stage_violations(
     reset_input = None if tensordict is None else tensordict.clone(recurse=False)
     with chain.attached():
         with checker.checking("reset", None):
-            current = env._completed_reset(reset_input)
+            current = env.completed_reset(reset_input)
         if reset_input is not None:
             current = reset_input.update(current)
         for step in range(steps):
             with env_errors(env, "step", step):
                 current = env.rand_action(current)
                 with checker.checking("step", current):
-                    following = env._completed_step(current)
+                    following = env.completed_step(current)
                 current.set("next", following)
             with env_errors(env, "reset", step + 1):
                 current = env.maybe_reset(env.step_mdp(current))
-    return unique_violations([*map(_with_inner_location, nested), *checker.violations])
-
-
-def _with_inner_location(violation: SpecViolation) -> SpecViolation:
-    """Move the stage of a chain inside a batch of envs from the location to the message."""
-    location = f": stage {violation.stage} ({violation.transform}): "
-    message = violation.message.replace(": ", location, 1)
-    return replace(violation, message=message, stage=None, transform=None)
+    violations = []
+    for violation in nested:
+        # The stage of a chain inside a batch of envs moves from the location to the message.
+        location = f": stage {violation.stage} ({violation.transform}): "
+        message = violation.message.replace(": ", location, 1)
+        violations.append(replace(violation, message=message, stage=None, transform=None))
+    return unique_violations([*violations, *checker.violations])
 
 
 class _HookChecker:
@@ -371,7 +370,7 @@ class _HookChecker:
             self._add(place.index, new)
             return result
         log: AbstractContextManager[set[NestedKey] | None] = nullcontext()
-        if self._hook == "step" and stage._needs_declared_input:
+        if self._hook == "step" and stage.needs_declared_input:
             log = logged_reads(arguments[0])
         with _stage_errors(place, f"a {self._hook}"), log as keys:
             result = function(*arguments)

@@ -18,7 +18,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
-from tdx.core.envs.rollout_request import Policy
+from tdx.core.envs.rollout import Policy
 from tdx.core.tracing.places import GIVEN, KEPT, TracedChain, policy_place
 from tdx.core.tracing.recorder import (
     Clock,
@@ -396,17 +396,14 @@ class Tracer(BaseTracer):
         if error is None:
             self._result, self._current = (result, None) if phase == "step" else (None, result)
             self.steps += phase == "step"
-        self._remember(trace)
-        if self.history is not None:
-            self.history.append(trace)
-        return trace
-
-    def _remember(self, trace: StepTrace) -> None:
-        """Keep a weak reference to a trace, for later overwrites of its values."""
+        # For later overwrites of its values.
         self._living.append(weakref.ref(trace))
         if len(self._living) > self._next_clearing:
             self._living = [reference for reference in self._living if reference() is not None]
             self._next_clearing = max(2 * len(self._living), _MIN_LIVING)
+        if self.history is not None:
+            self.history.append(trace)
+        return trace
 
     def _on_overwrite(self, tensor: Tensor, copy: Tensor | None) -> None:
         """Keep the old value of an overwritten tensor in earlier traces."""

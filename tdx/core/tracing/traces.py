@@ -174,21 +174,19 @@ class StepTrace:
                 inverse, where -1 is the input of the env inside.
         """
         current = dict(self.given) if direction == "inverse" else {}
+        last = max((stage.index for stage in self.stages), default=-1)
         for stage in self.stages:
             if stage.direction != direction:
                 continue
-            if stage.kind in ("env", "stage") and not _reached(stage.index, index, direction):
+            later = stage.index > index if direction == "forward" else stage.index < index
+            if stage.kind in ("env", "stage") and later:
                 break
-            if stage.kind == "kept" and index < self._last_index:
+            if stage.kind == "kept" and index < last:
                 continue
             current.update(stage.written)
             for key in stage.dropped:
                 current.pop(key, None)
         return current
-
-    @property
-    def _last_index(self) -> int:
-        return max((stage.index for stage in self.stages), default=-1)
 
     def versions(self) -> Iterator[ValueVersion]:
         """Iterate over all versions of this step, in order."""
@@ -278,11 +276,6 @@ class DeferredTrace(StepTrace):
                     _set(self, field_name, getattr(built, field_name))
             _set(self, "_build", None)
         return object.__getattribute__(self, name)
-
-
-def _reached(stage: int, index: int, direction: Direction) -> bool:
-    """Return True if a stage runs no later than another one."""
-    return stage <= index if direction == "forward" else stage >= index
 
 
 @dataclass(frozen=True, slots=True)

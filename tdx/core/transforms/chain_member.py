@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -21,6 +20,23 @@ if TYPE_CHECKING:
 _UNSET = object()
 
 
+class ChainOwner:
+    """Holds a chain: a ``TransformedEnv``, a ``Compose`` or a replay buffer.
+
+    Its members notify it of changes, and ask it for the env before them.
+    """
+
+    first_stage_index: int = 0
+    """Index of its first stage, counted from the innermost chain."""
+
+    def chain_changed(self) -> None:
+        """Drop what was derived from the chain."""
+
+    def env_before(self, stage: Any) -> EnvBase | None:
+        """Return a copy of the env with the stages before a member; ``None`` outside an env."""
+        return None
+
+
 class ChainMember(nn.Module):
     """A module that is part of at most one chain, and notifies the chain of changes.
 
@@ -29,25 +45,40 @@ class ChainMember(nn.Module):
     A chain derives specs and programs from its members. It must derive them again after an
     assignment to an attribute that a constructor declares, after a state was loaded and after a
     cast.
+
+    The modules that run, plan, trace and measure a chain call the public methods of a stage, its
+    hooks (``_step``, ``_reset``, ``_call``, ``_inv_call``, ``_reset_env_preprocess``,
+    ``_apply_transform``) and this internal interface, which a user needs only to write a transform
+    that is planned:
+
+    - membership: ``owner``, ``notify_changed``, ``episode_memory``
+    - specs: ``transform_specs``, ``written_keys``, ``exposed_keys``, ``needs_declared_input``
+    - batch size and device: ``changes_batch``, ``to_outer_batch``, ``to_inner_batch``,
+      ``mixes_rows``, ``follow_env_device``
+    - forms: ``make_dict_step``, ``make_chunk_kernel``, ``make_array_kernel``, ``linear_image``,
+      ``step_limits``, ``inv_present``, ``steps_env``
     """
 
-    _episode_memory: ClassVar[tuple[str, ...]] = ()
+    episode_memory: ClassVar[tuple[str, ...]] = ()
     """Names of the dicts that hold entries of the running episode: created empty, never cloned."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._container_ref: weakref.ref[nn.Module] | None = None
-        self.__dict__.update({name: {} for name in self._episode_memory})
+        self._container_ref: weakref.ref[nn.Module | ChainOwner] | None = None
+        self.__dict__.update({name: {} for name in self.episode_memory})
 
     @property
-    def _owner(self) -> Any:
-        """``Compose``, ``TransformedEnv`` or buffer that directly holds this module."""
+    def owner(self) -> Any:
+        """``Compose``, ``TransformedEnv`` or buffer that directly holds this module.
+
+        Used by the chain; :attr:`container` is the env around it.
+        """
         return None if self._container_ref is None else self._container_ref()
 
     @property
     def container(self) -> nn.Module | None:
         """The ``TransformedEnv`` whose chain contains this module, else its ``Compose``."""
-        owner = self._owner
+        owner = self.owner
         outer = getattr(owner, "container", None)
         return owner if outer is None else outer
 
@@ -57,29 +88,29 @@ class ChainMember(nn.Module):
 
         ``None`` outside an env.
         """
-        before = getattr(self._owner, "_env_before", None)
-        return None if before is None else before(self)
+        owner = self.owner
+        return owner.env_before(self) if isinstance(owner, ChainOwner) else None
 
-    _is_copy: bool = False
+    is_copy: bool = False
     """True if it is a chain that :meth:`clone` returned."""
 
-    def set_container(self, container: nn.Module) -> None:
+    def set_container(self, container: nn.Module | ChainOwner) -> None:
         """Add this module to a chain.
 
-        A stage of a copy of a chain that is not used itself leaves that copy.
+        Stages of a detached clone of a chain can be re-parented.
 
         Raises:
             ChainError: It is already part of a chain.
         """
-        owner: Any = self._owner
-        is_spare = getattr(owner, "_is_copy", False) and owner._container_ref is None
+        owner = self.owner
+        is_spare = getattr(owner, "is_copy", False) and owner.owner is None
         if owner is not None and not is_spare:
             raise ChainError(
                 f"this instance of {type(self).__name__} is already part of a chain",
                 hint="put transform.clone() into the second place",
             )
         if is_spare:
-            owner._set_stages([stage for stage in owner if stage is not self])
+            owner.set_stages([stage for stage in owner if stage is not self])
         self._container_ref = weakref.ref(container)
 
     def reset_parent(self) -> None:
@@ -95,22 +126,21 @@ class ChainMember(nn.Module):
         copied.__dict__.update(without_hooks(self.__dict__))
         for name in ("_parameters", "_buffers", "_modules"):
             copied.__dict__[name] = self.__dict__[name].copy()
-        copied.__dict__.update({name: {} for name in self._episode_memory})
+        copied.__dict__.update({name: {} for name in self.episode_memory})
         copied._container_ref = None
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_container_ref": None}
 
-    def _notify_changed(self) -> None:
+    def notify_changed(self) -> None:
         """Tell the chain that what it derived from this module is outdated."""
         reference = self.__dict__.get("_container_ref")
         owner = None if reference is None else reference()
-        changed: Callable[[], None] | None = getattr(owner, "_chain_changed", None)
-        if changed is not None:
-            changed()
+        if isinstance(owner, ChainOwner):
+            owner.chain_changed()
 
-    def _follow_device(self, device: torch.device | None) -> None:
+    def follow_env_device(self, device: torch.device | None) -> None:
         """Move parameters and buffers to the device of the upstream env.
 
         They stay where they are if its entries are on several devices (``None``).
@@ -125,23 +155,23 @@ class ChainMember(nn.Module):
 
     def _bind_in_env(self) -> None:
         """Read what the constructor left open from the specs of the env, if there is one."""
-        specs = getattr(self.container, "_specs", None)
+        specs = getattr(self.container, "env_specs", None)
         if specs is not None:
             specs.part("full_done_spec")
 
     # Batch size and device
 
-    _mixes_rows: ClassVar[bool] = False
+    mixes_rows: ClassVar[bool] = False
     """True if the values of a row depend on the other rows of the batch."""
 
-    _changes_batch: bool = False
+    changes_batch: bool = False
     """True if downstream stages have another batch size or device than upstream ones."""
 
-    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return the input of a step as downstream stages see it."""
         return tensordict
 
-    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return the input of a reset as upstream stages see it."""
         return tensordict
 
@@ -161,15 +191,15 @@ class ChainMember(nn.Module):
         new = name in _declared_arguments(kind) and self.__dict__.get(name, _UNSET) is not value
         super().__setattr__(name, value)
         if new:
-            self._notify_changed()
+            self.notify_changed()
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        self._notify_changed()
+        self.notify_changed()
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         moved: Self = super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
-        self._notify_changed()
+        self.notify_changed()
         return moved
 
 

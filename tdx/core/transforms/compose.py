@@ -17,6 +17,7 @@ from tdx.core.transforms.callable_transform import (
     TensorDictFunction,
     foreign_library,
 )
+from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.transform import Transform
 from tdx.foundation.errors import ArgumentError, ChainError, StageIndexError, TdxError
 from tdx.foundation.html_repr import repr_html
@@ -25,7 +26,7 @@ from tdx.foundation.torch_internals import forward_hooks
 from tdx.specs import Composite
 
 
-class Compose(Transform):
+class Compose(Transform, ChainOwner):
     """Runs transforms in order, and their inverses in reverse order.
 
     Args:
@@ -109,7 +110,7 @@ class Compose(Transform):
         stage.train(self.training)
         stages = list(self._stages)
         stages.insert(index, stage)
-        self._set_stages(stages)
+        self.set_stages(stages)
 
     def pop(self, index: int = -1) -> Transform:
         """Remove a stage and return it.
@@ -126,19 +127,19 @@ class Compose(Transform):
             )
         stage = stages.pop(index)
         stage.reset_parent()
-        self._set_stages(stages)
+        self.set_stages(stages)
         return stage
 
     def _require_own_stages(self) -> None:
         """Raise a ``ChainError`` if the stages now belong to the chain they were appended to."""
-        owner = self._owner
+        owner = self.owner
         if isinstance(owner, Compose) and self not in owner._stages:
             raise ChainError(
                 "the stages of this chain were appended to another one",
                 hint="change that chain, such as env.transform",
             )
 
-    def set_container(self, container: nn.Module) -> None:
+    def set_container(self, container: nn.Module | ChainOwner) -> None:
         """Add this chain to an env, a buffer or another chain.
 
         Raises:
@@ -146,17 +147,17 @@ class Compose(Transform):
         """
         super().set_container(container)
         for stage in self._stages:
-            if stage._owner is None:  # the chain that the stages were appended to is gone
+            if stage.owner is None:  # the chain that the stages were appended to is gone
                 stage.set_container(self)
 
-    def _set_stages(self, stages: list[Transform]) -> None:
+    def set_stages(self, stages: list[Transform]) -> None:
         self._stages = tuple(stages)
         self.transforms = nn.ModuleList(stages)
         self.transforms.training = self.training
-        self._notify_changed()
+        self.notify_changed()
 
-    def _chain_changed(self) -> None:
-        self._notify_changed()
+    def chain_changed(self) -> None:
+        self.notify_changed()
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -176,7 +177,7 @@ class Compose(Transform):
     def clone(self) -> Self:
         """Return a chain of clones of the stages."""
         copied = super().clone()
-        copied._stages, copied._is_copy = (), True
+        copied._stages, copied.is_copy = (), True
         copied._modules["transforms"] = nn.ModuleList()
         for stage in self._stages:
             copied.insert(len(copied), stage.clone())
@@ -196,11 +197,8 @@ class Compose(Transform):
         copied.__setstate__(deepcopy(self.__getstate__(), memo))
         return copied
 
-    def _env_before(self, stage: Transform) -> EnvBase | None:
-        """Return a copy of the env with the stages before one of this chain."""
-        before: Callable[[Transform], EnvBase | None] | None
-        before = getattr(self._owner, "_env_before", None)
-        env = None if before is None else before(self)
+    def env_before(self, stage: Transform) -> EnvBase | None:
+        env = self.parent
         if env is None:
             return None
         for earlier in self._stages[: self._stages.index(stage)]:
@@ -237,12 +235,12 @@ class Compose(Transform):
         )
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
-        return tuple(key for stage in self._stages for key in stage._written_keys)
+    def written_keys(self) -> tuple[NestedKey, ...]:
+        return tuple(key for stage in self._stages for key in stage.written_keys)
 
     @property
-    def _exposed_keys(self) -> tuple[NestedKey, ...]:
-        return tuple(key for stage in self._stages for key in stage._exposed_keys)
+    def exposed_keys(self) -> tuple[NestedKey, ...]:
+        return tuple(key for stage in self._stages for key in stage.exposed_keys)
 
     def set_missing_tolerance(self, mode: bool = True) -> None:
         """Set for every stage whether missing in-keys are skipped."""
@@ -257,12 +255,12 @@ class Compose(Transform):
 
     # Data
 
-    def _located(self, error: Exception, stage: Transform, doing: str) -> Exception:
+    def locate_error(self, error: Exception, stage: Transform, doing: str) -> Exception:
         """Return an error with the location of the stage that raised it."""
-        owner = self._owner
+        owner = self.owner
         nested = isinstance(owner, Compose)
         # The stages of nested transformed envs are numbered consecutively.
-        first: int = getattr(owner, "_first_stage", 0)
+        first = owner.first_stage_index if isinstance(owner, ChainOwner) else 0
         index, name = first + self._stages.index(stage), type(stage).__name__
         if isinstance(error, TdxError):
             error.at(transform=name) if nested else error.at(stage=index, transform=name)
@@ -276,7 +274,7 @@ class Compose(Transform):
             try:
                 tensordict = getattr(stage, hook)(tensordict)
             except Exception as error:
-                raise self._located(error, stage, doing) from error.__cause__
+                raise self.locate_error(error, stage, doing) from error.__cause__
         return tensordict
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -297,44 +295,39 @@ class Compose(Transform):
         try:
             for stage in self._stages:
                 next_tensordict = stage._step(tensordict, next_tensordict)
-                if stage._changes_batch:
-                    tensordict = stage._to_outer_batch(tensordict)
+                if stage.changes_batch:
+                    tensordict = stage.to_outer_batch(tensordict)
         except Exception as error:
-            raise self._located(error, stage, "a step") from error.__cause__
+            raise self.locate_error(error, stage, "a step") from error.__cause__
         return next_tensordict
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        stage: Transform
-        views = self._stage_inputs(tensordict)
-        try:
-            for stage, view in zip(self._stages, views, strict=True):
-                tensordict_reset = stage._reset(view, tensordict_reset)
-        except Exception as error:
-            raise self._located(error, stage, "a reset") from error.__cause__
-        return tensordict_reset
-
-    def _stage_inputs(self, tensordict: TensorDictBase | None) -> list[TensorDictBase | None]:
-        """Return the input of a reset in the batch size of each stage."""
+        # The input of the reset in the batch size of each stage.
         views = [tensordict]
         for stage in reversed(self._stages[1:]):
             inner = views[-1]
-            views.append(None if inner is None else stage._to_inner_batch(inner))
-        return views[::-1] if self._stages else []
+            views.append(None if inner is None else stage.to_inner_batch(inner))
+        try:
+            for stage, view in zip(self._stages, reversed(views), strict=False):
+                tensordict_reset = stage._reset(view, tensordict_reset)
+        except Exception as error:
+            raise self.locate_error(error, stage, "a reset") from error.__cause__
+        return tensordict_reset
 
     @property
-    def _changes_batch(self) -> bool:  # type: ignore[override]
-        return any(stage._changes_batch for stage in self._stages)
+    def changes_batch(self) -> bool:  # type: ignore[override]
+        return any(stage.changes_batch for stage in self._stages)
 
-    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         for stage in self._stages:
-            tensordict = stage._to_outer_batch(tensordict)
+            tensordict = stage.to_outer_batch(tensordict)
         return tensordict
 
-    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         for stage in reversed(self._stages):
-            tensordict = stage._to_inner_batch(tensordict)
+            tensordict = stage.to_inner_batch(tensordict)
         return tensordict
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -343,7 +336,7 @@ class Compose(Transform):
             for stage in reversed(self._stages):
                 tensordict = stage._inv_call(tensordict)
         except Exception as error:
-            raise self._located(error, stage, "an inverse call") from error.__cause__
+            raise self.locate_error(error, stage, "an inverse call") from error.__cause__
         return tensordict
 
     def dump(self, **kwargs: Any) -> None:
@@ -360,15 +353,17 @@ class Compose(Transform):
 
     # Specs
 
-    def _transform_specs(
+    def transform_specs(
         self, input_spec: Composite, output_spec: Composite
     ) -> tuple[Composite, Composite]:
         stage: Transform
         try:
             for stage in self._stages:
-                input_spec, output_spec = stage._transform_specs(input_spec, output_spec)
+                input_spec, output_spec = stage.transform_specs(input_spec, output_spec)
         except Exception as error:
-            raise self._located(error, stage, "the computation of its specs") from error.__cause__
+            raise self.locate_error(
+                error, stage, "the computation of its specs"
+            ) from error.__cause__
         return input_spec, output_spec
 
     def _run_spec(self, spec: Composite, hook: str) -> Composite:
@@ -410,9 +405,9 @@ class Compose(Transform):
             batch_size = stage.transform_env_batch_size(batch_size)
         return batch_size
 
-    def _follow_device(self, device: torch.device | None) -> None:
+    def follow_env_device(self, device: torch.device | None) -> None:
         for stage in self._stages:
-            stage._follow_device(device)
+            stage.follow_env_device(device)
             device = stage.transform_env_device(device)
 
     def transform_env_device(self, device: torch.device | None) -> torch.device | None:
@@ -442,12 +437,12 @@ def upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]] | None:
         stage: Stage of a chain.
     """
     found: list[Transform] = []
-    owner = stage._owner
+    owner = stage.owner
     while isinstance(owner, Compose):
         earlier = list(owner)
         found = [*earlier[: earlier.index(stage)], *found]
         stage = owner
-        owner = stage._owner
+        owner = stage.owner
     env: EnvBase | None = getattr(owner, "base_env", None)
     return None if env is None else (env, tuple(found))
 

@@ -12,6 +12,7 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from tdx.core.envs.env_specs import done_groups
+from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.kernels import ChunkKernel, DictStep, TimeBehavior
 from tdx.core.transforms.spec_maps import (
     missing_key_error,
@@ -49,7 +50,7 @@ class StoredDataTransform(Transform):
 
     _refusal_hint: ClassVar[str] = "append it to a replay buffer: buffer.append_transform(...)"
 
-    def set_container(self, container: nn.Module) -> None:
+    def set_container(self, container: nn.Module | ChainOwner) -> None:
         """Add this transform to a chain that is not in an env.
 
         Raises:
@@ -102,10 +103,10 @@ class ActionTransform(Transform):
         """Return the env's output unchanged, since it contains no action."""
         return next_tensordict
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         return lambda root, fields: None
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         return ChunkKernel(lambda chunk: None)
 
     def _check_in_keys(self, output_spec: Composite) -> None:

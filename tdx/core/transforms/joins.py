@@ -104,12 +104,12 @@ class JoinTransform(Transform):
         """Join the entries of stored data ``[*B]``, in place."""
         return self._join_tensordict(tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if self._missing_tolerance or not are_flat((*self.in_keys, *self.out_keys)):
             return None
         return lambda root, fields: self._join_entries(fields, self._batch_dims)
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance or self.time_behavior is not TimeBehavior.POINTWISE:
             return None
         dropped = tuple(self._dropped_keys)

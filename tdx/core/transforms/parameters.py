@@ -58,7 +58,7 @@ class ScalarTransform(Transform):
         self._scalars = {**self._scalars, name: number}
         held = self._buffers[name]
         super().__setattr__(name, _as_buffer(number, None if held is None else held.device))
-        self._notify_changed()
+        self.notify_changed()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
@@ -131,7 +131,14 @@ class AffineTransform(Transform):
                 hint="remove the transform, or pass the standard deviation of the data",
             )
         if offset is not None and divisor is not None:
-            _check_broadcast(offset, divisor)
+            try:
+                torch.broadcast_shapes(offset.shape, divisor.shape)
+            except RuntimeError:
+                raise ArgumentError(
+                    f"loc has shape {tuple(offset.shape)} and scale {tuple(divisor.shape)}, which "
+                    "do not broadcast",
+                    hint="pass one number for both, or one for each element",
+                ) from None
         self.standard_normal = standard_normal
         self.register_buffer("loc", offset)
         self.register_buffer("scale", divisor)
@@ -140,13 +147,6 @@ class AffineTransform(Transform):
     def initialized(self) -> bool:
         """True if ``loc`` and ``scale`` are set."""
         return self._buffers["loc"] is not None
-
-    def _require_initialized(self) -> None:
-        if not self.initialized:
-            raise ChainError(
-                f"{type(self).__name__} has no loc and scale yet",
-                hint="pass them, or call init_stats(num_iter) once the transform is in its env",
-            )
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return self._affine(tensor, standardize=self.standard_normal)
@@ -160,10 +160,13 @@ class AffineTransform(Transform):
         buffers: dict[str, Any] = self._buffers
         loc, scale = buffers["loc"], buffers["scale"]
         if loc is None:
-            self._require_initialized()
+            raise ChainError(
+                f"{type(self).__name__} has no loc and scale yet",
+                hint="pass them, or call init_stats(num_iter) once the transform is in its env",
+            )
         return (tensor - loc) / scale if standardize else tensor * scale + loc
 
-    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+    def make_array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         if type(self)._affine is not AffineTransform._affine:
             return None
         constants = []
@@ -237,17 +240,6 @@ class AffineTransform(Transform):
             if self._buffers.get(name) is not None
         ]
         return f"{type(self).__name__}({', '.join([*values, f'keys={self.in_keys}'])})"
-
-
-def _check_broadcast(loc: Tensor, scale: Tensor) -> None:
-    try:
-        torch.broadcast_shapes(loc.shape, scale.shape)
-    except RuntimeError:
-        raise ArgumentError(
-            f"loc has shape {tuple(loc.shape)} and scale {tuple(scale.shape)}, which do not "
-            "broadcast",
-            hint="pass one number for both, or one for each element",
-        ) from None
 
 
 def require_floating(spec: TensorSpec, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Self, cast
 
@@ -39,7 +40,7 @@ class RunningTransform(Transform):
     """
 
     time_behavior = TimeBehavior.SCAN
-    _episode_memory = ("_last",)
+    episode_memory = ("_last",)
     _last: dict[NestedKey, Tensor]
     _reset_key_of: Mapping[NestedKey, NestedKey] = MappingProxyType({})
     """Reset mask of each state, if it is not the nearest one."""
@@ -97,17 +98,23 @@ class RunningTransform(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         root, fields = TensorDictEntries(tensordict), TensorDictEntries(next_tensordict)
-        self._advance_entries(self._state_pairs(), root, fields, next_tensordict)
+        self._step_entries(self._state_pairs(), root, fields, next_tensordict)
         return next_tensordict
 
-    def _advance_entries(
+    def make_dict_step(self) -> DictStep | None:
+        pairs = self._state_pairs()
+        if not are_flat(key for pair in pairs for key in pair):
+            return None
+        return partial(self._step_entries, pairs)
+
+    def _step_entries(
         self,
         pairs: tuple[tuple[NestedKey | None, NestedKey], ...],
         root: Entries,
         fields: Entries,
-        output: TensorDictBase | None,
+        output: TensorDictBase | None = None,
     ) -> None:
-        """Advance each state by one step: the one recurrence of the eager and the dict form.
+        """Advance each state by one step, on the entries of TensorDicts or on plain dicts.
 
         Args:
             pairs: In-key (or ``None``) and key of each state.
@@ -134,13 +141,7 @@ class RunningTransform(Transform):
             # A copy, since the caller may write to the state that it gets.
             last[key] = state.clone()
 
-    def _step_dict(self) -> DictStep | None:
-        pairs = self._state_pairs()
-        if not are_flat(key for pair in pairs for key in pair):
-            return None
-        return lambda root, fields: self._advance_entries(pairs, root, fields, None)
-
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         pairs = self._state_pairs()
         keys = tuple(key for _, key in pairs)
         reads = tuple(in_key for in_key, _ in pairs if in_key is not None)

@@ -160,7 +160,12 @@ def _decayed_sums(
 ) -> Tensor:
     """Return the state after each ``state = state * decay + new``, ``[E, 3, ...]``."""
     if new.device.type != "cpu":
-        return _decayed_on_device(moments, new, decay)
+        sums = []
+        weights = _weights(new[:, 2:] > 0, moments, decay)
+        for weight, added in zip(weights.unbind(0), new.unbind(0), strict=True):
+            moments = moments * weight + added
+            sums.append(moments)
+        return torch.stack(sums)
     column, state = new.numpy(), moments.numpy()
     after = np.empty_like(column)
     if decay == 1:
@@ -169,32 +174,21 @@ def _decayed_sums(
         np.add.accumulate(after, axis=0, out=after)
         return torch.from_numpy(after)
     multiply, add = np.multiply, np.add
-    empty = () if may_be_empty is None else _empty_places(column, may_be_empty.numpy())
+    # Resets that counted nothing, after which nothing decays.
+    empty: frozenset[int] = frozenset()
+    if may_be_empty is not None:
+        counts = column[:, 2].reshape(len(column), -1).max(1)
+        empty = frozenset(np.flatnonzero(may_be_empty.numpy() & (counts <= 0)).tolist())
     after[:] = column
     rows, carried = after.reshape(len(after), -1), state.reshape(-1).copy()
     # Operands of the same shape cost less than a number.
-    weights, none = np.full_like(carried, decay), np.ones_like(carried)
+    factors, none = np.full_like(carried, decay), np.ones_like(carried)
     state = carried
     for index, row in enumerate(rows):
-        multiply(state, none if index in empty else weights, carried)
+        multiply(state, none if index in empty else factors, carried)
         add(carried, row, row)
         state = row
     return torch.from_numpy(after)
-
-
-def _empty_places(column: Any, is_reset: Any) -> frozenset[int]:
-    """Return the indices of resets that counted nothing, after which nothing decays."""
-    counts = column[:, 2].reshape(len(column), -1).max(1)
-    return frozenset(np.flatnonzero(is_reset & (counts <= 0)).tolist())
-
-
-def _decayed_on_device(moments: Tensor, new: Tensor, decay: float) -> Tensor:
-    state, after = moments, []
-    weights = _weights(new[:, 2:] > 0, moments, decay)
-    for weight, added in zip(weights.unbind(0), new.unbind(0), strict=True):
-        state = state * weight + added
-        after.append(state)
-    return torch.stack(after)
 
 
 def float_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -228,7 +222,7 @@ class RunningStatistics(Transform):
     """
 
     time_behavior = TimeBehavior.SCAN
-    _mixes_rows = True
+    mixes_rows = True
     lock: Lock | None = None
     decay: float
     eps: float
@@ -318,14 +312,14 @@ class RunningStatistics(Transform):
     def _has_statistics(self) -> bool:
         return all(self._buffers[name] is not None for name in self._names.values())
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if not self._has_statistics or self._missing_tolerance:
             return None
         if not are_flat((*self.in_keys, *self.out_keys)):
             return None
         return lambda root, fields: self._map_entries(fields)
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if not self._has_statistics or self._missing_tolerance or self.lock is not None:
             return None  # With a lock, another env may update the statistics between steps.
         reads, writes = tuple(self.in_keys), tuple(self.out_keys)

@@ -88,10 +88,10 @@ class Transform(ChainMember):
     They prove that it maps a block of steps like the single steps, and writes no input in place.
     """
 
-    _steps_env: ClassVar[bool] = False
+    steps_env: ClassVar[bool] = False
     """True if its hooks step or reset the env inside."""
 
-    _needs_declared_input: ClassVar[bool] = False
+    needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""
 
     _joins: ClassVar[bool] = False
@@ -177,12 +177,12 @@ class Transform(ChainMember):
         self._on_keys_assigned()
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
+    def written_keys(self) -> tuple[NestedKey, ...]:
         """Keys that a step may write without changing a spec; by default the out-keys."""
         return tuple(self.out_keys)
 
     @property
-    def _exposed_keys(self) -> tuple[NestedKey, ...]:
+    def exposed_keys(self) -> tuple[NestedKey, ...]:
         """Keys written by the inverse that a step also returns to its caller."""
         return ()
 
@@ -194,7 +194,7 @@ class Transform(ChainMember):
     def set_missing_tolerance(self, mode: bool = True) -> None:
         """Set whether missing in-keys are skipped."""
         self._missing_tolerance = mode
-        self._notify_changed()
+        self.notify_changed()
 
     @property
     def invertible(self) -> bool:
@@ -231,7 +231,7 @@ class Transform(ChainMember):
         """Map one tensor ``[*B, ...]`` of the env's input; by default unchanged."""
         return tensor
 
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+    def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         """Return :meth:`_apply_transform` of an image as a linear map, if it is one.
 
         Args:
@@ -262,7 +262,7 @@ class Transform(ChainMember):
         """
         return self._call(next_tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         """Return :meth:`_step` as a function of plain dicts; ``None`` if it needs TensorDicts."""
         if not are_flat((*self._in_keys, *self._out_keys)):
             return None
@@ -270,11 +270,11 @@ class Transform(ChainMember):
         pairs, kernel = self._pairs, self._apply_transform
         return lambda root, fields: map_entries(fields, pairs, kernel, missing)
 
-    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+    def make_array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         """Return the step of one in-key for arrays of a form. ``None``: this form is missing."""
         return None
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         """Return the data hooks as a function of a chunk; ``None`` to run step by step."""
         if self.time_behavior is not TimeBehavior.POINTWISE:
             return None
@@ -286,7 +286,7 @@ class Transform(ChainMember):
         reads, writes = (tuple(pair[place] for pair in self._pairs) for place in (0, 1))
         return ChunkKernel(run, reads, writes)
 
-    def _step_limits(self) -> tuple[StepLimit, ...]:
+    def step_limits(self) -> tuple[StepLimit, ...]:
         """Return the step limits of this stage, if it ends episodes only by counting steps."""
         return ()
 
@@ -309,7 +309,7 @@ class Transform(ChainMember):
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the input of a reset for the env; missing entries are skipped."""
-        return self._inv_present(tensordict)
+        return self.inv_present(tensordict)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the env's input ``[*B]`` key by key, in place."""
@@ -318,7 +318,7 @@ class Transform(ChainMember):
         map_entries(TensorDictEntries(tensordict), pairs, self._inv_apply_transform, missing)
         return tensordict
 
-    def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the entries of the env's input ``[*B]`` that are present, in place."""
         if not self._overrides("_inv_call"):
             pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
@@ -438,7 +438,7 @@ class Transform(ChainMember):
         if not self._missing_tolerance and not self._overrides("_inv_call"):
             require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
 
-    def _transform_specs(
+    def transform_specs(
         self, input_spec: Composite, output_spec: Composite
     ) -> tuple[Composite, Composite]:
         """Bind the transform to the upstream specs and return both specs after it."""

@@ -51,7 +51,7 @@ class WindowTransform(ObservationTransform):
     """
 
     time_behavior = TimeBehavior.SCAN
-    _episode_memory = ("_earlier",)
+    episode_memory = ("_earlier",)
     _earlier: dict[NestedKey, list[Tensor]]
     _looks_ahead = False
     """True if windows contain the following entries, which only stored data has."""
@@ -131,7 +131,7 @@ class WindowTransform(ObservationTransform):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         return self._call(next_tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if self.as_inverse or self._missing_tolerance:
             return None
         if not are_flat((*self.in_keys, *self.out_keys)):
@@ -142,9 +142,11 @@ class WindowTransform(ObservationTransform):
         """Write :meth:`_combine` of arrays to another one; overridden only together with it."""
         raise NotImplementedError
 
-    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+    def make_array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         memory, combine = self._earlier.get(in_key), self._combine_arrays
-        if not _has_array_form(type(self)):
+        kind, hooks = type(self), ("_combine", "_combined_shape", "_pad", "_before_reset", "_push")
+        is_defined = owner(kind, "_combine_arrays") is not WindowTransform
+        if not is_defined or not implements_together(kind, "_combine_arrays", hooks):
             return None
         if memory is not None and any(not _has_form(entry, form) for entry in memory):
             return None
@@ -194,7 +196,7 @@ class WindowTransform(ObservationTransform):
 
     # Over a chunk
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if self.as_inverse:
             return ChunkKernel(lambda chunk: None)
         if self._missing_tolerance:
@@ -217,7 +219,11 @@ class WindowTransform(ObservationTransform):
             pool = torch.cat(parts, out=pool)
             # Step t sees the rows t to t + size - 1 of the pool.
             window = [pool[first : first + chunk.length] for first in range(self._size)]
-            result = self._combine_columns(window, len(chunk.batch_size))
+            if any(column.requires_grad for column in window):
+                result = self._combine(window)
+            else:
+                shape = tuple(self._combined_shape(entries.shape))
+                result = self._combine(window, new_column(shape, entries, len(chunk.batch_size)))
             # Copies: they outlive the chunk, which a view would keep in memory.
             newest = [entry[-1].clone() for entry in window[1:]]
             if chunk.times:
@@ -227,13 +233,6 @@ class WindowTransform(ObservationTransform):
                 chunk.resets[out_key] = self._combine(padded)
             self._earlier[in_key] = newest
             chunk.steps[out_key] = result
-
-    def _combine_columns(self, window: Window, batch_dims: int) -> Tensor:
-        newest = window[-1]
-        if any(column.requires_grad for column in window):
-            return self._combine(window)
-        shape = tuple(self._combined_shape(newest.shape))
-        return self._combine(window, new_column(shape, newest, batch_dims))
 
     def _repair_after_resets(
         self, chunk: Chunk, in_key: NestedKey, pool: Tensor, result: Tensor, newest: list[Tensor]
@@ -328,7 +327,12 @@ class WindowTransform(ObservationTransform):
             if newest is None:
                 raise self._missing_key(in_key, tensordict)
             if root is None:
-                raise self._no_earlier_entries(in_key, root_key)
+                raise KeyNotFoundError(
+                    f"a window of {format_key(in_key)!r} starts with the entry of the reset, which "
+                    f"is stored as {format_key(root_key)!r} at the root",
+                    hint=f"keep {format_key(root_key)!r} in the stored data",
+                    where=Where(key=root_key, transform=type(self).__name__),
+                )
             results[out_key] = self._map_windows(newest, root, known, int(root_key != in_key))
             next_key = join_keys("next", in_key)
             following = None if next_key in self.in_keys else read(tensordict, next_key)
@@ -349,14 +353,6 @@ class WindowTransform(ObservationTransform):
         )
 
     unfolding = forward
-
-    def _no_earlier_entries(self, in_key: NestedKey, root_key: NestedKey) -> KeyNotFoundError:
-        return KeyNotFoundError(
-            f"a window of {format_key(in_key)!r} starts with the entry of the reset, which is "
-            f"stored as {format_key(root_key)!r} at the root",
-            hint=f"keep {format_key(root_key)!r} in the stored data",
-            where=Where(key=root_key, transform=type(self).__name__),
-        )
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._map_stored(tensordict) if self.as_inverse else tensordict
@@ -393,10 +389,3 @@ def _has_form(entry: Tensor, form: ArrayForm) -> bool:
         and tuple(entry.shape) == form.shape
         and entry.numpy().dtype == form.dtype
     )
-
-
-def _has_array_form(kind: type[WindowTransform]) -> bool:
-    """Return True if a class has an array form, and no subclass overrides what it stands for."""
-    hooks = ("_combine", "_combined_shape", "_pad", "_before_reset", "_push")
-    is_defined = owner(kind, "_combine_arrays") is not WindowTransform
-    return is_defined and implements_together(kind, "_combine_arrays", hooks)

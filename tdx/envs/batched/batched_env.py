@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -14,13 +14,14 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.env_specs import EnvSpecs
-from tdx.envs.batched.env_creator import CreateEnv, EnvFactory, create_env_factories
+from tdx.envs.batched.env_creator import CreateEnv, EnvFactory, Kwargs, create_env_factories
 from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv
 from tdx.envs.batched.shared_memory import TensorLayout, has_fixed_shape
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import plain_entries, read
 from tdx.specs import Composite, StackedComposite
+from tdx.specs.arguments import Value
 from tdx.specs.violations import SpecViolation
 
 _PARTS = {
@@ -40,14 +41,14 @@ class BatchedEnv(EnvBase):
         non_blocking: True to allow asynchronous copies between devices.
     """
 
-    _writes_all_outputs: ClassVar[bool] = True
+    writes_all_outputs: ClassVar[bool] = True
     is_closed: bool
 
     def __init__(
         self,
         num_workers: int,
         create_env_fn: CreateEnv | Sequence[CreateEnv],
-        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        create_env_kwargs: Kwargs | Sequence[Kwargs] | None,
         device: torch.device | str | int | None,
         non_blocking: bool,
     ) -> None:
@@ -66,7 +67,7 @@ class BatchedEnv(EnvBase):
             raise
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         reads: dict[NestedKey, None] = {}
         for metadata in self._metadata:
             if metadata.reads is None or not self._homogeneous:
@@ -88,7 +89,7 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _reset_rows(
-        self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
+        self, rows: dict[int, TensorDictBase | None], kwargs: list[Kwargs]
     ) -> dict[int, TensorDictBase]:
         """Reset some of the envs with different outputs."""
 
@@ -108,7 +109,7 @@ class BatchedEnv(EnvBase):
             )
         devices = {row.device for row in metadata}
         self._env_device = devices.pop() if len(devices) == 1 else None
-        self._specs = EnvSpecs(
+        self.env_specs = EnvSpecs(
             device if device is not None else self._env_device,
             torch.Size((self.num_workers, *sizes[0])),
         )
@@ -119,12 +120,12 @@ class BatchedEnv(EnvBase):
         self._keys = EnvKeys.of(metadata[0])
         self._homogeneous = _are_homogeneous(metadata)
         self._members = () if self._homogeneous else tuple(metadata)
-        self._steps_some_rows = self._homogeneous and not metadata[0].batch_size
+        self.steps_some_rows = self._homogeneous and not metadata[0].batch_size
 
     @property
     def _model(self) -> SpecsOnlyEnv:
         """Env that implements ``step_mdp`` etc. row by row, for envs with different outputs."""
-        cache = self._specs.cache
+        cache = self.env_specs.cache
         model: SpecsOnlyEnv | None = cache.get("model")
         if model is None:
             model = cache["model"] = SpecsOnlyEnv(EnvMetaData.of(self))
@@ -213,12 +214,12 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _reset_homogeneous(
-        self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
+        self, tensordict: TensorDictBase | None, kwargs: list[Kwargs]
     ) -> TensorDictBase:
         """Reset envs whose outputs can be stacked. Rows that are not reset keep their values."""
 
     def _reset_heterogeneous(
-        self, tensordict: TensorDictBase, kwargs: list[dict[str, Any]]
+        self, tensordict: TensorDictBase, kwargs: list[Kwargs]
     ) -> TensorDictBase:
         self._check_batch(tensordict)
         masks = reset_masks(tensordict, self._keys.masks)
@@ -250,7 +251,7 @@ class BatchedEnv(EnvBase):
         extent = torch.stack([flat.any(1), flat.all(1)], 1).tolist()
         return [(some, every and complete) for some, every in extent]
 
-    def _split_kwargs(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+    def _split_kwargs(self, kwargs: dict[str, Any]) -> list[Kwargs]:
         shared = {name: value for name, value in kwargs.items() if name != "list_of_kwargs"}
         own = kwargs.get("list_of_kwargs") or [{}] * self.num_workers
         if len(own) != self.num_workers:
@@ -260,9 +261,9 @@ class BatchedEnv(EnvBase):
             )
         return [{**shared, **one} for one in own]
 
-    def _collect_inputs(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
+    def _collect_inputs(self, tensordict: TensorDictBase) -> dict[NestedKey, Value]:
         entries = plain_entries(tensordict)
-        inputs: dict[NestedKey, Any] = {}
+        inputs: dict[NestedKey, Value] = {}
         for key in self._keys.inputs:
             if entries is not None and type(key) is str:
                 value = entries.get(key)
@@ -286,11 +287,11 @@ class BatchedEnv(EnvBase):
             return super().rand_action(tensordict)
         return self._model.rand_action(tensordict)
 
-    def _find_stage_violations(
+    def find_stage_violations(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Check the stages of the envs' own chains, env by env."""
-        per_env = self._get_from_workers("_find_stage_violations")(check_dtype, None, steps)
+        per_env = self._get_from_workers("find_stage_violations")(check_dtype, None, steps)
         return [
             replace(finding, message=f"in the env of worker {index}: {finding.message}")
             for index, findings in enumerate(per_env)

@@ -17,9 +17,9 @@ from torch import Tensor
 from tdx.core import Compose, TransformedEnv
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
+from tdx.core.envs.eager_run import RolloutChunk
 from tdx.core.envs.failures import failed_row
 from tdx.core.envs.policies import ActionSequence
-from tdx.core.envs.rollout import RolloutChunk
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import unpack
 from tdx.core.planned.executor import PlannedRun, cached_program

@@ -20,6 +20,8 @@ from tdx.foundation.errors import ArgumentError, KeyNotFoundError, WorkerError, 
 from tdx.foundation.safe_path import safe_path
 
 CreateEnv = Callable[..., EnvBase] | EnvBase
+Kwargs = Mapping[str, Any]
+"""Keyword arguments of a function that creates an env, or of a reset."""
 
 
 class EnvFactory:
@@ -30,8 +32,8 @@ class EnvFactory:
         kwargs: Keyword arguments for the function.
     """
 
-    def __init__(self, create: CreateEnv, kwargs: Mapping[str, Any]) -> None:
-        self._parts: tuple[CreateEnv, dict[str, Any]] | bytes = (create, dict(kwargs))
+    def __init__(self, create: CreateEnv, kwargs: Kwargs) -> None:
+        self._parts: tuple[CreateEnv, Kwargs] | bytes = (create, dict(kwargs))
 
     @property
     def create(self) -> CreateEnv:
@@ -39,11 +41,11 @@ class EnvFactory:
         return self._unpickle()[0]
 
     @property
-    def kwargs(self) -> dict[str, Any]:
+    def kwargs(self) -> Kwargs:
         """Keyword arguments for the function."""
         return self._unpickle()[1]
 
-    def _unpickle(self) -> tuple[CreateEnv, dict[str, Any]]:
+    def _unpickle(self) -> tuple[CreateEnv, Kwargs]:
         # On first use, so that an import error is reported like other errors of construction.
         if isinstance(self._parts, bytes):
             self._parts = cloudpickle.loads(self._parts)
@@ -60,7 +62,7 @@ class EnvFactory:
             )
         return env
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _unpickle_factory, (cloudpickle.dumps(self._unpickle()),)
 
 
@@ -73,7 +75,7 @@ def _unpickle_factory(data: bytes) -> EnvFactory:
 def create_env_factories(
     num_workers: int,
     create_env_fn: CreateEnv | Sequence[CreateEnv],
-    create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    create_env_kwargs: Kwargs | Sequence[Kwargs] | None,
 ) -> list[EnvFactory]:
     """Create one factory for each worker.
 
@@ -142,7 +144,7 @@ class EnvCreator:
     def __init__(
         self,
         create_env_fn: Callable[..., EnvBase],
-        create_env_kwargs: Mapping[str, Any] | None = None,
+        create_env_kwargs: Kwargs | None = None,
         share_memory: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -158,7 +160,7 @@ class EnvCreator:
         env.close()
 
     @property
-    def create_env_fn(self) -> Any:
+    def create_env_fn(self) -> CreateEnv:
         """Function that creates the envs."""
         return self._factory.create
 
@@ -197,7 +199,7 @@ class EnvCreator:
         """Return the shared tensors themselves, by their names in the env's ``state_dict``."""
         return OrderedDict(self._block.tensors())
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         """Copy values into the shared tensors, and so into every env of this creator.
 
         Raises:

@@ -29,6 +29,7 @@ from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym import GymEnv, GymWrapper
+from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv
 from tdx.envs.gym.vector import SyncRows, VectorEnvRows
 from tdx.envs.native import CartPoleEnv, PendulumEnv
 
@@ -46,20 +47,23 @@ _CONSTANT_TYPES = (
     np.dtype,
 )
 
+EnvState = dict[str, dict[str, object]]
+"""Encoded attributes of each part of an env, by the name of the part."""
+
 
 class _UnknownStateError(Exception):
     """An env has a part whose state cannot be saved."""
 
 
-def save_env_state(env: EnvBase) -> dict[str, Any] | None:
+def save_env_state(env: EnvBase) -> EnvState | None:
     """Return the state of an env; ``None`` if it has more than plain values.
 
     Args:
         env: The env, with or without a chain.
     """
-    workers = _base_of(env)._row_states
+    workers = _base_of(env).row_states
     if workers is not None:
-        rows: list[dict[str, Any] | None] = workers.save()
+        rows: list[EnvState | None] = workers.save()
         states = [row for row in rows if row is not None]
         if len(states) < len(rows):
             return None
@@ -79,7 +83,7 @@ def _base_of(env: EnvBase) -> EnvBase:
     return env.base_env if isinstance(env, TransformedEnv) else env
 
 
-def restore_env_state(env: EnvBase, state: dict[str, Any]) -> None:
+def restore_env_state(env: EnvBase, state: EnvState) -> None:
     """Put an env into a state that :func:`save_env_state` returned.
 
     Args:
@@ -89,9 +93,9 @@ def restore_env_state(env: EnvBase, state: dict[str, Any]) -> None:
     Raises:
         ValueError, TypeError: The state is of another env.
     """
-    workers = _base_of(env)._row_states
+    workers = _base_of(env).row_states
     if workers is not None:
-        rows: list[dict[str, Any]] = [{} for _ in range(env.batch_size[0])]
+        rows: list[EnvState] = [{} for _ in range(env.batch_size[0])]
         for name, part in state.items():
             _, row, rest = name.split("/", 2)
             rows[int(row)][f"env/{rest}"] = part
@@ -100,18 +104,18 @@ def restore_env_state(env: EnvBase, state: dict[str, Any]) -> None:
     parts = dict(_parts(env))
     if parts.keys() != state.keys():
         raise ValueError("the env has other parts")
-    for name, part in parts.items():
-        _restore(part, state[name])
+    for name in parts:
+        _restore(parts[name], state[name])
 
 
-def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
+def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, object]]:
     """Yield every part with a state, by a name that is the same in every copy of the env."""
     if isinstance(env, TransformedEnv):
         yield from _parts(env.base_env, name)
     elif type(env) is SerialEnv:
         for index, member in enumerate(env._envs):
             yield from _parts(member, f"{name}/{index}")
-    elif type(env) in (GymEnv, GymWrapper):
+    elif isinstance(env, GymWrapper) and type(env) in (GymEnv, GymWrapper):
         yield f"{name}/seed", env._seed
         if isinstance(env._stepper, VectorEnvRows):
             yield f"{name}/rows", env._stepper
@@ -122,7 +126,7 @@ def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
         raise _UnknownStateError
 
 
-def _gym_parts(env: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _gym_parts(env: AnyEnv | AnyVectorEnv, name: str) -> Iterator[tuple[str, object]]:
     if isinstance(env, gymnasium.vector.VectorEnv):
         sync = gymnasium.vector.SyncVectorEnv
         if not isinstance(env, sync) or type(env) not in (sync, SyncRows):
@@ -138,7 +142,7 @@ def _gym_parts(env: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield f"{name}/{space}", getattr(env, space)
 
 
-def _attributes(part: Any) -> dict[str, Any]:
+def _attributes(part: Any) -> dict[str, object]:
     """Return the attributes of a part that may change while it runs."""
     if isinstance(part, gymnasium.Space):
         return {"_np_random": part._np_random}
@@ -157,12 +161,12 @@ def _attributes(part: Any) -> dict[str, Any]:
     return dict(vars(part))
 
 
-def _save(part: Any) -> dict[str, Any]:
+def _save(part: object) -> dict[str, object]:
     attributes = _attributes(part)
     return {name: _encode(value) for name, value in attributes.items() if not _is_shared(value)}
 
 
-def _is_shared(value: Any) -> bool:
+def _is_shared(value: object) -> bool:
     """Return True if every copy of the env has this value, or saves it as another part."""
     if isinstance(value, (list, tuple)) and value:
         return all(_is_shared(item) for item in value)
@@ -178,7 +182,7 @@ def _rendering_types() -> tuple[type, ...]:
     return (pygame.Surface, pygame.time.Clock, pygame.Rect)
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float, str, np.generic)):
         return value
     if isinstance(value, Tensor):
@@ -194,19 +198,20 @@ def _encode(value: Any) -> Any:
     if isinstance(value, TensorDictBase):
         entries = [(str(key), _encode(value.get(key))) for key in value.keys()]
         return {"$entries": (entries, list(value.batch_size))}
-    if type(value) in (list, tuple, deque, set):
-        kind = type(value).__name__
-        return {"$" + kind: [_encode(item) for item in value]}
+    if isinstance(value, (list, tuple, deque, set)):
+        if type(value) not in (list, tuple, deque, set):
+            raise _UnknownStateError
+        return {"$" + type(value).__name__: [_encode(item) for item in value]}
     if isinstance(value, dict):
         return {"$dict": [(_encode(key), _encode_value(item)) for key, item in value.items()]}
     raise _UnknownStateError
 
 
-def _encode_value(value: Any) -> Any:
+def _encode_value(value: object) -> object:
     return {"$same": None} if _is_shared(value) else _encode(value)
 
 
-def _restore(part: Any, state: dict[str, Any]) -> None:
+def _restore(part: object, state: dict[str, object]) -> None:
     now = _attributes(part)
     for name, value in state.items():
         if callable(getattr(type(part), str(name), None)):
@@ -219,7 +224,7 @@ def _restore(part: Any, state: dict[str, Any]) -> None:
             setattr(part, name, restored)
 
 
-def _decode(value: Any, now: Any) -> Any:
+def _decode(value: object, now: Any) -> Any:
     """Return the value that :func:`_encode` encoded.
 
     Args:
@@ -232,7 +237,7 @@ def _decode(value: Any, now: Any) -> Any:
     if kind == "$same":
         return now
     if kind == "$generator":
-        generator: Any = now if isinstance(now, np.random.Generator) else np.random.default_rng()
+        generator = now if isinstance(now, np.random.Generator) else np.random.default_rng()
         generator.bit_generator.state = _decode(content, None)
         return generator
     if kind == "$torch":

@@ -11,11 +11,12 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tdx.foundation.errors import EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.foundation.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
 from tdx.specs import Composite
+from tdx.specs.arguments import Value
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class EnvMetaData:
             env.device,
             repr(env),
             members,
-            env._step_reads,
-            uses_global_generator(env),
+            env.step_reads,
+            shares_torch_rng(env),
         )
 
 
@@ -73,7 +74,7 @@ class SpecsOnlyEnv(EnvBase):
 
     def __init__(self, metadata: EnvMetaData) -> None:
         super().__init__(device=metadata.device, batch_size=metadata.batch_size)
-        self._specs.set_specs(metadata.input_spec, metadata.output_spec)
+        self.env_specs.set_specs(metadata.input_spec, metadata.output_spec)
         self._rows = [SpecsOnlyEnv(row) for row in metadata.members]
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -127,14 +128,14 @@ class EnvKeys:
         )
 
 
-def is_method(value: Any) -> bool:
+def is_method(value: object) -> bool:
     """Return True if an attribute of an env is a method. Modules are values, although callable."""
     return callable(value) and not isinstance(value, (nn.Module, type))
 
 
 def flat_items(
     tensordict: TensorDictBase, prefix: tuple[str, ...] = ()
-) -> Iterator[tuple[NestedKey, Any]]:
+) -> Iterator[tuple[NestedKey, Value]]:
     """Iterate over all leaves with their full keys, including non-tensor leaves."""
     for name, value in tensordict.items():
         if isinstance(value, Tensor) or is_non_tensor(value):
@@ -167,10 +168,10 @@ class TensorDictBuilder:
         self._shapes = {path: spec.shape for path, spec in nested.items()}
         self._classes = {path: spec.data_cls for path, spec in nested.items() if spec.data_cls}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_factory"}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._factory = make_tensordict_factory(self._batch_size, self._device)
 
@@ -199,22 +200,24 @@ class TensorDictBuilder:
             fields[key] = next((one for one in values if one is not None), value)
         return self.build(fields)
 
-    def build_rows(self, keys: list[NestedKey], columns: list[Any]) -> list[TensorDict]:
+    def build_rows(
+        self, keys: list[NestedKey], columns: Sequence[Sequence[Value]]
+    ) -> list[TensorDict]:
         """Build a TensorDict for each worker from the entries of all workers by key."""
         rows = [dict(zip(keys, parts, strict=True)) for parts in zip(*columns, strict=True)]
         build: Any = self._factory if all(type(key) is str for key in keys) else self.build
         return [build(row) for row in rows]
 
-    def build(self, fields: dict[NestedKey, Any]) -> TensorDict:
+    def build(self, fields: dict[NestedKey, Value]) -> TensorDict:
         """Build a TensorDict of tensors that already have the batch size and the device.
 
         Args:
             fields: Entries by key. The TensorDict takes ownership of the dict.
         """
         if all(type(key) is str for key in fields):
-            return self._factory(cast("dict[str, Any]", fields))
-        root: dict[str, Any] = {}
-        nodes: dict[tuple[str, ...], dict[str, Any]] = {(): root}
+            return self._factory(cast("dict[str, Value]", fields))
+        root: dict[str, Value] = {}
+        nodes: dict[tuple[str, ...], dict[str, Value]] = {(): root}
         for key, value in fields.items():
             if type(key) is str:
                 root[key] = value
@@ -224,15 +227,15 @@ class TensorDictBuilder:
         # Longest paths first, so that a node is complete before it is added to its parent.
         for path in sorted(nodes, key=len, reverse=True)[:-1]:
             shape = self._shapes.get(path, self._batch_size)
-            node: Any = new_tensordict(nodes[path], shape, self._device)
+            node = new_tensordict(nodes[path], shape, self._device)
             kind = self._classes.get(path)
             nodes[path[:-1]][path[-1]] = node if kind is None else kind.from_tensordict(node)
         return self._factory(root)
 
 
 def _find_node(
-    nodes: dict[tuple[str, ...], dict[str, Any]], path: tuple[str, ...]
-) -> dict[str, Any]:
+    nodes: dict[tuple[str, ...], dict[str, Value]], path: tuple[str, ...]
+) -> dict[str, Value]:
     if path not in nodes:
         _find_node(nodes, path[:-1])
         nodes[path] = {}
@@ -258,10 +261,10 @@ def stack_rows(
     """
     if type(like) is not TensorDict:
         return LazyStackedTensorDict.lazy_stack(list(rows), 0)
-    fields: dict[str, Any] = {}
+    fields: dict[str, Value] = {}
     entries = [plain_entries(row) for row in rows]
     for name, value in like.items():
-        parts: list[Any] = [
+        parts: list[Value] = [
             read(row, name) if known is None else known.get(name)
             for row, known in zip(rows, entries, strict=True)
         ]
@@ -279,7 +282,7 @@ def stack_rows(
     return new_tensordict(fields, torch.Size((len(rows), *like.batch_size)), device)
 
 
-def _mismatch_error(key: NestedKey, parts: list[Any]) -> EnvError:
+def _mismatch_error(key: NestedKey, parts: Sequence[object]) -> EnvError:
     kinds = [_describe(part) for part in parts]
     odd = next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0)
     return EnvError(
@@ -289,7 +292,7 @@ def _mismatch_error(key: NestedKey, parts: list[Any]) -> EnvError:
     )
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, Tensor):

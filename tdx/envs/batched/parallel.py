@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -14,7 +14,8 @@ from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.chunk_pool import ChunkPool
-from tdx.envs.batched.env_creator import CreateEnv
+from tdx.envs.batched.env_creator import CreateEnv, Kwargs
+from tdx.envs.batched.env_state import EnvState
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
@@ -28,6 +29,7 @@ from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.processes import resolve_start_method
 from tdx.foundation.tensordicts import read
+from tdx.specs.arguments import Value
 
 
 class ParallelEnv(BatchedEnv):
@@ -95,7 +97,7 @@ class ParallelEnv(BatchedEnv):
         num_workers: int,
         create_env_fn: CreateEnv | Sequence[CreateEnv],
         *,
-        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        create_env_kwargs: Kwargs | Sequence[Kwargs] | None = None,
         device: torch.device | str | int | None = None,
         non_blocking: bool = False,
         serial_for_single: bool = False,
@@ -178,7 +180,7 @@ class ParallelEnv(BatchedEnv):
         return self._pool.pids
 
     def _request(
-        self, kind: bytes, arguments: Mapping[int, Any] | None, *, refusable: bool = False
+        self, kind: bytes, arguments: Mapping[int, object] | None, *, refusable: bool = False
     ) -> dict[int, Any]:
         """Send a command to envs, and return the reply of each by its row.
 
@@ -210,16 +212,16 @@ class ParallelEnv(BatchedEnv):
                 values.update((rows[place], value) for place, value in content.items())
         return values
 
-    def _messages(self, kind: bytes, arguments: Mapping[int, Any] | None) -> dict[int, bytes]:
+    def _messages(self, kind: bytes, arguments: Mapping[int, object] | None) -> dict[int, bytes]:
         if arguments is None:
             return dict.fromkeys(range(len(self._pool.groups)), kind)
-        by_process: dict[int, dict[int, Any]] = {}
+        by_process: dict[int, dict[int, object]] = {}
         for row, argument in arguments.items():
             process, place = self._place_of[row]
             by_process.setdefault(process, {})[place] = argument
         return {process: protocol.pack(kind, content) for process, content in by_process.items()}
 
-    def _request_all(self, kind: bytes, argument: Any = None) -> list[Any]:
+    def _request_all(self, kind: bytes, argument: object = None) -> list[Any]:
         rows = range(self.num_workers)
         replies = self._request(kind, None if argument is None else dict.fromkeys(rows, argument))
         return [replies[row] for row in rows]
@@ -240,21 +242,21 @@ class ParallelEnv(BatchedEnv):
         arguments = None
         if not memory.is_expected(present, others):
             arguments = {index: (present, row) for index, row in enumerate(others)}
-        return memory.take("step", self._request(protocol.STEP, arguments), self._main_device)
+        return memory.take("step", self._request(protocol.STEP, arguments), self.main_device)
 
     def _step_some(
-        self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
+        self, memory: BatchBuffers, inputs: dict[NestedKey, Value], mask: Tensor
     ) -> TensorDictBase:
         """Step the rows that the mask selects, after a step of all rows."""
         present, others = memory.put(inputs)
         arguments = {index: (present, others[index]) for index in self._rows_to_step(mask)}
         reports = self._request(protocol.STEP, arguments)
         return memory.take(
-            "step", reports, self._main_device, memory.inputs_by_worker(present, others)
+            "step", reports, self.main_device, memory.inputs_by_worker(present, others)
         )
 
     def _reset_homogeneous(
-        self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
+        self, tensordict: TensorDictBase | None, kwargs: list[Kwargs]
     ) -> TensorDictBase:
         memory = self._memory
         assert memory is not None
@@ -269,7 +271,7 @@ class ParallelEnv(BatchedEnv):
                 arguments[index] = (present_here, others_here, kwargs[index])
         reports = self._request(protocol.RESET, arguments) if arguments else {}
         by_worker = memory.inputs_by_worker(present, others)
-        return memory.take("reset", reports, self._main_device, by_worker)
+        return memory.take("reset", reports, self.main_device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         arguments = {index: _copy_for_sending(row) for index, row in enumerate(rows)}
@@ -277,7 +279,7 @@ class ParallelEnv(BatchedEnv):
         return [replies[index] for index in range(self.num_workers)]
 
     def _reset_rows(
-        self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
+        self, rows: dict[int, TensorDictBase | None], kwargs: list[Kwargs]
     ) -> dict[int, TensorDictBase]:
         arguments = {
             index: (None if row is None else _copy_for_sending(row), kwargs[index])
@@ -286,13 +288,13 @@ class ParallelEnv(BatchedEnv):
         return self._request(protocol.RESET_ROW, arguments)
 
     @property
-    def _chunk_workers(self) -> ChunkPool:
+    def chunk_workers(self) -> ChunkPool:
         if self._chunks is None:
             self._chunks = ChunkPool(self._pool, self.close, self._why_stepwise())
         return self._chunks
 
     @property
-    def _row_states(self) -> RowStates:
+    def row_states(self) -> RowStates:
         return RowStates(self._request_all, self._request)
 
     def _why_stepwise(self) -> str:
@@ -309,7 +311,7 @@ class ParallelEnv(BatchedEnv):
             return "the env may draw from the global random numbers of its process"
         return ""
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         # The envs draw in their own processes.
         return False
 
@@ -323,7 +325,7 @@ class ParallelEnv(BatchedEnv):
             return self._caller(name)
         return [replies[row][1] for row in rows]
 
-    def _caller(self, name: str) -> Callable[..., list[Any]]:
+    def _caller(self, name: str) -> Callable[..., list[object]]:
         def call(*args: Any, **kwargs: Any) -> list[Any]:
             rows = range(self.num_workers)
             arguments = dict.fromkeys(rows, (name, args, kwargs))
@@ -335,13 +337,13 @@ class ParallelEnv(BatchedEnv):
 
         return call
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode: bool = True) -> Self:
         if not self.__dict__.get("is_closed", True):
             self._request_all(protocol.TRAIN, mode)
         return super().train(mode)
 
     def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+        self, destination: dict[str, object], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.is_closed:
@@ -351,9 +353,9 @@ class ParallelEnv(BatchedEnv):
 
     def _load_from_state_dict(
         self,
-        state_dict: Mapping[str, Any],
+        state_dict: Mapping[str, Tensor],
         prefix: str,
-        local_metadata: Mapping[str, Any],
+        local_metadata: Mapping[str, object],
         strict: bool,
         missing_keys: list[str],
         unexpected_keys: list[str],
@@ -394,12 +396,12 @@ class RowStates:
     """
 
     request_all: Callable[[bytes], list[Any]]
-    request: Callable[[bytes, Mapping[int, Any]], Any]
+    request: Callable[[bytes, Mapping[int, object]], object]
 
-    def save(self) -> list[dict[str, Any] | None]:
+    def save(self) -> list[EnvState | None]:
         """Return the state of each env; ``None`` where it is not known."""
         return self.request_all(protocol.SAVE_STATE)
 
-    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+    def restore(self, states: Sequence[EnvState]) -> None:
         """Reset each env, and put it into a state."""
         self.request(protocol.RESTORE_STATE, dict(enumerate(states)))

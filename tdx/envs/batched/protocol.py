@@ -72,7 +72,7 @@ FAILED = b"e"
 class _Pickler(pickle.Pickler):
     """Pickles tensors as arrays, which takes a tenth of the time."""
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if type(obj) is not Tensor or obj.dtype not in _AS_ARRAYS or obj.requires_grad:
             return NotImplemented
         if obj.device.type == "cpu" and obj.layout is torch.strided:
@@ -88,7 +88,7 @@ _AS_ARRAYS = frozenset(
 )
 
 
-def pack(kind: bytes, content: Any) -> bytes:
+def pack(kind: bytes, content: object) -> bytes:
     """Create a message with content."""
     file = io.BytesIO()
     file.write(kind)

@@ -13,13 +13,14 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.failures import note_row
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
-from tdx.envs.batched.env_creator import CreateEnv
+from tdx.envs.batched.env_creator import CreateEnv, Kwargs
 from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, is_method, stack_rows
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read
+from tdx.specs.arguments import Value
 
 
 class SerialEnv(BatchedEnv):
@@ -70,7 +71,7 @@ class SerialEnv(BatchedEnv):
         num_workers: int,
         create_env_fn: CreateEnv | Sequence[CreateEnv],
         *,
-        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        create_env_kwargs: Kwargs | Sequence[Kwargs] | None = None,
         device: torch.device | str | int | None = None,
         non_blocking: bool = False,
         serial_for_single: bool = False,
@@ -101,7 +102,7 @@ class SerialEnv(BatchedEnv):
         for index, env in enumerate(self._envs):
             self.add_module(f"worker{index}", env)
         metadata = [EnvMetaData.of(env) for env in self._envs]
-        first, device = metadata[0], self._envs[0]._main_device
+        first, device = metadata[0], self._envs[0].main_device
         self._builder = TensorDictBuilder(first.parts, first.batch_size, device)
         # Last output of each env, for the rows that a partial reset does not reset.
         self._last_rows: list[TensorDictBase | None] = [None] * len(self._envs)
@@ -112,17 +113,17 @@ class SerialEnv(BatchedEnv):
             env.close()
 
     @property
-    def _raw_rows(self) -> RawRows | None:
-        on_host = self._env_device == self._specs.device == torch.device("cpu")
-        if not on_host or not self._homogeneous or self._specs.batch_size != (self.num_workers,):
+    def raw_rows(self) -> RawRows | None:
+        on_host = self._env_device == self.env_specs.device == torch.device("cpu")
+        if not on_host or not self._homogeneous or self.env_specs.batch_size != (self.num_workers,):
             return None
-        rows_of_envs: list[RawRows] = [env._raw_rows for env in self._envs]
+        rows_of_envs: list[RawRows] = [env.raw_rows for env in self._envs]
         if type(self) is not SerialEnv or any(rows is None for rows in rows_of_envs):
             return None
         return rows_of_envs[0].stack(rows_of_envs, self.batch_size, self._set_last_rows)
 
-    def _uses_global_generator(self) -> bool | None:
-        answers = {uses_global_generator(env) for env in self._envs}
+    def shares_torch_rng(self) -> bool | None:
+        answers = {shares_torch_rng(env) for env in self._envs}
         if True in answers:
             return True
         return None if None in answers else False
@@ -141,17 +142,17 @@ class SerialEnv(BatchedEnv):
         if mask is not None:
             return self._step_some(inputs, mask)
         rows: list[TensorDictBase] = [
-            self._run(index, self._envs[index]._completed_step, row)
+            self._run(index, self._envs[index].completed_step, row)
             for index, row in enumerate(self._split(inputs))
         ]
         self._last_rows[:] = rows
         return self._stack(rows, rows[0])
 
-    def _step_some(self, inputs: dict[NestedKey, Any], mask: Tensor) -> TensorDictBase:
+    def _step_some(self, inputs: dict[NestedKey, Value], mask: Tensor) -> TensorDictBase:
         """Step the rows that the mask selects. The others keep their last outputs."""
         row_inputs = self._split({**inputs, "_step": mask})
         stepped = {
-            index: self._run(index, self._envs[index]._completed_step, row_inputs[index])
+            index: self._run(index, self._envs[index].completed_step, row_inputs[index])
             for index in self._rows_to_step(mask)
         }
         like = next(iter(stepped.values()))
@@ -166,7 +167,7 @@ class SerialEnv(BatchedEnv):
         return self._stack(rows, like)
 
     def _reset_homogeneous(
-        self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
+        self, tensordict: TensorDictBase | None, kwargs: list[Kwargs]
     ) -> TensorDictBase:
         masks = reset_masks(tensordict, self._keys.masks)
         inputs: Sequence[TensorDictBase | None] = [None] * self.num_workers
@@ -178,7 +179,7 @@ class SerialEnv(BatchedEnv):
             if some:
                 if row is not None and every:
                     row = row.exclude(*masks)
-                completed_reset = partial(self._envs[index]._completed_reset, **kwargs[index])
+                completed_reset = partial(self._envs[index].completed_reset, **kwargs[index])
                 reset[index] = self._run(index, completed_reset, row)
                 self._last_rows[index] = reset[index]
         like = next(iter(reset.values()), None)
@@ -198,47 +199,49 @@ class SerialEnv(BatchedEnv):
         env = self._envs[index]
         return env.full_observation_spec.zero().update(env.full_done_spec.zero())
 
-    def _split(self, inputs: dict[NestedKey, Any]) -> list[TensorDict]:
+    def _split(self, inputs: dict[NestedKey, Value]) -> list[TensorDict]:
         """Split entries of shape ``[num_workers, *B, ...]`` into an input ``[*B]`` for each env."""
         if not inputs:
             return [self._builder.build({}) for _ in self._envs]
-        target = self._envs[0]._main_device
+        target = self._envs[0].main_device
         values = list(inputs.values())
-        if target != self._specs.device:
+        if target != self.env_specs.device:
             values = [value.to(target) for value in values]
         rows = self._builder.build_rows(list(inputs), [value.unbind(0) for value in values])
         if self._env_device is None:
-            return [row.to(env._main_device) for row, env in zip(rows, self._envs, strict=True)]
+            return [row.to(env.main_device) for row, env in zip(rows, self._envs, strict=True)]
         return rows
 
     def _stack(self, rows: list[TensorDictBase], like: TensorDictBase) -> TensorDictBase:
         if self._env_device is None:
-            rows = [row.to(self._specs.main_device) for row in rows]
-            return stack_rows(rows, like, self._specs.main_device)
+            rows = [row.to(self.env_specs.main_device) for row in rows]
+            return stack_rows(rows, like, self.env_specs.main_device)
         stacked = stack_rows(rows, like, self._env_device)
-        if self._env_device != self._specs.device:
-            stacked = stacked.to(self._specs.device, non_blocking=self._non_blocking)
+        if self._env_device != self.env_specs.device:
+            stacked = stacked.to(self.env_specs.device, non_blocking=self._non_blocking)
         return stacked
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         return [
-            self._run(index, env._completed_step, row.to(env._main_device))
+            self._run(index, env.completed_step, row.to(env.main_device))
             for index, (env, row) in enumerate(zip(self._envs, rows, strict=True))
         ]
 
     def _reset_rows(
-        self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
+        self, rows: dict[int, TensorDictBase | None], kwargs: list[Kwargs]
     ) -> dict[int, TensorDictBase]:
         results = {}
         for index, row in rows.items():
             env = self._envs[index]
-            moved = None if row is None else row.to(env._main_device)
+            moved = None if row is None else row.to(env.main_device)
             results[index] = self._run(index, partial(env.reset, **kwargs[index]), moved)
         return results
 
     @staticmethod
     def _run(
-        index: int, function: Callable[[Any], TensorDictBase], tensordict: TensorDictBase | None
+        index: int,
+        function: Callable[[TensorDictBase | None], TensorDictBase],
+        tensordict: TensorDictBase | None,
     ) -> TensorDictBase:
         """Step or reset an env; an error names its index."""
         try:
@@ -257,8 +260,8 @@ class SerialEnv(BatchedEnv):
         return moved
 
 
-def _call_each(functions: list[Callable[..., Any]]) -> Callable[..., list[Any]]:
-    def call(*args: Any, **kwargs: Any) -> list[Any]:
+def _call_each(functions: Sequence[Callable[..., object]]) -> Callable[..., list[object]]:
+    def call(*args: object, **kwargs: object) -> list[object]:
         return [function(*args, **kwargs) for function in functions]
 
     return call

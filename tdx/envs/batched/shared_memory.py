@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
@@ -27,8 +27,9 @@ from tdx.foundation.errors import WorkerError, get_first_line
 from tdx.foundation.keys import NestedKey, sibling_key
 from tdx.foundation.tensordicts import read
 from tdx.specs import Choice, Composite, NonTensor, TensorSpec
+from tdx.specs.arguments import Value
 
-ValueEntries = dict[NestedKey, Any]
+ValueEntries = dict[NestedKey, Value]
 WriteReport = tuple[list[NestedKey], ValueEntries]
 """Keys in shared memory, and the entries sent by value. ``None`` stands for the expected keys."""
 
@@ -67,7 +68,7 @@ class TensorBlock:
 
     def __init__(self, fields: Mapping[Any, Field], *, shared: bool = True) -> None:
         self._fields = dict(fields)
-        self._offsets: dict[Any, int] = {}
+        self._offsets: dict[Hashable, int] = {}
         end = 0
         for name, field in self._fields.items():
             self._offsets[name] = end
@@ -85,7 +86,7 @@ class TensorBlock:
                     "use SerialEnv",
                 ) from error
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         state = (self._fields, self._offsets)
         if not self._memory.is_shared():
             return _rebuild_block, (state, b"", self._memory)
@@ -96,7 +97,7 @@ class TensorBlock:
         """Return a view of each tensor, by name."""
         return {name: self._view(name, field) for name, field in self._fields.items()}
 
-    def _view(self, name: Any, field: Field) -> Tensor:
+    def _view(self, name: Hashable, field: Field) -> Tensor:
         start = self._offsets[name]
         return self._memory[start : start + field.nbytes].view(field.dtype).view(field.shape)
 
@@ -109,7 +110,9 @@ def _remove_failed_allocation(error: RuntimeError) -> None:
             os.unlink(f"/dev/shm/{match[1]}")
 
 
-def _rebuild_block(state: tuple[Any, Any], handle: bytes, copy: Tensor | None) -> TensorBlock:
+def _rebuild_block(
+    state: tuple[dict[Hashable, Field], dict[Hashable, int]], handle: bytes, copy: Tensor | None
+) -> TensorBlock:
     block = TensorBlock.__new__(TensorBlock)
     block._fields, block._offsets = state
     block._memory = pickle.loads(handle) if copy is None else copy
@@ -216,7 +219,7 @@ class RowBuffers:
         self._step_inputs = [key for key in keys.inputs if key in self._inputs]
         self._step_outputs = [key for key in keys.step_outputs if key in self._outputs]
         self._reset_outputs = [key for key in keys.reset_outputs if key in self._outputs]
-        self._device = env._main_device
+        self._device = env.main_device
         self._builder = TensorDictBuilder(metadata.parts, env.batch_size, self._device)
 
     def step_input(self, report: WriteReport | None) -> TensorDictBase:
@@ -229,7 +232,7 @@ class RowBuffers:
 
     def _input(self, present: Sequence[NestedKey], others: ValueEntries) -> TensorDictBase:
         # Copy, since the env may keep its input and the parent overwrites the memory.
-        fields: dict[NestedKey, Any] = {key: self._inputs[key].clone() for key in present}
+        fields: dict[NestedKey, Value] = {key: self._inputs[key].clone() for key in present}
         fields.update(others)
         if self._device.type != "cpu":
             fields = {key: value.to(self._device) for key, value in fields.items()}
@@ -252,7 +255,7 @@ class RowBuffers:
         return written, _copy_entries(tensordict, set(written))
 
 
-def _copy_if_fits(value: Any, row: Tensor) -> bool:
+def _copy_if_fits(value: object, row: Tensor) -> bool:
     if not isinstance(value, Tensor) or value.shape != row.shape or value.dtype != row.dtype:
         return False
     row.copy_(value.detach())
@@ -267,7 +270,7 @@ def _copy_entries(tensordict: TensorDictBase, without: set[NestedKey]) -> ValueE
     }
 
 
-def split_by_worker(values: Mapping[NestedKey, Any], num_workers: int) -> list[ValueEntries]:
+def split_by_worker(values: Mapping[NestedKey, Value], num_workers: int) -> list[ValueEntries]:
     """Split batched entries into one dict for each worker."""
     rows: list[ValueEntries] = [{} for _ in range(num_workers)]
     for key, value in values.items():
@@ -311,7 +314,7 @@ class BatchBuffers:
         self._row_builder = TensorDictBuilder(first.parts, first.batch_size, torch.device("cpu"))
         self._builder = self._row_builder.for_batch(len(workers))
 
-    def put(self, inputs: Mapping[NestedKey, Any]) -> tuple[list[NestedKey], list[ValueEntries]]:
+    def put(self, inputs: Mapping[NestedKey, Value]) -> tuple[list[NestedKey], list[ValueEntries]]:
         """Write entries of shape ``[num_workers, *B, ...]``.
 
         Returns:
@@ -387,7 +390,7 @@ class BatchBuffers:
 
     def _row(self, index: int, report: WriteReport) -> TensorDictBase:
         written, others = report
-        fields: dict[NestedKey, Any] = {key: self._outputs[key][index].clone() for key in written}
+        fields: dict[NestedKey, Value] = {key: self._outputs[key][index].clone() for key in written}
         return self._row_builder.build({**fields, **others})
 
 
@@ -397,5 +400,5 @@ def _select_side(
     return {key: tensor for (mine, key), tensor in tensors.items() if mine == side}
 
 
-def _field_of(value: Any) -> Field | None:
+def _field_of(value: object) -> Field | None:
     return Field.of(value) if isinstance(value, Tensor) else None

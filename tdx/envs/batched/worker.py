@@ -9,16 +9,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
+from torch import Tensor
 
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
+from tdx.core.planned.workers import ChunkTask
 from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import ChunkRunner
-from tdx.envs.batched.env_creator import EnvFactory
-from tdx.envs.batched.env_state import restore_env_state, save_env_state
+from tdx.envs.batched.env_creator import EnvFactory, Kwargs
+from tdx.envs.batched.env_state import EnvState, restore_env_state, save_env_state
 from tdx.envs.batched.metadata import EnvMetaData, is_method
-from tdx.envs.batched.shared_memory import RowBuffers
+from tdx.envs.batched.shared_memory import RowBuffers, TensorBlock, ValueEntries, WriteReport
+from tdx.foundation.keys import NestedKey
+
+Generators = tuple[Tensor, Any, tuple[Any, ...]]
+"""States of the global generators of torch, NumPy and Python."""
 
 
 def run_worker(
@@ -79,7 +86,7 @@ class _Rows:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self.envs: list[EnvBase] = []
-        self._states: list[Any] = []
+        self._states: list[Generators | None] = []
         self._current = 0
         self._exchanges: bool | None = None
 
@@ -95,20 +102,22 @@ class _Rows:
     def select(self, place: int) -> EnvBase:
         """Return an env whose generators are now the global ones."""
         if self._exchanges is None:
-            known = [uses_global_generator(env) for env in self.envs]
+            known = [shares_torch_rng(env) for env in self.envs]
             self._exchanges = len(known) > 1 and any(use is not False for use in known)
         if self._exchanges and place != self._current:
             self._states[self._current] = _get_generators()
-            _set_generators(self._states[place])
+            states = self._states[place]
+            assert states is not None
+            _set_generators(states)
             self._current = place
         return self.envs[place]
 
 
-def _get_generators() -> Any:
+def _get_generators() -> Generators:
     return torch.get_rng_state(), np.random.get_state(), random.getstate()
 
 
-def _set_generators(states: Any) -> None:
+def _set_generators(states: Generators) -> None:
     of_torch, of_numpy, of_python = states
     torch.set_rng_state(of_torch)
     np.random.set_state(of_numpy)
@@ -134,7 +143,7 @@ class _Server:
             protocol.COPIES: lambda content: self._chunks.take_copies(*content),
             protocol.MEMORY: self._chunks.take_memory,
         }
-        self._answers: dict[bytes, Callable[[EnvBase, Any], Any]] = {
+        self._answers: dict[bytes, Callable[[EnvBase, Any], object]] = {
             protocol.STEP: self._step,
             protocol.RESET: self._reset,
             protocol.STEP_ROW: self._step_row,
@@ -191,7 +200,7 @@ class _Server:
                 raise _RefusedError(error) from error
             raise
 
-    def _run_chunk(self, content: Any) -> bytes:
+    def _run_chunk(self, content: tuple[ChunkTask, range]) -> bytes:
         report = self._chunks.run(*content)
         if report is None:
             return protocol.DONE
@@ -201,62 +210,68 @@ class _Server:
                 buffers.put_step(row)
         return protocol.pack(protocol.VALUE, report)
 
-    def _attach(self, content: Any) -> None:
+    def _attach(self, content: tuple[TensorBlock, int]) -> None:
         block, first = content
         envs = self._rows.envs
         self._buffers = [RowBuffers(env, block, first + place) for place, env in enumerate(envs)]
 
-    def _step(self, env: EnvBase, report: Any) -> Any:
+    def _step(self, env: EnvBase, report: WriteReport | None) -> WriteReport | None:
         buffers = self._buffers[self._place]
-        return buffers.put_step(env._completed_step(buffers.step_input(report)))
+        return buffers.put_step(env.completed_step(buffers.step_input(report)))
 
-    def _reset(self, env: EnvBase, content: Any) -> Any:
+    def _reset(
+        self, env: EnvBase, content: tuple[Sequence[NestedKey], ValueEntries, Kwargs]
+    ) -> WriteReport | None:
         buffers, (present, others, kwargs) = self._buffers[self._place], content
         tensordict = buffers.reset_input(present, others)
-        return buffers.put_reset(env._completed_reset(tensordict, **kwargs))
+        return buffers.put_reset(env.completed_reset(tensordict, **kwargs))
 
-    def _step_row(self, env: EnvBase, tensordict: Any) -> Any:
-        return env._completed_step(tensordict.to(env._main_device)).detach().cpu()
+    def _step_row(self, env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
+        return env.completed_step(tensordict.to(env.main_device)).detach().cpu()
 
-    def _reset_row(self, env: EnvBase, content: Any) -> Any:
+    def _reset_row(
+        self, env: EnvBase, content: tuple[TensorDictBase | None, Kwargs]
+    ) -> TensorDictBase:
         tensordict, kwargs = content
         if tensordict is not None:
-            tensordict = tensordict.to(env._main_device)
+            tensordict = tensordict.to(env.main_device)
         return env.reset(tensordict, **kwargs).detach().cpu()
 
-    def _set_seed(self, env: EnvBase, content: Any) -> Any:
+    def _set_seed(self, env: EnvBase, content: tuple[int | None, bool]) -> int | None:
         seed, static_seed = content
         return env.set_seed(seed, static_seed=static_seed)
 
-    def _attribute(self, env: EnvBase, name: str) -> Any:
+    def _attribute(self, env: EnvBase, name: str) -> tuple[bool, object]:
         try:
             value = getattr(env, name)
         except AttributeError as error:
             raise _RefusedError(error) from error
         return (True, None) if is_method(value) else (False, value)
 
-    def _call(self, env: EnvBase, content: Any) -> Any:
+    def _call(self, env: EnvBase, content: tuple[str, Sequence[object], Kwargs]) -> tuple[object]:
         name, args, kwargs = content
         try:
             return (getattr(env, name)(*args, **kwargs),)
         except Exception as error:
             raise _RefusedError(error) from error
 
-    def _state_dict(self, env: EnvBase, _: None) -> Any:
+    def _state_dict(self, env: EnvBase, _: None) -> dict[str, Tensor]:
         return dict(env.state_dict())
 
-    def _load_state_dict(self, env: EnvBase, state: dict[str, Any]) -> Any:
+    def _load_state_dict(
+        self, env: EnvBase, state: dict[str, Tensor]
+    ) -> tuple[list[str], list[str]]:
         keys = env.load_state_dict(state, strict=False)
         return list(keys.missing_keys), list(keys.unexpected_keys)
 
-    def _train(self, env: EnvBase, mode: bool) -> Any:
+    def _train(self, env: EnvBase, mode: bool) -> None:
         env.train(mode)
 
-    def _save_state(self, env: EnvBase, _: None) -> Any:
+    def _save_state(self, env: EnvBase, _: None) -> EnvState | None:
         # The stages of a chain have a state of their own.
         return None if isinstance(env, TransformedEnv) else save_env_state(env)
 
-    def _restore_state(self, env: EnvBase, state: dict[str, Any]) -> None:
+    def _restore_state(self, env: EnvBase, state: EnvState) -> None:
         env.reset()
         restore_env_state(env, state)
 

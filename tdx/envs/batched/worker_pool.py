@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
-from typing import Any
 
 import torch
 
@@ -182,7 +181,7 @@ class WorkerPool:
             self.kill()
             raise
 
-    def attach(self, kind: bytes, contents: Mapping[int, Any]) -> None:
+    def attach(self, kind: bytes, contents: Mapping[int, object]) -> None:
         """Send objects with shared memory in them.
 
         Args:

@@ -7,10 +7,11 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-import gymnasium
 from gymnasium import vector
 
-Build = Callable[[], gymnasium.Env[Any, Any]]
+from tdx.envs.gym.interface import AnyEnv, AnyWrapper, Info, ResetResult, StepResult
+
+Build = Callable[[], AnyEnv]
 
 RESETS_ROWS = hasattr(vector, "AutoresetMode")
 """True if Gymnasium's vector envs take ``autoreset_mode``, and ``reset_mask`` in the options."""
@@ -42,7 +43,7 @@ def create_without_autoreset(kind: Callable[..., Any], builds: list[Build], **kw
     return env
 
 
-class RowReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RowReset(AnyWrapper):
     """Ignores resets of other rows, for vector envs that pass each reset to every row.
 
     Such a vector env resets an ended row in its next step, unless it was reset before. A user that
@@ -55,19 +56,17 @@ class RowReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     uses_own_generator = True
 
-    def __init__(self, env: gymnasium.Env[Any, Any], row: int) -> None:
+    def __init__(self, env: AnyEnv, row: int) -> None:
         super().__init__(env)
         self._row = row
         self._observation: Any = None
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> StepResult:
         result = super().step(action)
         self._observation = result[0]
         return result
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult:
         """Reset the row, unless a mask excludes it; then return its last observation."""
         if options is not None and "reset_mask" in options:
             if not options["reset_mask"][self._row]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +13,12 @@ from tdx.core.envs.done_flags import expand_mask
 from tdx.core.planned.collectors import Stop
 from tdx.core.planned.columns import CollectedSteps, flatten
 from tdx.core.planned.immediate import ImmediateStages
+from tdx.envs.gym.interface import Batch
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.envs.gym.values import WrongValueError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict
+from tdx.specs.arguments import Value
 
 EndedRow = tuple[int, bool, bool]
 """Index of an env, ``terminated`` and ``truncated``."""
@@ -73,12 +74,12 @@ class ChunkRecorder:
         self.count = self.tried = 0
         self.stopped = False
         self.error: Exception | None = None
-        self.observations: Any = []
-        self.rewards: list[Any] = []
+        self.observations: Batch = []
+        self.rewards: list[object] = []
         self.ends: list[tuple[int, int, bool, bool]] = []
         self.times: list[int] = []
         self.reset_rows: list[list[int]] = []
-        self.reset_observations: list[Any] = []
+        self.reset_observations: list[object] = []
         self.inputs: dict[NestedKey, Tensor] = {}
 
     def convert(self) -> None:
@@ -103,7 +104,7 @@ class ChunkRecorder:
         self,
         index: int,
         ended_rows: list[EndedRow],
-        root: dict[NestedKey, Any] | None = None,
+        root: dict[NestedKey, Value] | None = None,
     ) -> bool:
         """Record the rows that ended and reset them; return True if the rollout stops instead.
 
@@ -138,8 +139,8 @@ class ChunkRecorder:
             self.limits[row] = index + self.settings.max_episode_steps
 
     def _root_after_reset(
-        self, root: dict[NestedKey, Any], observed: Sequence[Any]
-    ) -> dict[NestedKey, Any]:
+        self, root: dict[NestedKey, Value], observed: Batch
+    ) -> dict[NestedKey, Value]:
         """Return the root entries that the latest reset changed."""
         settings = self.settings
         fields = stack_observations(settings.envs[0], self._observations_after(-1, observed))
@@ -174,7 +175,7 @@ class ChunkRecorder:
         mask[self.reset_rows[reset]] = True
         return mask[0] if self.settings.single else mask
 
-    def _observations_after(self, reset: int, before: Sequence[Any]) -> list[Any]:
+    def _observations_after(self, reset: int, before: Batch) -> list[object]:
         """Return the observations after a reset; rows that were not reset keep theirs."""
         position = reset % len(self.reset_rows)
         start = sum(len(rows) for rows in self.reset_rows[:position])
@@ -226,7 +227,7 @@ class ChunkRecorder:
     def _add_resets(self, result: CollectedSteps) -> None:
         settings, env_count = self.settings, len(self.settings.envs)
         result.times = tuple(self.times)
-        observed: list[Any] = []
+        observed: list[object] = []
         if settings.single:
             observed = self.reset_observations
         else:
@@ -246,7 +247,7 @@ class ChunkRecorder:
         result.masks = {"_reset": torch.stack([self._mask(i) for i in range(len(self.times))])}
 
 
-def stack_observations(env: RawEnv, copies: Sequence[Any]) -> dict[NestedKey, Tensor]:
+def stack_observations(env: RawEnv, copies: Batch) -> dict[NestedKey, Tensor]:
     """Stack copied observations to entries ``[T, ...]``."""
     entries = env.stack(copies)
     if all(isinstance(value, Tensor) for value in entries.values()):
@@ -261,7 +262,7 @@ def unflatten(
     return {key: value.reshape(*shape, *value.shape[1:]) for key, value in columns.items()}
 
 
-def merge_rows(mask: Tensor, value: Tensor, before: Any) -> Tensor:
+def merge_rows(mask: Tensor, value: Tensor, before: object) -> Tensor:
     """Return an entry after a reset of some rows; the others keep their values."""
     if not isinstance(before, Tensor) or before.shape != value.shape:
         return value

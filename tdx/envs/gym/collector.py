@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms.kernels import ArrayForm, StepLimit
 from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
+from tdx.envs.gym.interface import Batch
 from tdx.envs.gym.policy_loops import step_with_policy
 from tdx.envs.gym.single_env import NEVER, RawEnv
 from tdx.foundation.keys import NestedKey
@@ -151,7 +151,7 @@ class GymCollector:
         return limits
 
 
-def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
+def step_env(recorder: ChunkRecorder, actions: Batch) -> None:
     """Step one env with given actions."""
     env, limit = recorder.settings.envs[0], recorder.limits[0]
     # Only the first step may find an env that was never reset.
@@ -174,7 +174,7 @@ def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
         recorder.fail(env.failure("step", error), error)
 
 
-def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None:
+def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[object]]) -> None:
     """Step several envs in turns with given actions."""
     envs, limits = recorder.settings.envs, recorder.limits
     steps = [env.step_with_first_reset() for env in envs]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,7 +13,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.gym.infos import InfoReader
-from tdx.envs.gym.numeric_spaces import Array, Codec, Encode, Layout
+from tdx.envs.gym.interface import AnyEnv, AnySpace, AnyVectorEnv, Array, Batch, DType, Info
+from tdx.envs.gym.numeric_spaces import Codec, Encode, Layout
 from tdx.envs.gym.spaces import codec_of, dict_encoder, entry_key
 from tdx.envs.gym.values import (
     WrongValueError,
@@ -31,8 +31,7 @@ from tdx.foundation.errors import (
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.foundation.tensordicts import read
 from tdx.specs import Composite
-
-Raw = tuple[Any, Any, Any, Any, dict[str, Any]]
+from tdx.specs.arguments import Value
 
 _CPU = torch.device("cpu")
 _RESULTS = ("reward", "done", "terminated", "truncated", "next", "_reset")
@@ -66,20 +65,20 @@ class Conversion:
     device: torch.device
     readers: tuple[InfoReader, ...] = ()
 
-    def action_decoder(self) -> Callable[[TensorDictBase], Any]:
+    def action_decoder(self) -> Callable[[TensorDictBase], object]:
         """Return the function that converts the action in a TensorDict for the env."""
         decode, keys = self.action.decode, self.action_keys
         if self.device.type == "cpu":
             return decode
         return lambda tensordict: decode(tensordict.select(*keys).to(_CPU))
 
-    def result_finisher(self) -> Callable[[TensorDict, Any], TensorDict] | None:
+    def result_finisher(self) -> Callable[[TensorDict, Info], TensorDict] | None:
         """Return the function that completes a result from its info; ``None`` if none is needed."""
         readers, device = self.readers, self.device
         if not readers and device.type == "cpu":
             return None
 
-        def finish(result: TensorDict, info: Any) -> TensorDict:
+        def finish(result: TensorDict, info: Info) -> TensorDict:
             for reader in readers:
                 read_into = reader(info, result)
                 result = result if read_into is None else read_into
@@ -121,7 +120,11 @@ class Conversion:
 
 
 def create_conversion(
-    env: Any, name: str, layout: Layout, batch_size: torch.Size, device: torch.device
+    env: AnyEnv | AnyVectorEnv,
+    name: str,
+    layout: Layout,
+    batch_size: torch.Size,
+    device: torch.device,
 ) -> Conversion:
     """Create the conversion of an env or a vector env, without readers of ``info``.
 
@@ -181,16 +184,19 @@ class EntryForm:
 
     key: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: DType
 
-    def check(self, observation: Any) -> Any:
+    def check(self, observation: object) -> Array:
         """Return an array of this form unchanged, anything else converted."""
-        is_array = type(observation) is np.ndarray
-        if is_array and observation.shape == self.shape and observation.dtype is self.dtype:
+        if (
+            type(observation) is np.ndarray
+            and observation.shape == self.shape
+            and observation.dtype is self.dtype
+        ):
             return observation
         return self.convert(observation)
 
-    def convert(self, observation: Any) -> Array:
+    def convert(self, observation: object) -> Array:
         """Convert an observation to a new array of this form.
 
         Raises:
@@ -213,12 +219,12 @@ class EntryPart:
         form: Form of the value if it is an array that ``encode`` only copies.
     """
 
-    name: Any
+    name: object
     key: str
     encode: Encode
     form: EntryForm | None
 
-    def encode_entry(self, value: Any) -> dict[str, Any]:
+    def encode_entry(self, value: object) -> dict[str, Value]:
         """Convert its value to an entry by key."""
         try:
             return {self.key: self.encode(value)}
@@ -227,7 +233,7 @@ class EntryPart:
 
 
 def _observation_codec(
-    space: spaces.Space[Any], layout: Layout
+    space: AnySpace, layout: Layout
 ) -> tuple[Codec, EntryForm | tuple[EntryPart, ...] | None]:
     """Create the codec of an observation, whose ``encode`` returns the root entries by key.
 
@@ -251,14 +257,14 @@ def _observation_codec(
     return Codec(spec, part.encode_entry, codec.decode), part.form
 
 
-def _entry_part(name: Any, key: str, codec: Codec) -> EntryPart:
+def _entry_part(name: object, key: str, codec: Codec) -> EntryPart:
     form = None
     if codec.array_dtype is not None:
         form = EntryForm(key, tuple(codec.spec.shape), codec.array_dtype)
     return EntryPart(name, key, codec.encode, form)
 
 
-def is_image(space: spaces.Space[Any]) -> bool:
+def is_image(space: AnySpace) -> bool:
     """Return True if the values are images: integers of shape ``[H, W, 3]``."""
     return (
         isinstance(space, spaces.Box)
@@ -271,7 +277,7 @@ def is_image(space: spaces.Space[Any]) -> bool:
 # Actions
 
 
-def _action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
+def _action_codec(space: AnySpace, layout: Layout) -> Codec:
     """Create the codec of an action, whose ``decode`` takes the whole TensorDict, ``[*B]``.
 
     The entries of a dict space are at the root, any other action is at ``action``.
@@ -282,10 +288,10 @@ def _action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
     decode_value, rows_of = codec.decode, codec.decode_rows
     spec = Composite({"action": codec.spec}, shape=layout.lead)
 
-    def decode(tensordict: TensorDictBase) -> Any:
+    def decode(tensordict: TensorDictBase) -> object:
         return decode_value(read(tensordict, "action"))
 
-    def decode_rows(tensordict: TensorDictBase) -> Any:
+    def decode_rows(tensordict: TensorDictBase) -> Batch:
         assert rows_of is not None
         return rows_of(read(tensordict, "action"))
 
@@ -298,7 +304,7 @@ def _action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
 _REWARD_SPACE = "reward_space"
 
 
-def reward_space_of(env: Any) -> spaces.Box | None:
+def reward_space_of(env: AnyEnv | AnyVectorEnv) -> spaces.Box | None:
     """Return the reward space of a single env; ``None`` if rewards are numbers.
 
     Args:
@@ -323,7 +329,7 @@ def reward_encoder(space: spaces.Box, layout: Layout) -> Encode:
     """Create the encoder of rewards; its ``WrongValueError`` names the key ``reward``."""
     encode_value = codec_of(space, layout).encode
 
-    def encode(reward: Any) -> Any:
+    def encode(reward: object) -> Value:
         try:
             return encode_value(reward)
         except WrongValueError as wrong:

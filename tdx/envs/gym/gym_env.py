@@ -10,19 +10,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import DependencyNotInstalled
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.gym.gym_wrapper import GymWrapper, check_frame_skip, wrap_env
+from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv
 from tdx.envs.gym.providers import find_requirement, install_hint, is_installed
 from tdx.envs.gym.registry import find_env, find_replacement_hint
 from tdx.envs.gym.vector import make_vector_env
-from tdx.envs.gym.wrappers import AnyEnv, CheckedValues
+from tdx.envs.gym.wrappers import CheckedValues
 from tdx.foundation.errors import (
     ArgumentError,
     EnvError,
@@ -32,8 +34,6 @@ from tdx.foundation.errors import (
     did_you_mean,
     summarize_error,
 )
-
-AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 _LOG = logging.getLogger(__name__)
 _MODES = ("sync", "async")
@@ -194,7 +194,7 @@ def _check_arguments(num_envs: object, vectorization_mode: str) -> None:
 
 
 def _make_single(
-    spec: Any,
+    spec: EnvSpec,
     from_pixels: bool,
     pixels_only: bool,
     frame_skip: int | None,
@@ -290,7 +290,7 @@ def log_mujoco_warnings(entry_point: object = "") -> Iterator[None]:
         mujoco.set_mju_user_warning(None)
 
 
-def _find_mujoco(needed: bool) -> Any:
+def _find_mujoco(needed: bool) -> ModuleType | None:
     """Return MuJoCo if it is loaded or needed, and its version supports a warning callback."""
     if needed:
         with suppress(ImportError):

@@ -14,16 +14,18 @@ from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
 from tdx.core.envs.capabilities import StepFields
 from tdx.envs.gym.collector import GymRows
-from tdx.envs.gym.conversion import Conversion, Raw, create_conversion, is_image, root_spec
+from tdx.envs.gym.conversion import Conversion, create_conversion, is_image, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
+from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv, Info, ResetResult, StepResult
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.registry import available_envs
 from tdx.envs.gym.single_env import PendingSeed, SingleEnv
 from tdx.envs.gym.vector import VectorEnvRows, autoreset_mode_of, mode_name
-from tdx.envs.gym.wrappers import AnyEnv, FrameSkip, RenderedPixels
+from tdx.envs.gym.wrappers import FrameSkip, RenderedPixels
 from tdx.foundation.errors import ArgumentError, SpecError, Where
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.specs import Composite
+from tdx.specs.arguments import Value
 
 _PROBE_STEPS = 3
 _OWN_GENERATORS = frozenset({"ale_py", "gymnasium", "minigrid"})
@@ -75,7 +77,7 @@ class GymWrapper(EnvBase):
 
     _is_verified = True
 
-    _writes_all_outputs: ClassVar[bool] = True
+    writes_all_outputs: ClassVar[bool] = True
 
     available_envs = _AvailableEnvs()
     """Ids of the envs of Gymnasium and of known, installed packages."""
@@ -91,7 +93,7 @@ class GymWrapper(EnvBase):
 
     def __init__(
         self,
-        env: Any,
+        env: AnyEnv | AnyVectorEnv,
         categorical_action_encoding: bool = False,
         *,
         from_pixels: bool = False,
@@ -101,28 +103,34 @@ class GymWrapper(EnvBase):
         seed: int | None = None,
     ) -> None:
         check_frame_skip(frame_skip)
-        vector = _is_vector(env)
-        if vector and (from_pixels or frame_skip is not None):
-            raise ArgumentError(
-                "from_pixels and frame_skip need a single env, got a vector env",
-                hint="use GymEnv(env_id, num_envs=...), which wraps each env",
-            )
-        if not vector:
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            if from_pixels or frame_skip is not None:
+                raise ArgumentError(
+                    "from_pixels and frame_skip need a single env, got a vector env",
+                    hint="use GymEnv(env_id, num_envs=...), which wraps each env",
+                )
+        elif isinstance(env, gymnasium.Env):
             env = wrap_env(
                 env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip
+            )
+        else:
+            hint = "create it by gymnasium.make(id)"
+            raise ArgumentError(
+                f"GymWrapper needs a Gymnasium env, got {type(env).__name__}",
+                hint=f"use GymEnv({env!r})" if isinstance(env, str) else hint,
             )
         self._initialize(env, _name_of(env), categorical_action_encoding, device, seed)
         self.from_pixels, self.pixels_only, self.frame_skip = from_pixels, pixels_only, frame_skip
 
     def _initialize(
         self,
-        env: Any,
+        env: AnyEnv | AnyVectorEnv,
         name: str,
         categorical: bool,
         device: torch.device | str | int | None,
         seed: int | None,
     ) -> None:
-        rows = env.num_envs if _is_vector(env) else None
+        rows = env.num_envs if isinstance(env, gymnasium.vector.VectorEnv) else None
         super().__init__(device=device, batch_size=() if rows is None else (rows,))
         self._env = env
         self._name = name
@@ -135,7 +143,7 @@ class GymWrapper(EnvBase):
 
     def _create_conversion(self) -> Conversion:
         created = create_conversion(
-            self._env, self._name, self._layout, self.batch_size, self._specs.main_device
+            self._env, self._name, self._layout, self.batch_size, self.env_specs.main_device
         )
         return replace(created, readers=tuple(self.info_dict_reader))
 
@@ -147,54 +155,55 @@ class GymWrapper(EnvBase):
             self.full_reward_spec = conversion.reward.spec
 
     def _create_stepper(self) -> SingleEnv | VectorEnvRows:
-        kind = SingleEnv if self._layout.rows is None else VectorEnvRows
-        return kind(self._env, self._seed, self._conversion)
+        if isinstance(self._env, gymnasium.vector.VectorEnv):
+            return VectorEnvRows(self._env, self._seed, self._conversion)
+        return SingleEnv(self._env, self._seed, self._conversion)
 
     def _update_conversion(self) -> None:
         readers = tuple(self.info_dict_reader)
         self._conversion = replace(
-            self._conversion, readers=readers, device=self._specs.main_device
+            self._conversion, readers=readers, device=self.env_specs.main_device
         )
         self._stepper.use(self._conversion)
         # A chain around this env may have cached the previous step function.
-        self._specs.invalidate()
+        self.env_specs.invalidate()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "_step" in cls.__dict__:
             # The two shortcuts around _step would skip the subclass's own.
-            setattr(cls, "_completed_step", EnvBase._completed_step)  # noqa: B010
-            setattr(cls, "_step_fields", None)  # noqa: B010
-        if {"_step", "_reset", "_completed_step", "_completed_reset", "step", "reset"} & set(
+            setattr(cls, "completed_step", EnvBase.completed_step)  # noqa: B010
+            setattr(cls, "step_fields", None)  # noqa: B010
+        if {"_step", "_reset", "completed_step", "completed_reset", "step", "reset"} & set(
             cls.__dict__
         ):
-            setattr(cls, "_step_reads", None)  # noqa: B010
-            setattr(cls, "_raw_rows", None)  # noqa: B010
+            setattr(cls, "step_reads", None)  # noqa: B010
+            setattr(cls, "raw_rows", None)  # noqa: B010
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._stepper.step(tensordict)
 
     @property
-    def _step_fields(self) -> StepFields | None:
+    def step_fields(self) -> StepFields | None:
         return self._stepper.step_fields
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         return ()
 
     @property
-    def _raw_rows(self) -> GymRows | None:
+    def raw_rows(self) -> GymRows | None:
         if isinstance(self._stepper, VectorEnvRows):
             return self._stepper.raw_rows(self._layout)
         raw = self._stepper.raw
         return None if raw is None else GymRows((raw,), torch.Size())
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         verified = declares(type(self), "_is_verified")
         return False if verified and has_own_generator(self._env) else None
 
-    def _completed_step(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    def completed_step(
+        self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
         # Nothing to complete: it writes all outputs.
         return self._stepper.step(tensordict)
@@ -214,9 +223,9 @@ class GymWrapper(EnvBase):
         vector env keeps its mode, which tdx hides: ``next`` has the terminal observation, and an
         ended row does not change until it is reset.
         """
-        if self._layout.rows is None:
-            return "disabled"
-        return mode_name(autoreset_mode_of(self._env))
+        if isinstance(self._env, gymnasium.vector.VectorEnv):
+            return mode_name(autoreset_mode_of(self._env))
+        return "disabled"
 
     def set_info_dict_reader(
         self, info_dict_reader: InfoReader | None = None, ignore_private: bool = True
@@ -257,7 +266,7 @@ class GymWrapper(EnvBase):
         """
         return self.set_info_dict_reader(info_dict_reader, ignore_private)
 
-    def _probe(self) -> list[dict[str, Any]]:
+    def _probe(self) -> list[Info]:
         with torch.random.fork_rng(devices=[]):
             actions = [self.rand_action() for _ in range(_PROBE_STEPS)]
         act = self._conversion.action_decoder()
@@ -283,11 +292,11 @@ class GymWrapper(EnvBase):
         """Convert the action in a TensorDict ``[*B]`` for the Gymnasium env."""
         return self._conversion.action_decoder()(tensordict)
 
-    def read_obs(self, observation: Any) -> dict[str, Any]:
+    def read_obs(self, observation: object) -> dict[str, Value]:
         """Convert an observation of the Gymnasium env to entries of a TensorDict, on the CPU."""
         return self._conversion.observation.encode(observation)
 
-    def raw_reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    def raw_reset(self, **kwargs: Any) -> ResetResult:
         """Reset the Gymnasium env with the pending seed, without conversion.
 
         Raises:
@@ -299,7 +308,7 @@ class GymWrapper(EnvBase):
         except Exception as error:
             raise self._conversion.failure(None, "reset", error) from error
 
-    def raw_step(self, action: Any) -> Raw:
+    def raw_step(self, action: object) -> StepResult:
         """Step the Gymnasium env with one of its actions, without conversion.
 
         Raises:
@@ -335,13 +344,13 @@ class GymWrapper(EnvBase):
                 raise
         return getattr(self.__dict__["_env"], name)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         state = self.__dict__.copy()
         for compiled in ("_stepper", "_conversion"):
             state.pop(compiled, None)
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._conversion = self._create_conversion()
         self._stepper = self._create_stepper()
@@ -355,18 +364,7 @@ class GymWrapper(EnvBase):
         )
 
 
-def _is_vector(env: Any) -> bool:
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        return True
-    if isinstance(env, gymnasium.Env):
-        return False
-    raise ArgumentError(
-        f"GymWrapper needs a Gymnasium env, got {type(env).__name__}",
-        hint=f"use GymEnv({env!r})" if isinstance(env, str) else "create it by gymnasium.make(id)",
-    )
-
-
-def _name_of(env: Any) -> str:
+def _name_of(env: AnyEnv | AnyVectorEnv) -> str:
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec is not None else type(env.unwrapped).__name__
 
@@ -398,7 +396,7 @@ def check_frame_skip(frame_skip: int | None) -> None:
         )
 
 
-def has_own_generator(env: Any) -> bool:
+def has_own_generator(env: object) -> bool:
     """Return True if a Gymnasium env and all wrappers around it draw from their own generators.
 
     A wrapper of tdx declares it (``uses_own_generator``). The classes of other libraries cannot,

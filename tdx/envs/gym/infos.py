@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDictBase
 
+from tdx.envs.gym.interface import Array, Info
 from tdx.envs.gym.numeric_spaces import tensor_dtype
 from tdx.envs.gym.spaces import encode_object
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.tensordicts import write
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
-
-Info = Mapping[str, Any]
+from tdx.specs.arguments import Value
 
 
 class InfoReader(Protocol):
@@ -76,7 +76,7 @@ class default_info_dict_reader:  # noqa: N801  the documented name
         """
         if self.info_spec is not None:
             return
-        values: dict[NestedKey, list[Any]] = {}
+        values: dict[NestedKey, list[object]] = {}
         for info in infos:
             for key, value in _entries(info, self.ignore_private):
                 values.setdefault(key, []).append(value)
@@ -136,8 +136,8 @@ def _as_composite(
     return given
 
 
-def _entries(info: Info, ignore_private: bool) -> list[tuple[NestedKey, Any]]:
-    leaves: list[tuple[NestedKey, Any]] = []
+def _entries(info: Mapping[str, Any], ignore_private: bool) -> list[tuple[NestedKey, object]]:
+    leaves: list[tuple[NestedKey, object]] = []
     for name, value in info.items():
         if ignore_private and str(name).startswith("_"):
             continue
@@ -160,7 +160,7 @@ def _infer_spec(examples: list[Any], batch_size: torch.Size) -> TensorSpec:
     return Unbounded(shape=arrays[0].shape, dtype=tensor_dtype(dtype)[1])
 
 
-def _to_numbers(value: Any) -> np.ndarray[Any, Any] | None:
+def _to_numbers(value: object) -> Array | None:
     """Convert a value to an array of numbers; ``None`` if it is not numeric."""
     if not isinstance(value, (bool, int, float, list, np.generic, np.ndarray, torch.Tensor)):
         return None
@@ -171,7 +171,7 @@ def _to_numbers(value: Any) -> np.ndarray[Any, Any] | None:
     return array if array.dtype.kind in "biuf" else None
 
 
-def _lookup(info: Any, key: NestedKey) -> Any:
+def _lookup(info: object, key: NestedKey) -> Any:
     for part in split_key(key):
         if not isinstance(info, Mapping) or part not in info:
             return None
@@ -179,7 +179,7 @@ def _lookup(info: Any, key: NestedKey) -> Any:
     return info
 
 
-def _encode(value: Any, spec: TensorSpec) -> Any:
+def _encode(value: Any, spec: TensorSpec) -> Value:
     if isinstance(spec, NonTensor):
         return _encode_object(value, spec)
     if value is None:
@@ -191,7 +191,7 @@ def _encode(value: Any, spec: TensorSpec) -> Any:
     return torch.from_numpy(np.array(value, dtype, order="C").reshape(tuple(spec.shape)))
 
 
-def _encode_object(value: Any, spec: TensorSpec) -> Any:
+def _encode_object(value: Any, spec: TensorSpec) -> Value:
     if not spec.shape:
         return encode_object(value)
     rows = [None] * spec.shape[0] if value is None else list(value)

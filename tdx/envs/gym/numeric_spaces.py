@@ -9,9 +9,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
+from tdx.envs.gym.interface import Array, Batch, DType
 from tdx.envs.gym.values import to_array, to_index, wrong_value_error
 from tdx.specs import (
     Binary,
@@ -24,9 +26,9 @@ from tdx.specs import (
     Unbounded,
 )
 
-Array = np.ndarray[Any, Any]
-Encode = Callable[[Any], Any]
-Decode = Callable[[Any], Any]
+Encode = Callable[[object], Any]
+Decode = Callable[[Any], object]
+DecodeRows = Callable[[Any], Batch]
 _from_numpy = torch.from_numpy
 
 
@@ -50,8 +52,8 @@ class Codec:
     spec: TensorSpec
     encode: Encode
     decode: Decode
-    array_dtype: np.dtype[Any] | None = None
-    decode_rows: Decode | None = None
+    array_dtype: DType | None = None
+    decode_rows: DecodeRows | None = None
     value: Codec | None = None
 
 
@@ -76,7 +78,7 @@ class Layout:
         return () if self.rows is None else (self.rows,)
 
 
-_WIDER: dict[np.dtype[Any], np.dtype[Any]] = {
+_WIDER: dict[DType, DType] = {
     np.dtype(np.uint16): np.dtype(np.int32),
     np.dtype(np.uint32): np.dtype(np.int64),
     np.dtype(np.uint64): np.dtype(np.int64),
@@ -84,7 +86,7 @@ _WIDER: dict[np.dtype[Any], np.dtype[Any]] = {
 }
 
 
-def tensor_dtype(dtype: Any) -> tuple[np.dtype[Any], torch.dtype]:
+def tensor_dtype(dtype: npt.DTypeLike) -> tuple[DType, torch.dtype]:
     """Return the dtype in which a tensor holds values of a NumPy dtype, as NumPy and torch dtype.
 
     Unsigned integers of more than 8 bits get a wider dtype, since torch supports them poorly.
@@ -93,7 +95,7 @@ def tensor_dtype(dtype: Any) -> tuple[np.dtype[Any], torch.dtype]:
         >>> tensor_dtype(np.uint16)[1]
         torch.int32
     """
-    source: np.dtype[Any] = np.dtype(dtype)
+    source: DType = np.dtype(dtype)
     wider = _WIDER.get(source, source)
     return wider, torch.from_numpy(np.empty(0, wider)).dtype
 
@@ -108,10 +110,10 @@ def box_codec(space: spaces.Box, layout: Layout) -> Codec:
         encode = _array_encoder(array_dtype, shape)
     else:
 
-        def encode(value: Any) -> torch.Tensor:
+        def encode(value: object) -> torch.Tensor:
             return _from_numpy(to_array(value, array_dtype, inner).reshape(shape))
 
-    def decode(tensor: torch.Tensor) -> Any:
+    def decode(tensor: torch.Tensor) -> object:
         return tensor.numpy(force=True).astype(space.dtype, copy=False).reshape(inner)
 
     spec = _box_spec(space, array_dtype, dtype, shape)
@@ -124,13 +126,11 @@ def _as_array(tensor: torch.Tensor) -> Array:
     return tensor.numpy(force=True)
 
 
-def _array_encoder(
-    array_dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> Callable[[Any], torch.Tensor]:
+def _array_encoder(array_dtype: DType, shape: tuple[int, ...]) -> Callable[[object], torch.Tensor]:
     """Create the encoder of arrays of one dtype and shape; others raise ``WrongValueError``."""
     array = np.ndarray
 
-    def encode(value: Any) -> torch.Tensor:
+    def encode(value: object) -> torch.Tensor:
         if type(value) is array and value.dtype is array_dtype and value.shape == shape:
             return _from_numpy(value.copy())
         return _from_numpy(to_array(value, array_dtype, shape))
@@ -139,7 +139,7 @@ def _array_encoder(
 
 
 def _box_spec(
-    space: spaces.Box, array_dtype: np.dtype[Any], dtype: torch.dtype, shape: tuple[int, ...]
+    space: spaces.Box, array_dtype: DType, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> TensorSpec:
     least, most = _dtype_range(space.dtype)
     if bool(np.all(space.low <= least)) and bool(np.all(space.high >= most)):
@@ -151,7 +151,7 @@ def _box_spec(
     return Bounded(low, high, shape=shape, dtype=dtype)
 
 
-def _dtype_range(dtype: Any) -> tuple[Any, Any]:
+def _dtype_range(dtype: npt.DTypeLike) -> tuple[float, float]:
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return False, True
@@ -164,7 +164,7 @@ def multi_binary_codec(space: spaces.MultiBinary, layout: Layout) -> Codec:
     shape = (*layout.lead, *space.shape)
     encode = _array_encoder(np.dtype(np.int8), shape)
 
-    def decode(tensor: torch.Tensor) -> Any:
+    def decode(tensor: torch.Tensor) -> object:
         return tensor.numpy(force=True).astype(np.int8, copy=False)
 
     return Codec(Binary(shape=shape, dtype=torch.int8), encode, decode)
@@ -177,14 +177,14 @@ def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
     count, start = int(space.n), int(space.start)
     if layout.categorical:
 
-        def encode(value: Any) -> torch.Tensor:
+        def encode(value: object) -> torch.Tensor:
             return _from_numpy(np.array(to_index(value, start, count), np.int64))
 
         spec: TensorSpec = Categorical(count, dtype=torch.int64)
         one, many = _index_decoders(start)
         return Codec(spec, encode, one, decode_rows=many)
 
-    def encode_one_hot(value: Any) -> torch.Tensor:
+    def encode_one_hot(value: object) -> torch.Tensor:
         row = np.zeros(count, np.int64)
         row[to_index(value, start, count)] = 1
         return _from_numpy(row)
@@ -194,33 +194,33 @@ def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
 
 
 @cache
-def _index_decoders(start: int) -> tuple[Decode, Decode]:
+def _index_decoders(start: int) -> tuple[Decode, DecodeRows]:
     """Return the decoders of one index and of several, which count from 0."""
 
-    def decode(tensor: torch.Tensor) -> Any:
+    def decode(tensor: torch.Tensor) -> object:
         return int(tensor) + start
 
-    def decode_rows(rows: torch.Tensor) -> Any:
+    def decode_rows(rows: torch.Tensor) -> Batch:
         return (rows.numpy(force=True) + start).tolist()
 
     return decode, decode_rows
 
 
 @cache
-def _one_hot_decoders(count: int, start: int) -> tuple[Decode, Decode]:
+def _one_hot_decoders(count: int, start: int) -> tuple[Decode, DecodeRows]:
     """Return the decoders of one one-hot vector and of several."""
 
-    def decode_few(tensor: torch.Tensor) -> Any:
+    def decode_few(tensor: torch.Tensor) -> object:
         # A search of a short list takes a third of the time of an argmax.
         try:
             return tensor.tolist().index(1) + start
         except ValueError:
             return int(tensor.argmax()) + start
 
-    def decode_many(tensor: torch.Tensor) -> Any:
+    def decode_many(tensor: torch.Tensor) -> object:
         return int(tensor.numpy(force=True).argmax()) + start
 
-    def decode_rows(rows: torch.Tensor) -> Any:
+    def decode_rows(rows: torch.Tensor) -> Batch:
         return (rows.numpy(force=True).argmax(-1) + start).tolist()
 
     return (decode_few if count <= 32 else decode_many), decode_rows
@@ -255,25 +255,25 @@ def multi_discrete_codec(space: spaces.MultiDiscrete, layout: Layout) -> Codec:
 def _index_codec(
     spec: TensorSpec,
     sizes: Array,
-    start: Any,
-    dtype: np.dtype[Any],
+    start: Array | np.integer | int,
+    dtype: DType,
     shape: tuple[int, ...],
     layout: Layout,
 ) -> Codec:
     """Create the codec of indices ``[*B, ...]`` from ``start``, each below its own size."""
     if layout.categorical:
 
-        def encode(value: Any) -> torch.Tensor:
+        def encode(value: object) -> torch.Tensor:
             return _from_numpy(_checked_indices(value, shape) - start)
 
-        def decode(tensor: torch.Tensor) -> Any:
+        def decode(tensor: torch.Tensor) -> object:
             return (tensor.numpy(force=True).reshape(shape) + start).astype(dtype, copy=False)
 
         return Codec(spec, encode, decode)
     return _one_hot_codec(spec, sizes, start, dtype, shape, layout)
 
 
-def _checked_indices(value: Any, shape: tuple[int, ...]) -> Array:
+def _checked_indices(value: object, shape: tuple[int, ...]) -> Array:
     """Convert a value to integers of a shape. Those of a vector env may have dims of size 1."""
     source = np.asarray(value)
     if source.size == math.prod(shape) and source.dtype.kind in "biu":
@@ -284,8 +284,8 @@ def _checked_indices(value: Any, shape: tuple[int, ...]) -> Array:
 def _one_hot_codec(
     spec: TensorSpec,
     sizes: Array,
-    start: Any,
-    dtype: np.dtype[Any],
+    start: Array | np.integer | int,
+    dtype: DType,
     shape: tuple[int, ...],
     layout: Layout,
 ) -> Codec:
@@ -294,7 +294,7 @@ def _one_hot_codec(
     spec_shape = tuple(spec.shape)
     borders = offsets[1:].tolist()
 
-    def encode(value: Any) -> torch.Tensor:
+    def encode(value: object) -> torch.Tensor:
         indices = (_checked_indices(value, shape) - start).reshape(*lead, -1)
         if bool(((indices < 0) | (indices >= sizes)).any()):
             raise wrong_value_error(value, "indices within the sizes of its space")
@@ -302,7 +302,7 @@ def _one_hot_codec(
         np.put_along_axis(rows, indices + offsets, 1, -1)
         return _from_numpy(rows.reshape(spec_shape))
 
-    def decode(tensor: torch.Tensor) -> Any:
+    def decode(tensor: torch.Tensor) -> object:
         flat = tensor.numpy(force=True).reshape(*lead, total)
         parts = [part.argmax(-1) for part in np.split(flat, borders, axis=-1)]
         return (np.stack(parts, -1).reshape(shape) + start).astype(dtype, copy=False)

@@ -11,14 +11,16 @@ import torch
 
 from tdx.core.planned.columns import flatten
 from tdx.core.planned.immediate import iter_rows
-from tdx.core.transforms.kernels import Array, ArrayForm
+from tdx.core.transforms.kernels import ArrayForm
 from tdx.envs.gym.conversion import Conversion, EntryForm, EntryPart
+from tdx.envs.gym.interface import Array, Batch, DType
 from tdx.envs.gym.values import WrongValueError, find_lost_number
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict
+from tdx.specs.arguments import Value
 
-Put = Callable[[int, Any], Any]
-Read = Callable[[], dict[NestedKey, Any]]
+Put = Callable[[int, Any], None]
+Read = Callable[[], dict[NestedKey, Value]]
 Arrays = MutableMapping[NestedKey, Array]
 
 
@@ -51,7 +53,7 @@ class ObservationStore(Protocol):
             wanted: Keys of which tensors are needed; entries of others may be missing.
         """
 
-    def rows(self, length: int) -> Any:
+    def rows(self, length: int) -> Batch:
         """Return the first observations, in the dtypes of the space.
 
         Raises:
@@ -119,11 +121,11 @@ class ArrayStore:
         block = self._rows if rows is None else split_rows(self._rows, rows)
         tensors, views = iter_rows(torch.from_numpy(block)), iter(block)
 
-        def read_array() -> dict[NestedKey, Any]:
+        def read_array() -> dict[NestedKey, Value]:
             arrays[key] = next(views)
             return {}
 
-        def read() -> dict[NestedKey, Any]:
+        def read() -> dict[NestedKey, Value]:
             arrays[key] = next(views)
             return {key: next(tensors)}
 
@@ -153,7 +155,7 @@ def split_rows(column: Array, rows: int) -> Array:
     return column.reshape(-1, rows, *column.shape[1:])
 
 
-def _is_wider(actual: object, dtype: np.dtype[Any]) -> bool:
+def _is_wider(actual: object, dtype: DType) -> bool:
     return actual is _DOUBLE and dtype.kind == "f" and dtype.itemsize < _DOUBLE.itemsize
 
 
@@ -171,7 +173,7 @@ class MappedStore(ArrayStore):
         self,
         form: EntryForm,
         length: int,
-        function: Callable[[Any, Array], Any],
+        function: Callable[[Array, Array], object],
         shape: tuple[int, ...],
     ) -> None:
         super().__init__(EntryForm(form.key, shape, np.dtype(np.float32)), length)
@@ -181,7 +183,7 @@ class MappedStore(ArrayStore):
         """See :class:`ObservationStore`."""
         check, function, rows = self._source.check, self._function, self._rows
 
-        def put(position: int, image: Any) -> None:
+        def put(position: int, image: object) -> None:
             function(check(image), rows[position])
 
         return put
@@ -194,9 +196,9 @@ class EncodedStore:
         encode: Converts an observation to its entries.
     """
 
-    def __init__(self, encode: Callable[[Any], dict[str, Any]]) -> None:
+    def __init__(self, encode: Callable[[object], dict[str, Value]]) -> None:
         self._encode = encode
-        self._encoded: list[dict[str, Any]] = []
+        self._encoded: list[dict[str, Value]] = []
 
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
@@ -212,7 +214,7 @@ class EncodedStore:
         """See :class:`ObservationStore`."""
         encoded = self._encoded
 
-        def read() -> dict[NestedKey, Any]:
+        def read() -> dict[NestedKey, Value]:
             last = encoded[-1] if rows is None else stack_entries(encoded[-rows:])
             if all(isinstance(value, torch.Tensor) for value in last.values()):
                 return {key: value for key, value in last.items()}  # noqa: C416 - widens the key
@@ -220,7 +222,7 @@ class EncodedStore:
 
         return read
 
-    def rows(self, length: int) -> Sequence[Any]:
+    def rows(self, length: int) -> Sequence[dict[str, Value]]:
         """See :class:`ObservationStore`."""
         return self._encoded[:length]
 
@@ -237,7 +239,7 @@ class EntryStore:
     """
 
     def __init__(
-        self, parts: Sequence[EntryPart], encode: Callable[[Any], Any], length: int
+        self, parts: Sequence[EntryPart], encode: Callable[[object], object], length: int
     ) -> None:
         self._parts, self._encode = parts, encode
         self._stores: dict[str, ArrayStore | EncodedStore] = {
@@ -273,8 +275,8 @@ class EntryStore:
         """See :class:`ObservationStore`."""
         readers = [store.reader(rows, arrays, wanted) for store in self._stores.values()]
 
-        def read() -> dict[NestedKey, Any]:
-            fields: dict[NestedKey, Any] = {}
+        def read() -> dict[NestedKey, Value]:
+            fields: dict[NestedKey, Value] = {}
             for read_entry in readers:
                 fields.update(read_entry())
             return fields
@@ -283,15 +285,16 @@ class EntryStore:
 
     def rows(self, length: int) -> EntryRows:
         """See :class:`ObservationStore`."""
-        columns: dict[str, Any] = {}
+        columns: dict[str, Array | Sequence[Value]] = {}
         for key, store in self._stores.items():
-            rows = store.rows(length)
-            is_array = isinstance(store, ArrayStore)
-            columns[key] = rows if is_array else [encoded[key] for encoded in rows]
+            if isinstance(store, ArrayStore):
+                columns[key] = store.rows(length)
+            else:
+                columns[key] = [encoded[key] for encoded in store.rows(length)]
         return EntryRows(columns, range(length))
 
 
-class EntryRows(Sequence[Mapping[str, Any]]):
+class EntryRows(Sequence[Mapping[str, Value]]):
     """Observations of a Dict space, stored by entry.
 
     Args:
@@ -299,28 +302,28 @@ class EntryRows(Sequence[Mapping[str, Any]]):
         places: Places of the observations in the columns.
     """
 
-    def __init__(self, columns: Mapping[str, Any], places: range) -> None:
+    def __init__(self, columns: Mapping[str, Array | Sequence[Value]], places: range) -> None:
         self._columns, self._places = columns, places
 
     def __len__(self) -> int:
         return len(self._places)
 
     @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    def __getitem__(self, index: int) -> dict[str, Value]: ...
 
     @overload
     def __getitem__(self, index: slice) -> EntryRows: ...
 
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | EntryRows:
+    def __getitem__(self, index: int | slice) -> dict[str, Value] | EntryRows:
         if isinstance(index, slice):
             return EntryRows(self._columns, self._places[index])
         place = self._places[index]
         return {key: as_entry(column[place]) for key, column in self._columns.items()}
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Value]]:
         return (self[index] for index in range(len(self)))
 
-    def stack(self) -> dict[str, Any]:
+    def stack(self) -> dict[str, Value]:
         """Return the entries of all observations by key, ``[T, ...]`` each."""
         first, stop = self._places.start, self._places.stop
         parts = {key: column[first:stop] for key, column in self._columns.items()}
@@ -330,11 +333,11 @@ class EntryRows(Sequence[Mapping[str, Any]]):
         }
 
 
-def stack_entries(encoded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def stack_entries(encoded: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     """Stack encoded observations to entries ``[T, ...]``."""
     return {key: torch.stack([entries[key] for entries in encoded]) for key in encoded[0]}
 
 
-def as_entry(value: Any) -> Any:
+def as_entry(value: Array | Value) -> Value:
     """Return an array as a tensor, and an encoded value unchanged."""
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +10,10 @@ from torch import Tensor
 
 from tdx.core.planned.actions import PolicyActions
 from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow
+from tdx.envs.gym.interface import Batch
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.foundation.keys import NestedKey
+from tdx.specs.arguments import Value
 
 NO_ENTRIES: Mapping[NestedKey, Tensor] = {}
 
@@ -33,7 +34,7 @@ def step_with_policy(
     reads_back = not {*inputs.policy.writes, *inputs.inverse.handed_out}.isdisjoint(
         inputs.policy.reads
     )
-    limits, root = recorder.limits, dict[NestedKey, Any](first)
+    limits, root = recorder.limits, dict[NestedKey, Value](first)
     count, position = 0, -1
     try:
         for index in range(recorder.length):
@@ -104,8 +105,8 @@ class ActionDecoder:
         self._envs, self._inputs, self._single = envs, inputs, single
         inverse, codecs = inputs.inverse, [env.conversion.action.value for env in envs]
         # Functions of the entry `action`, if each env takes it as it is.
-        self._decode: list[Callable[[Tensor], Any]] = []
-        self._decode_all: Callable[[Tensor], Sequence[Any]] | None = None
+        self._decode: list[Callable[[Tensor], object]] = []
+        self._decode_all: Callable[[Tensor], Batch] | None = None
         if inverse.action_keys == ("action",) and not inverse.stages and None not in codecs:
             self._decode = [codec.decode for codec in codecs if codec is not None]
             shared = {codec.decode_rows for codec in codecs if codec is not None}
@@ -118,7 +119,7 @@ class ActionDecoder:
 
     def __call__(
         self, written: Mapping[NestedKey, Tensor]
-    ) -> tuple[Sequence[Any], Mapping[NestedKey, Tensor]]:
+    ) -> tuple[Batch, Mapping[NestedKey, Tensor]]:
         """Return the action of each env, and what the inverse of the chain hands out."""
         if self._decode and self._is_exact(action := written["action"]):
             if self._decode_all is not None:
@@ -151,8 +152,8 @@ class StepResults:
 
     def __call__(
         self,
-        fields: dict[NestedKey, Any],
-        rewards: list[Any],
+        fields: dict[NestedKey, Value],
+        rewards: list[object],
         ended_rows: list[EndedRow],
     ) -> None:
         """Add them to the entries of the step."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
 
 from tdx.foundation.errors import ArgumentError, summarize_error
 
@@ -221,5 +220,5 @@ class set_gym_backend(ContextDecorator):  # noqa: N801
     def __enter__(self) -> None:
         self.set()
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Leave the library as it is."""

@@ -13,8 +13,9 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.core.envs.capabilities import StepFields
-from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
-from tdx.envs.gym.numeric_spaces import Array, Codec
+from tdx.envs.gym.conversion import Conversion, EntryForm, root_spec
+from tdx.envs.gym.interface import AnyEnv, Array, Batch, Info, StepResult
+from tdx.envs.gym.numeric_spaces import Codec
 from tdx.envs.gym.observation_store import (
     EntryRows,
     MappedStore,
@@ -25,8 +26,9 @@ from tdx.envs.gym.observation_store import (
 from tdx.envs.gym.values import WrongValueError, as_numbers, cast_numbers, wrong_value_error
 from tdx.foundation.errors import TdxError
 from tdx.foundation.tensordicts import make_tensordict_factory, read
+from tdx.specs.arguments import Value
 
-Step = Callable[[Any], Raw]
+Step = Callable[[object], StepResult]
 
 _CPU = torch.device("cpu")
 # Copies of these are the cheapest way to a fresh flag tensor.
@@ -58,7 +60,7 @@ class SingleEnv:
         conversion: Conversion from and to TensorDicts.
     """
 
-    def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
+    def __init__(self, env: AnyEnv, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
         self._seed = seed
         self.use(conversion)
@@ -103,7 +105,7 @@ class SingleEnv:
         result = self._make(fields)
         return result if self._finish is None else self._finish(result, info)
 
-    def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
+    def probe(self, actions: Sequence[object]) -> list[Info]:
         """Return the infos of a reset and a few steps."""
         env = self._env
         infos = [env.reset()[1]]
@@ -121,7 +123,7 @@ def _array_action(tensordict: TensorDictBase) -> Array:
     return array
 
 
-def _observer(conversion: Conversion) -> Callable[[Any], dict[str, Any]]:
+def _observer(conversion: Conversion) -> Callable[[object], dict[str, Value]]:
     """Return the function that converts an observation to root entries."""
     encode, form = conversion.observation.encode, conversion.array
     if form is None:
@@ -129,7 +131,7 @@ def _observer(conversion: Conversion) -> Callable[[Any], dict[str, Any]]:
     key, shape, dtype = form.key, form.shape, form.dtype
     array, tensor = np.ndarray, torch.from_numpy
 
-    def observe(value: Any) -> dict[str, Any]:
+    def observe(value: object) -> dict[str, Value]:
         if type(value) is array and value.dtype is dtype and value.shape == shape:
             return {key: tensor(value.copy())}
         return encode(value)
@@ -138,7 +140,9 @@ def _observer(conversion: Conversion) -> Callable[[Any], dict[str, Any]]:
 
 
 def _create_step(
-    env_step: Callable[[Any], Raw], conversion: Conversion, reset_env: Callable[[], Any]
+    env_step: Callable[[object], StepResult],
+    conversion: Conversion,
+    reset_env: Callable[[], object],
 ) -> StepFields:
     """Create the step function of a single env, which returns a plain dict and the info.
 
@@ -154,7 +158,7 @@ def _create_step(
     tensor, failure = torch.from_numpy, conversion.failure
     true, false = _TRUE.copy, _FALSE.copy
 
-    def step(tensordict: TensorDictBase) -> tuple[dict[str, Any], Any]:
+    def step(tensordict: TensorDictBase) -> tuple[dict[str, Value], Info]:
         try:
             action = act(tensordict)
             try:
@@ -200,10 +204,10 @@ class RawEnv:
     """
 
     step: Step
-    reset: Callable[[], Any]
-    keep: Callable[[Any], Any]
-    stack: Callable[[Sequence[Any]], dict[str, Any]]
-    decode: Callable[[TensorDictBase], Sequence[Any]]
+    reset: Callable[[], object]
+    keep: Callable[[object], object]
+    stack: Callable[[Batch], dict[str, Value]]
+    decode: Callable[[TensorDictBase], Batch]
     conversion: Conversion
     create_store: Callable[[int], ObservationStore]
 
@@ -218,7 +222,7 @@ class RawEnv:
         """True if an observation is a single array."""
         return self.conversion.array is not None
 
-    def mapping(self, function: Callable[..., Any], shape: tuple[int, ...]) -> RawEnv:
+    def mapping(self, function: Callable[..., Array], shape: tuple[int, ...]) -> RawEnv:
         """Return the env with each observation mapped to a new array when it is copied.
 
         Only for envs with a single array as observation.
@@ -233,7 +237,7 @@ class RawEnv:
         def create(length: int) -> ObservationStore:
             return MappedStore(form, length, function, shape)
 
-        def keep(observation: Any) -> Any:
+        def keep(observation: object) -> object:
             return function(form.check(observation), None)
 
         return replace(self, keep=keep, create_store=create)
@@ -242,7 +246,7 @@ class RawEnv:
         """Return the step; it resets an env that was never reset, as a single step does."""
         step, reset = self.step, self.reset
 
-        def step_after_reset(action: Any) -> Raw:
+        def step_after_reset(action: object) -> StepResult:
             try:
                 return step(action)
             except ResetNeeded:
@@ -262,7 +266,7 @@ class RawEnv:
 
 
 def create_raw_env(
-    env: Any, take_seed: Callable[[], int | None], conversion: Conversion
+    env: AnyEnv, take_seed: Callable[[], int | None], conversion: Conversion
 ) -> RawEnv | None:
     """Create the env without TensorDicts; ``None`` if its step does more than that supports.
 
@@ -276,31 +280,31 @@ def create_raw_env(
     form, action = conversion.array, conversion.action
     functions = _array_functions(form) if form else _entry_functions(conversion.observation)
 
-    def reset() -> Any:
+    def reset() -> object:
         return env.reset(seed=take_seed())[0]
 
-    def decode(tensordict: TensorDictBase) -> Sequence[Any]:
+    def decode(tensordict: TensorDictBase) -> Sequence[object]:
         return [action.decode(row) for row in tensordict.unbind(0)]
 
-    many: Callable[[TensorDictBase], Any] = action.decode_rows or decode
+    many: Callable[[TensorDictBase], Batch] = action.decode_rows or decode
     if action.array_dtype is not None:
         many = _array_action
     create = partial(create_store, conversion)
     return RawEnv(env.step, reset, *functions, many, conversion, create)
 
 
-_Functions = tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]
+_Functions = tuple[Callable[[object], object], Callable[[Batch], dict[str, Value]]]
 
 
 def _array_functions(form: EntryForm) -> _Functions:
     """Return ``keep`` and ``stack`` for observations that are single arrays."""
     tensor, array, key = torch.from_numpy, np.array, form.key
 
-    def keep(observation: Any) -> Any:
+    def keep(observation: object) -> object:
         checked = form.check(observation)
         return array(checked) if checked is observation else checked
 
-    def stack(rows: Sequence[Any]) -> dict[str, Any]:
+    def stack(rows: Batch) -> dict[str, Value]:
         return {key: tensor(rows if isinstance(rows, np.ndarray) else array(rows))}
 
     return keep, stack
@@ -309,8 +313,8 @@ def _array_functions(form: EntryForm) -> _Functions:
 def _entry_functions(codec: Codec) -> _Functions:
     """Return ``keep`` and ``stack`` for observations that are encoded one by one."""
 
-    def stack(rows: Sequence[Any]) -> dict[str, Any]:
-        return rows.stack() if isinstance(rows, EntryRows) else stack_entries(rows)
+    def stack(rows: Batch) -> dict[str, Value]:
+        return rows.stack() if isinstance(rows, EntryRows) else stack_entries(list(rows))
 
     return codec.encode, stack
 
@@ -325,7 +329,7 @@ _REWARD_HINT = (
 _REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at {_REWARD_MAX:g}"
 
 
-def reward_array(reward: Any) -> Array:
+def reward_array(reward: object) -> Array:
     """Convert one reward to a new float32 array of shape ``[1]``.
 
     Raises:
@@ -337,7 +341,7 @@ def reward_array(reward: Any) -> Array:
     return reward_rows([reward])[0]
 
 
-def reward_rows(rewards: Sequence[Any]) -> Array:
+def reward_rows(rewards: Sequence[object]) -> Array:
     """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
 
     Args:
@@ -359,7 +363,7 @@ def reward_rows(rewards: Sequence[Any]) -> Array:
     return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
 
 
-def _one_reward(reward: Any, index: int) -> Array:
+def _one_reward(reward: object, index: int) -> Array:
     hint = _REWARD_HINT
     try:
         source = as_numbers(reward, "a number")

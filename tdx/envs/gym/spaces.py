@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import singledispatch
-from typing import Any
+from typing import Any, Self
 
 import torch
 from gymnasium import spaces
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from tdx.core.envs.policies import is_public_class
+from tdx.envs.gym.interface import AnySpace
 from tdx.envs.gym.numeric_spaces import (
     Codec,
     Encode,
@@ -30,13 +31,15 @@ from tdx.envs.gym.values import (
 )
 from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.specs import Composite, NonTensor
+from tdx.specs.arguments import Arguments, Shape, Value
+from tdx.specs.spec import stack
 
 _CPU = torch.device("cpu")
 _ONE = torch.Size([])
 
 
 @singledispatch
-def codec_of(space: spaces.Space[Any], layout: Layout) -> Codec:
+def codec_of(space: AnySpace, layout: Layout) -> Codec:
     """Create the codec of a space.
 
     Values of a space that is not an array of numbers of fixed shape (Text, Sequence, Graph, OneOf
@@ -64,14 +67,16 @@ def _dict_codec(space: spaces.Dict, layout: Layout) -> Codec:
     )
 
 
-def entry_key(name: Any, names: list[Any], layout: Layout) -> str:
+def entry_key(name: object, names: Sequence[object], layout: Layout) -> str:
     """Return the key of an entry of a dict space: its name, or ``observation`` for ``state``."""
     if layout.remap_state and name == "state" and "observation" not in names:
         return "observation"
     return str(name)
 
 
-def _mapping_codec(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layout) -> Codec:
+def _mapping_codec(
+    names: Sequence[object], keys: list[str], codecs: list[Codec], layout: Layout
+) -> Codec:
     size = torch.Size(layout.lead)
     encoders = [
         (name, key, codec.encode) for name, key, codec in zip(names, keys, codecs, strict=True)
@@ -82,24 +87,26 @@ def _mapping_codec(names: list[Any], keys: list[str], codecs: list[Codec], layou
 
     fields_of = dict_encoder(encoders)
 
-    def encode(value: Any) -> TensorDict:
+    def encode(value: object) -> TensorDict:
         return new_tensordict(fields_of(value), size, _CPU)
 
-    def decode(tensordict: TensorDictBase) -> dict[Any, Any]:
+    def decode(tensordict: TensorDictBase) -> dict[object, object]:
         return {name: inner(read(tensordict, key)) for name, key, inner in decoders}
 
     specs = {key: codec.spec for key, codec in zip(keys, codecs, strict=True)}
     return Codec(Composite(specs, shape=layout.lead), encode, decode)
 
 
-def dict_encoder(parts: Sequence[tuple[Any, str, Encode]]) -> Callable[[Any], dict[str, Any]]:
+def dict_encoder(
+    parts: Sequence[tuple[object, str, Encode]],
+) -> Callable[[object], dict[str, Value]]:
     """Create the encoder of a dict from its parts: name in the dict, key, encoder of the entry.
 
     It raises ``WrongValueError`` with the key for an entry that is missing or invalid.
     """
 
-    def encode(value: Any) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
+    def encode(value: Any) -> dict[str, Value]:
+        fields: dict[str, Value] = {}
         key = ""
         try:
             for name, key, inner in parts:
@@ -125,11 +132,11 @@ def _tuple_codec(space: spaces.Tuple[Any], layout: Layout) -> Codec:
     names = list(range(len(codecs)))
     by_index = _mapping_codec(names, [str(name) for name in names], codecs, layout)
 
-    def encode(value: Any) -> Any:
+    def encode(value: object) -> Value:
         return by_index.encode(dict(enumerate(require_elements(value, len(names)))))
 
-    def decode(tensordict: TensorDictBase) -> tuple[Any, ...]:
-        return tuple(by_index.decode(tensordict).values())
+    def decode(tensordict: TensorDictBase) -> tuple[object, ...]:
+        return tuple(codec.decode(read(tensordict, str(i))) for i, codec in enumerate(codecs))
 
     return Codec(by_index.spec, encode, decode)
 
@@ -156,23 +163,21 @@ def _stack_codecs(codecs: list[Codec], layout: Layout) -> Codec:
     encoders = [codec.encode for codec in codecs]
     decoders = [codec.decode for codec in codecs]
 
-    def encode(value: Any) -> Any:
+    def encode(value: object) -> Value:
         elements = require_elements(value, len(encoders))
         parts = [inner(part) for inner, part in zip(encoders, elements, strict=True)]
         return torch.stack(parts, dim)
 
     size = torch.Size((*layout.lead, len(codecs)))
 
-    def decode(block: Any) -> tuple[Any, ...]:
+    def decode(block: Value) -> tuple[object, ...]:
         if isinstance(block, TensorDictBase) and block.batch_size != size:
             # Written leaf by leaf it has the batch size of the TensorDict around it.
             block = block.copy()
             block.batch_size = size
         return tuple(inner(part) for inner, part in zip(decoders, block.unbind(dim), strict=True))
 
-    specs: list[Any] = [codec.spec for codec in codecs]
-    stacked: Any = torch.stack(specs, dim)
-    return Codec(stacked, encode, decode)
+    return Codec(stack([codec.spec for codec in codecs], dim), encode, decode)
 
 
 class SpaceValue(NonTensor):
@@ -190,7 +195,7 @@ class SpaceValue(NonTensor):
         (True, False)
     """
 
-    def __init__(self, space: spaces.Space[Any], shape: Any = (), **kwargs: Any) -> None:
+    def __init__(self, space: AnySpace, shape: Shape = (), **kwargs: Any) -> None:
         self._members = copy.deepcopy(space)
         kwargs.setdefault("example_data", _example_of(self._members))
         super().__init__(shape, **{**kwargs, "batched": True})
@@ -205,45 +210,45 @@ class SpaceValue(NonTensor):
         ]
         return kinds[0] if kinds else type(self._members).__name__
 
-    def rand(self, shape: Any = ()) -> Any:
+    def rand(self, shape: Shape | None = ()) -> Value:
         """Sample a member for each element, seeded from torch's global generator."""
         return self._stack_values(self._full_shape(shape), self._sample)
 
-    def zero(self, shape: Any = ()) -> Any:
+    def zero(self, shape: Shape | None = ()) -> Value:
         """Return the same member for every element."""
         return self._stack_values(self._full_shape(shape), lambda: self.example_data)
 
-    def one(self, shape: Any = ()) -> Any:
+    def one(self, shape: Shape | None = ()) -> Value:
         """Return the same member for every element."""
         return self.zero(shape)
 
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         self._members.seed(int(torch.randint(2**31 - 1, ())))
         return self._members.sample()
 
-    def _stack_values(self, sizes: torch.Size, value: Any) -> Any:
+    def _stack_values(self, sizes: torch.Size, value: Callable[[], object]) -> Value:
         if not sizes:
             return NonTensorData(value(), batch_size=_ONE, device=self._device)
         return NonTensorStack(*(self._stack_values(sizes[1:], value) for _ in range(sizes[0])))
 
-    def _contains(self, val: Any) -> bool:
+    def _contains(self, val: object) -> bool:
         if isinstance(val, NonTensorStack):
             return all(self._contains(inner) for inner in val.tensordicts)
         return bool(self._members.contains(decode_object(val)))
 
-    def _has_same_space(self, other: Any) -> bool:
+    def _has_same_space(self, other: Self) -> bool:
         return bool(self._members == other._members)
 
-    def _arguments(self) -> dict[str, Any]:
+    def _arguments(self) -> Arguments:
         return {**super()._arguments(), "space": self._members}
 
 
-def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
+def object_codec(space: AnySpace, layout: Layout) -> Codec:
     """Create the codec of a space whose values are kept as objects, one for each env."""
     spec = SpaceValue(space, shape=layout.lead)
     expected = f"a member of its {type(space).__name__} space"
 
-    def encode(value: Any) -> NonTensorData:
+    def encode(value: object) -> NonTensorData:
         if value is None:
             raise wrong_value_error(value, expected)
         return encode_object(value)
@@ -251,28 +256,28 @@ def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
     if layout.rows is None:
         return Codec(spec, encode, decode_object)
 
-    def encode_rows(values: Any) -> Any:
+    def encode_rows(values: Any) -> NonTensorStack:
         return NonTensorStack(*[encode(value) for value in values])
 
-    def decode_rows(entry: Any) -> Any:
+    def decode_rows(entry: NonTensorStack) -> tuple[object, ...]:
         return tuple(entry.tolist())
 
     return Codec(spec, encode_rows, decode_rows)
 
 
-def encode_object(value: Any) -> NonTensorData:
+def encode_object(value: object) -> NonTensorData:
     """Copy a value to a non-tensor entry."""
     # The env may continue to write to arrays in the value.
     copied = value if isinstance(value, str) else copy.deepcopy(value)
     return NonTensorData(copied, batch_size=_ONE, device=_CPU)
 
 
-def decode_object(entry: Any) -> Any:
+def decode_object(entry: object) -> object:
     """Return the Python object of a non-tensor entry."""
     return entry.data if isinstance(entry, NonTensorData) else entry
 
 
-def _example_of(space: spaces.Space[Any]) -> Any:
+def _example_of(space: AnySpace) -> object:
     """Return a member, always the same one."""
     space.seed(0)
     return space.sample()

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-Check = Callable[[Any], None]
+from tdx.envs.gym.interface import Array, DType
+
+Check = Callable[[object], object]
 
 
 class WrongValueError(ValueError):
@@ -39,7 +40,7 @@ class WrongValueError(ValueError):
             self.row, self.index = row, index
         super().__init__(self.problem)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.problem, self.hint, self.path, self.row, self.index)
 
     def below(self, key: str) -> WrongValueError:
@@ -53,12 +54,12 @@ class WrongValueError(ValueError):
         return self
 
 
-def wrong_value_error(value: Any, expected: str) -> WrongValueError:
+def wrong_value_error(value: object, expected: str) -> WrongValueError:
     """Create the error for a value of another type than its space."""
     return WrongValueError(f"{describe(value)} instead of {expected}", _space_hint())
 
 
-def missing_value_error(name: Any) -> WrongValueError:
+def missing_value_error(name: object) -> WrongValueError:
     """Create the error for a missing entry of a dict."""
     return WrongValueError(f"no entry {name!r}, which its space declares", _space_hint())
 
@@ -67,7 +68,7 @@ def _space_hint() -> str:
     return "fix the env, or its observation_space: each value must fit the space"
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Describe the type of a value briefly, without its content.
 
     Example:
@@ -82,7 +83,7 @@ def describe(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def describe_array(dtype: Any, shape: Sequence[int]) -> str:
+def describe_array(dtype: DType, shape: Sequence[int]) -> str:
     """Describe arrays of a dtype and shape."""
     return f"{_article(str(dtype))} array of shape {tuple(shape)}"
 
@@ -91,7 +92,7 @@ def _article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def to_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def to_array(value: object, dtype: DType, shape: tuple[int, ...]) -> Array:
     """Convert a value to a new array of the dtype and shape of its space.
 
     Args:
@@ -110,7 +111,7 @@ def to_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return cast_numbers(source, dtype).reshape(shape)
 
 
-def as_numbers(value: Any, expected: str) -> Array:
+def as_numbers(value: object, expected: str) -> Array:
     """Convert a value to an array of numbers, which may share memory with it.
 
     Args:
@@ -134,7 +135,7 @@ def as_numbers(value: Any, expected: str) -> Array:
     return source
 
 
-def _find_non_number(source: Array) -> Any:
+def _find_non_number(source: Array) -> object:
     """Return the first element that is not a number."""
     if source.dtype.kind != "O":
         return source.flat[0].item() if source.size else source
@@ -144,7 +145,7 @@ def _find_non_number(source: Array) -> Any:
     return source
 
 
-def cast_numbers(source: Array, dtype: np.dtype[Any]) -> Array:
+def cast_numbers(source: Array, dtype: DType) -> Array:
     """Copy an array of numbers to a dtype.
 
     Raises:
@@ -159,7 +160,7 @@ def cast_numbers(source: Array, dtype: np.dtype[Any]) -> Array:
     raise WrongValueError(f"{number:g}, which {dtype} cannot represent", _range_hint(dtype))
 
 
-def _range_hint(dtype: np.dtype[Any]) -> str:
+def _range_hint(dtype: DType) -> str:
     most = np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
     return f"fix the env, or declare a wider dtype in its observation_space: {dtype} ends at {most}"
 
@@ -188,7 +189,7 @@ def find_lost_number(source: Array, result: Array) -> int | None:
     return int(lost.argmax()) if bool(lost.any()) else None
 
 
-def require_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
+def require_mapping(value: object, names: Sequence[object]) -> Mapping[object, object]:
     """Check that a value is a dict, and return it.
 
     Raises:
@@ -200,7 +201,7 @@ def require_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
     return value
 
 
-def require_elements(value: Any, count: int) -> Sequence[Any]:
+def require_elements(value: Any, count: int) -> Sequence[object]:
     """Check that a value is a sequence of ``count`` elements, and return it.
 
     Raises:
@@ -212,7 +213,7 @@ def require_elements(value: Any, count: int) -> Sequence[Any]:
         raise wrong_value_error(value, f"a tuple of {count}") from None
     if actual != count:
         raise WrongValueError(f"{actual} elements instead of {count}", _space_hint())
-    elements: Sequence[Any] = value
+    elements: Sequence[object] = value
     return elements
 
 

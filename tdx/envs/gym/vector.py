@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
@@ -26,6 +26,7 @@ from tdx.envs.gym.autoreset import (
 from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_of, root_spec
 from tdx.envs.gym.infos import merge_final_info
+from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv, Info, ResetResult
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.single_env import PendingSeed, RawEnv, create_raw_env, reward_rows
 from tdx.envs.gym.values import WrongValueError
@@ -33,8 +34,9 @@ from tdx.foundation.errors import EnvError, TdxError, Where
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.safe_path import safe_path
 from tdx.foundation.tensordicts import new_tensordict, read, write
+from tdx.specs.arguments import Value
 
-Rows = np.ndarray[Any, np.dtype[np.bool_]]
+Rows = npt.NDArray[np.bool_]
 
 _CPU = torch.device("cpu")
 _ROWS_HINT = (
@@ -59,7 +61,7 @@ class VectorEnvRows:
     step_fields: ClassVar[None] = None
     """``None``: its step returns no plain dict."""
 
-    def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
+    def __init__(self, env: AnyVectorEnv, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
         self._seed = seed
         self.use(conversion)
@@ -71,7 +73,7 @@ class VectorEnvRows:
         self._over: Rows = np.zeros(self._rows, np.bool_)
         """Rows that ended in the last step."""
         self._last: TensorDictBase | None = None
-        self._current: tuple[Any, Any] | None = None
+        self._current: ResetResult | None = None
         """Last observation and info of the env."""
         self._unseen: TensorDictBase | None = None
         """Last observations, if the rows made steps that the vector env did not see."""
@@ -88,28 +90,24 @@ class VectorEnvRows:
         Args:
             layout: Layout of the vector env.
         """
-        if type(self._env) is not SyncRows:
+        if not isinstance(self._env, SyncRows) or type(self._env) is not SyncRows:
             return None
+        known = self._conversion
         if self._raw is None:
-            self._raw = self._create_raw(replace(layout, rows=None))
+            # Rows that reset by themselves have no seed: a pending one needs a step of the whole.
+            layout, size = replace(layout, rows=None), torch.Size(())
+            conversions = (
+                create_conversion(env, known.name, layout, size, known.device)
+                for env in self._env.envs
+            )
+            self._raw = tuple(
+                create_raw_env(env, lambda: None, replace(conversion, readers=known.readers))
+                for env, conversion in zip(self._env.envs, conversions, strict=True)
+            )
         envs = tuple(env for env in self._raw if env is not None)
         if len(envs) < self._rows:
             return None
-        size = self._conversion.batch_size
-        return GymRows(envs, size, self.take_last_step, lambda: self.is_ready)
-
-    def _create_raw(self, layout: Layout) -> tuple[RawEnv | None, ...]:
-        known, size = self._conversion, torch.Size(())
-        conversions = [
-            replace(
-                create_conversion(env, known.name, layout, size, known.device),
-                readers=known.readers,
-            )
-            for env in self._env.envs
-        ]
-        pairs = zip(self._env.envs, conversions, strict=True)
-        # Rows that reset by themselves have no seed: a pending one needs a step of the vector env.
-        return tuple(create_raw_env(env, lambda: None, conversion) for env, conversion in pairs)
+        return GymRows(envs, known.batch_size, self.take_last_step, lambda: self.is_ready)
 
     @property
     def is_ready(self) -> bool:
@@ -160,14 +158,14 @@ class VectorEnvRows:
             return self._conversion.reward.encode(reward)
         return torch.from_numpy(reward_rows(reward))
 
-    def _flags(self, done: Any, terminated: Any, truncated: Any) -> dict[str, torch.Tensor]:
+    def _flags(self, done: Rows, terminated: Rows, truncated: Rows) -> dict[str, torch.Tensor]:
         named = {"done": done, "terminated": terminated, "truncated": truncated}
         return {
             name: torch.from_numpy(np.array(rows, np.bool_).reshape(-1, 1))
             for name, rows in named.items()
         }
 
-    def _finish_result(self, fields: dict[str, Any], info: Any) -> TensorDict:
+    def _finish_result(self, fields: dict[str, Value], info: Info) -> TensorDict:
         result = new_tensordict(fields, self._conversion.batch_size, _CPU)
         if self._finish is None:
             return result
@@ -185,7 +183,7 @@ class VectorEnvRows:
         self._last = result.clone(recurse=False) if self._ended.any() else None
         return result
 
-    def _with_final(self, observation: Any, info: Any, over: Rows) -> Any:
+    def _with_final(self, observation: object, info: Info, over: Rows) -> object:
         """Replace the observation of rows that reset themselves by their terminal observation."""
         final = info.get("final_obs", info.get("final_observation"))
         if final is None:
@@ -228,7 +226,7 @@ class VectorEnvRows:
 
     def _reset_env(
         self, rows: Rows | None, seed: int | None, kwargs: dict[str, Any]
-    ) -> tuple[Any, Any]:
+    ) -> ResetResult:
         chosen = np.ones(self._rows, np.bool_) if rows is None else rows
         self._ended = self._ended & ~chosen
         if self._mode is AutoresetMode.SAME_STEP and rows is not None and seed is None:
@@ -242,7 +240,7 @@ class VectorEnvRows:
             return self._reset_all(seed, **kwargs)
         return self._reset_rows(chosen, seed, **kwargs)
 
-    def _reset_all(self, seed: int | None, **kwargs: Any) -> tuple[Any, Any]:
+    def _reset_all(self, seed: int | None, **kwargs: Any) -> ResetResult:
         if seed is not None:
             # A vector env creates the generators of its spaces, seeded by the system.
             names = ("action_space", "observation_space")
@@ -250,7 +248,7 @@ class VectorEnvRows:
                 getattr(self._env, name).seed(seed)
         return self._env.reset(seed=seed, **kwargs)
 
-    def _reset_rows(self, rows: Rows, seed: int | None, **kwargs: Any) -> tuple[Any, Any]:
+    def _reset_rows(self, rows: Rows, seed: int | None, **kwargs: Any) -> ResetResult:
         if not self._resets_rows:
             raise EnvError(
                 f"{type(self._env.unwrapped).__name__} resets rows by itself "
@@ -260,12 +258,12 @@ class VectorEnvRows:
             )
         # A new dict, because the env removes the mask from the options.
         options = {**(kwargs.pop("options", None) or {}), "reset_mask": rows.copy()}
-        seeds = None
+        seeds: Any = None  # Gymnasium takes a list, with None for rows that keep their generator
         if seed is not None:
             seeds = [seed + index if row else None for index, row in enumerate(rows)]
         return self._env.reset(seed=seeds, options=options, **kwargs)
 
-    def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
+    def probe(self, actions: Sequence[object]) -> list[Info]:
         """Return the infos of a reset and a few steps."""
         infos = [self._env.reset()[1]]
         for action in actions:
@@ -277,7 +275,7 @@ class VectorEnvRows:
         return [{k: v for k, v in info.items() if k not in hidden} for info in infos]
 
 
-def autoreset_mode_of(env: Any) -> AutoresetMode:
+def autoreset_mode_of(env: AnyVectorEnv) -> AutoresetMode:
     """Return the autoreset mode that a vector env declares; by default next-step, as Gymnasium."""
     return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
@@ -287,7 +285,7 @@ def mode_name(mode: AutoresetMode) -> str:
     return mode.name.lower()
 
 
-def resets_rows(env: Any, mode: AutoresetMode) -> bool:
+def resets_rows(env: AnyVectorEnv, mode: AutoresetMode) -> bool:
     """Return True if a vector env can reset only the rows in ``options["reset_mask"]``."""
     base = env.unwrapped
     if mode is AutoresetMode.DISABLED:
@@ -333,7 +331,7 @@ def _alike(before: object, value: torch.Tensor) -> bool:
     )
 
 
-class _RowList(list[Any]):
+class _RowList(list[AnyEnv]):
     """A list that remembers which of its items was used last."""
 
     last: int | None = None
@@ -342,7 +340,7 @@ class _RowList(list[Any]):
         self.last = index if isinstance(index, int) else None
         return super().__getitem__(index)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[AnyEnv]:
         for index in range(len(self)):
             self.last = index
             yield super().__getitem__(index)
@@ -378,7 +376,7 @@ class AsyncRows(AsyncVectorEnv):
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
         reward_spaces: list[spaces.Box | None] = []
 
-        def first() -> gymnasium.Env[Any, Any]:
+        def first() -> AnyEnv:
             env = env_fns[0]()
             reward_spaces.append(reward_space_of(env))
             return env

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from tdx.envs.gym.conversion import is_image, reward_encoder, reward_space_of
+from tdx.envs.gym.interface import (
+    AnyEnv,
+    AnySpace,
+    AnyWrapper,
+    Array,
+    Info,
+    ResetResult,
+    StepResult,
+)
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of, entry_key
@@ -22,10 +30,8 @@ from tdx.envs.gym.values import (
 )
 from tdx.foundation.errors import ArgumentError, EnvError
 
-AnyEnv = gymnasium.Env[Any, Any]
 
-
-class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
+class FrameSkip(AnyWrapper):
     """Repeats every action and sums the rewards. Stops early if the episode ends.
 
     Args:
@@ -39,7 +45,7 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._steps = steps
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> StepResult:
         total: Any = 0.0
         for _ in range(self._steps):
             observation, reward, terminated, truncated, info = self.env.step(action)
@@ -49,7 +55,7 @@ class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, total, terminated, truncated, info
 
 
-class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RenderedPixels(AnyWrapper):
     """Adds the rendered frame to the observation, at ``pixels``.
 
     Args:
@@ -69,7 +75,7 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._pixels_only = pixels_only
         env.reset()
         frame = self._frame()
-        self._entries: dict[str, spaces.Space[Any]] = {}
+        self._entries: dict[str, AnySpace] = {}
         if isinstance(env.observation_space, spaces.Dict):
             self._entries = dict(env.observation_space.spaces)
         elif not pixels_only:
@@ -79,7 +85,7 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
         pixels = spaces.Box(0, 255, frame.shape, np.uint8)
         self.observation_space = spaces.Dict({"pixels": pixels, **self._entries})
 
-    def _frame(self) -> np.ndarray[Any, Any]:
+    def _frame(self) -> Array:
         frame = self.env.render()
         if not isinstance(frame, np.ndarray):
             raise EnvError(
@@ -95,13 +101,11 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
             return {"pixels": self._frame(), **observation}
         return {"pixels": self._frame(), "observation": observation}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> ResetResult:
         observation, info = self.env.reset(seed=seed, options=options)
         return self._with_pixels(observation), info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> StepResult:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._with_pixels(observation), reward, terminated, truncated, info
 
@@ -109,7 +113,7 @@ class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
 _SINGLE = Layout(None, categorical=True, remap_state=True)
 
 
-class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
+class CheckedValues(AnyWrapper):
     """Checks the observations and rewards of an env of a vector env.
 
     Gymnasium copies the values of all envs into one array, and ``None`` or a number that does
@@ -122,19 +126,19 @@ class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     uses_own_generator = True
 
-    def __init__(self, env: gymnasium.Env[Any, Any], row: int) -> None:
+    def __init__(self, env: AnyEnv, row: int) -> None:
         super().__init__(env)
         self._row = row
         self._check_observation = _root_check(env.observation_space)
         space = reward_space_of(env)
         self._check_reward = reward_array if space is None else reward_encoder(space, _SINGLE)
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **kwargs: Any) -> ResetResult:
         observation, info = self.env.reset(**kwargs)
         self._check(observation)
         return observation, info
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: object) -> StepResult:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._check(observation)
         if type(reward) is not float:
@@ -144,19 +148,19 @@ class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
                 raise wrong.in_row(self._row) from None
         return observation, reward, terminated, truncated, info
 
-    def _check(self, observation: Any) -> None:
+    def _check(self, observation: object) -> None:
         try:
             self._check_observation(observation)
         except WrongValueError as wrong:
             raise wrong.in_row(self._row) from None
 
 
-def _root_check(space: spaces.Space[Any]) -> Check:
+def _root_check(space: AnySpace) -> Check:
     if isinstance(space, spaces.Dict):
         return _check_of(space)
     check, key = _check_of(space), "pixels" if is_image(space) else "observation"
 
-    def check_root(value: Any) -> None:
+    def check_root(value: object) -> None:
         try:
             check(value)
         except WrongValueError as wrong:
@@ -165,7 +169,7 @@ def _root_check(space: spaces.Space[Any]) -> Check:
     return check_root
 
 
-def _check_of(space: spaces.Space[Any]) -> Check:
+def _check_of(space: AnySpace) -> Check:
     """Create the check of a space, which raises ``WrongValueError`` and does not copy arrays."""
     if isinstance(space, spaces.Box):
         return _box_check(space)
@@ -174,7 +178,7 @@ def _check_of(space: spaces.Space[Any]) -> Check:
     if isinstance(space, spaces.Tuple):
         checks = [_check_of(inner) for inner in space.spaces]
 
-        def check_elements(value: Any) -> None:
+        def check_elements(value: object) -> None:
             parts = zip(checks, require_elements(value, len(checks)), strict=True)
             for index, (check, part) in enumerate(parts):
                 try:
@@ -189,7 +193,7 @@ def _check_of(space: spaces.Space[Any]) -> Check:
 def _box_check(space: spaces.Box) -> Check:
     dtype, shape = np.dtype(space.dtype), space.shape
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
             to_array(value, dtype, shape)
 
@@ -203,7 +207,7 @@ def _dict_check(space: spaces.Dict) -> Check:
         for name, inner in space.spaces.items()
     ]
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         mapping = require_mapping(value, names)
         for name, key, check_entry in parts:
             if name not in mapping:

@@ -35,8 +35,8 @@ class NativeEnv(EnvBase):
             floating-point dtype.
     """
 
-    _writes_all_outputs = True
-    _steps_some_rows = True
+    writes_all_outputs = True
+    steps_some_rows = True
 
     state_size: ClassVar[int]
     """Number of elements of the physical state of one env."""
@@ -64,23 +64,23 @@ class NativeEnv(EnvBase):
         self.state_dtype = state_dtype
         self._state: Tensor | None = None
         self._elapsed: Tensor | None = None
-        self._generator = _generator_on(self._main_device)
+        self._generator = _generator_on(self.main_device)
         self._generator.seed()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if {"_step", "_reset", "step", "reset"} & set(cls.__dict__):
-            setattr(cls, "_step_reads", None)  # noqa: B010
+            setattr(cls, "step_reads", None)  # noqa: B010
 
-    def _uses_global_generator(self) -> bool | None:
+    def shares_torch_rng(self) -> bool | None:
         return False if declares(type(self), "_is_verified") else None
 
     @property
-    def _resets_by_mask(self) -> bool:
-        return self._step_reads is not None
+    def resets_by_mask(self) -> bool:
+        return self.step_reads is not None
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         return ()
 
     @abstractmethod
@@ -172,7 +172,7 @@ class NativeEnv(EnvBase):
     def _move(self, device: torch.device) -> None:
         super()._move(device)
         seed = self._generator.initial_seed()
-        self._generator = _generator_on(self._main_device)
+        self._generator = _generator_on(self.main_device)
         self._generator.manual_seed(seed)
         for name, value in self.__dict__.items():
             if isinstance(value, Tensor):
@@ -199,10 +199,10 @@ class NativeEnv(EnvBase):
             self._begin_episode(mask)
         flags = {name: self._no_flag() for name in ("done", "terminated", "truncated")}
         fields = {"observation": self._observation(self._state), **flags}
-        return new_tensordict(fields, self._specs.batch_size, self._specs.device)
+        return new_tensordict(fields, self.env_specs.batch_size, self.env_specs.device)
 
     def _no_flag(self) -> Tensor:
-        specs = self._specs
+        specs = self.env_specs
         return torch.zeros((*specs.batch_size, 1), dtype=torch.bool, device=specs.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -231,7 +231,7 @@ class NativeEnv(EnvBase):
             "terminated": ended,
             "truncated": truncated,
         }
-        return new_tensordict(fields, self._specs.batch_size, self._specs.device)
+        return new_tensordict(fields, self.env_specs.batch_size, self.env_specs.device)
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return the attributes that have a value for each row."""

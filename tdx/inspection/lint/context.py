@@ -11,7 +11,6 @@ from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.inspection.lineage import VersionRecord, VersionTracker
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.coercion import coerce, parse_or_none
-from tdx.pipeline.grammar import parse_value
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.transform_info import TransformInfo, Type
 from tdx.pipeline.values import StageConfig
@@ -161,7 +160,7 @@ class LintStage:
 @cache
 def _default(text: str | None, declared: Type) -> Any:
     """Return the default of a parameter; an editor lints the same stages after each change."""
-    value = None if text is None else parse_or_none(parse_value, text)
+    value = None if text is None else parse_or_none(text)
     try:
         return coerce(declared, value)
     except Exception:

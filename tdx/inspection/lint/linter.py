@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from tdx.foundation.errors import UnknownNameError, did_you_mean, summarize_error
 from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins
+from tdx.inspection.lint import rules as rule_modules
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
-from tdx.inspection.lint.rules import (
-    keys,
-    policies,
-    ranges,
-    redundant,
-    stack_roles,
-    stack_state,
-    stacks,
-    stateful,
-    tensors,
-    vec_stacks,
-)
+from tdx.inspection.lint.rules.stacks import untriggered_stages, wrapper_without_effect
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
 
@@ -36,87 +28,54 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
     from tdx.specs.violations import SpecViolation
 
-
-_FAMILIES = (
-    keys,
-    ranges,
-    tensors,
-    stateful,
-    policies,
-    redundant,
-    stacks,
-    stack_roles,
-    stack_state,
-    vec_stacks,
-)
 _PLUGIN_CODE = re.compile(r"[A-Z]{2,5}\d{3}")
 
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Return every rule, sorted by code.
+    """Return every rule, sorted by code: those of the modules in ``rules/``, and of plugins.
 
     Example:
         >>> [rule.code for rule in all_rules()][:2]
         ['TDX401', 'TDX402']
     """
-    members = (member for family in _FAMILIES for member in vars(family).values())
-    own = [each for each in members if isinstance(each, Rule)]
-    return tuple(sorted((*own, *_plugin_rules()), key=_code_of))
+    names = [f"{rule_modules.__name__}.{each.name}" for each in iter_modules(rule_modules.__path__)]
+    # A module may import a rule of another one.
+    own = dict.fromkeys(rule for name in names for rule in _rules_in(import_module(name)))
+    return tuple(sorted((*own, *_plugin_rules()), key=lambda rule: rule.code))
 
 
-def _code_of(rule: Rule) -> str:
-    return rule.code
+def _rules_in(module: ModuleType) -> list[Rule]:
+    return [member for member in vars(module).values() if isinstance(member, Rule)]
 
 
 @cache
 def _plugin_rules() -> Mapping[Rule, Plugin]:
     """Load the rules of plugins: an entry is a rule, a sequence of rules, or a module of rules."""
-    found: dict[Rule, Plugin] = {}
+    owners: dict[Rule, Plugin] = {}
 
     def load(plugin: Plugin) -> None:
         loaded = plugin.load()
-        members = vars(loaded).values() if isinstance(loaded, ModuleType) else loaded
-        members = [loaded] if isinstance(loaded, Rule) else members
-        rules = (
-            [each for each in members if isinstance(each, Rule)] if _is_iterable(members) else []
-        )
-        if not rules:
+        members: Iterable[object] = loaded if isinstance(loaded, Iterable) else [loaded]
+        if isinstance(loaded, ModuleType):
+            members = _rules_in(loaded)
+        added = [member for member in members if isinstance(member, Rule)]
+        if not added:
             raise plugin.error("has no rule: declare one with tdx.inspection.lint.rule")
-        for number, each in enumerate(rules):
-            _check_code(plugin, each, [*found, *rules[:number]])
-        found.update(dict.fromkeys(rules, plugin))
+        taken = {rule.code for rule in owners}
+        for rule in added:
+            if not _PLUGIN_CODE.fullmatch(rule.code) or rule.code.startswith("TDX"):
+                raise plugin.error(
+                    f"has the code {rule.code!r}: use two to five capital letters other than TDX, "
+                    "and three digits"
+                )
+            if rule.code in taken:
+                raise plugin.error(f"has the code {rule.code} of another rule")
+            taken.add(rule.code)
+        owners.update(dict.fromkeys(added, plugin))
 
     load_plugins("tdx.rules", load)
-    return found
-
-
-def _is_iterable(value: Any) -> bool:
-    return isinstance(value, Iterable)
-
-
-def _check_code(plugin: Plugin, rule: Rule, taken: Iterable[Rule]) -> None:
-    if not _PLUGIN_CODE.fullmatch(rule.code) or rule.code.startswith("TDX"):
-        raise plugin.error(
-            f"has the code {rule.code!r}: use two to five capital letters other than TDX, "
-            "and three digits"
-        )
-    if any(each.code == rule.code for each in taken):
-        raise plugin.error(f"has the code {rule.code} of another rule")
-
-
-def _find_violations(rule: Rule, context: Any) -> Iterable[Violation]:
-    """Apply a rule; one of a plugin that fails is disabled and finds nothing."""
-    plugin = None if rule.code.startswith("TDX") else _plugin_rules().get(rule)
-    if plugin is None:
-        return rule.find(context)
-    try:
-        found = list(rule.find(context))
-    except Exception as error:
-        failure = plugin.error(f"failed ({rule.code}): {summarize_error(error)}")
-        disable_plugin(plugin, failure)
-        return []
-    return found
+    return owners
 
 
 def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
@@ -170,7 +129,7 @@ def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:
     normalized = tuple(code.strip().upper() for code in codes)
     known = [rule.code for rule in all_rules()]
     for code in normalized:
-        if not code or not any(each.startswith(code) for each in known):
+        if not code or not any(name.startswith(code) for name in known):
             hint = did_you_mean(code, known, "list them with: tdx explain")
             raise UnknownNameError(f"unknown rule {code!r}", hint=hint)
     return normalized
@@ -206,12 +165,26 @@ def lint(
         >>> [finding.rule.code for finding in lint(build_lint_context(pipeline))]
         ['TDX491']
     """
-    chosen = all_rules() if rules is None else rules
-    applied: list[Any] = [rule for rule in chosen if rule.subject == context.subject]
-    findings = [
-        LintFinding(rule, each) for rule in applied for each in _find_violations(rule, context)
-    ]
-    return sorted(findings, key=_sort_key)
+    findings: list[LintFinding] = []
+    for rule in all_rules() if rules is None else rules:
+        if rule.subject != context.subject:
+            continue
+        # The subject says which of the two contexts the function takes.
+        find = cast("Callable[[LintContext | StackContext], Iterable[Violation]]", rule.find)
+        try:
+            findings += [LintFinding(rule, violation) for violation in find(context)]
+        except Exception as error:
+            plugin = None if rule.code.startswith("TDX") else _plugin_rules().get(rule)
+            if plugin is None:
+                raise
+            failure = plugin.error(f"failed ({rule.code}): {summarize_error(error)}")
+            disable_plugin(plugin, failure)
+
+    def position(finding: LintFinding) -> tuple[bool, int, str]:
+        stage = finding.violation.stage
+        return stage is None, stage or 0, finding.rule.code
+
+    return sorted(findings, key=position)
 
 
 def list_notes(
@@ -227,10 +200,10 @@ def list_notes(
     reported = {finding.violation.stage for finding in findings}
     names = [
         f"{stage.index} {stage.name}"
-        for stage in stacks.untriggered_stages(context)
+        for stage in untriggered_stages(context)
         if stage.index not in reported
     ]
-    if not names or stacks.wrapper_without_effect not in rules:
+    if not names or wrapper_without_effect not in rules:
         return ()
     return (f"changed nothing in {context.steps} steps: {', '.join(names)}",)
 
@@ -263,7 +236,11 @@ def build_lint_context(
 
 
 def _stage_key_specs(env: TransformedEnv) -> list[KeySpecs]:
-    """Return the specs before the chain and after each stage, up to the first failure."""
+    """Return the specs before the chain and after each stage, up to the first failure.
+
+    The failure is not lost: :func:`~tdx.pipeline.check_specs` computes the same specs of the whole
+    chain, and reports the error with its stage.
+    """
     from tdx.core import TransformedEnv, stage_specs
     from tdx.core.transforms import Compose
 
@@ -276,13 +253,8 @@ def _stage_key_specs(env: TransformedEnv) -> list[KeySpecs]:
             specs = stage_specs(part)
         except Exception:
             continue
-        return [KeySpecs.of(each.input_spec, each.output_spec) for each in specs[-length - 1 :]]
+        return [KeySpecs.of(part.input_spec, part.output_spec) for part in specs[-length - 1 :]]
     return []
-
-
-def _sort_key(finding: LintFinding) -> tuple[int, str]:
-    stage = finding.violation.stage
-    return (1 << 30 if stage is None else stage), finding.rule.code
 
 
 def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:

@@ -16,7 +16,7 @@ from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintContext
-    from tdx.inspection.lint.stack_context import StackContext
+    from tdx.inspection.lint.stack_context import Fact, StackContext
     from tdx.pipeline.values import Value
 
 Severity = Literal["error", "warning", "suggestion"]
@@ -165,6 +165,7 @@ class Rule:
         subject: ``pipeline`` for what a chain of tdx declares, ``stack`` for what the stages of any
             library do in steps.
         same_as: Rules for pipelines that report the same fault; their findings are kept.
+        facts: What a rule for stacks reads of the steps of each stage.
     """
 
     code: str
@@ -179,6 +180,7 @@ class Rule:
     uses_spec_violations: bool = False
     subject: Subject = "pipeline"
     same_as: tuple[str, ...] = ()
+    facts: tuple[type[Fact], ...] = ()
 
     @property
     def slug(self) -> str:
@@ -229,6 +231,7 @@ def stack_rule(
     python: str,
     options: str = "",
     same_as: tuple[str, ...] = (),
+    facts: tuple[type[Fact], ...] = (),
 ) -> Callable[[StackRuleFunction], Rule]:
     """Declare a function as a rule for the steps of a stack of any library.
 
@@ -240,6 +243,8 @@ def stack_rule(
         python: Module with the factories ``wrong`` and ``right``.
         options: Further options of both examples.
         same_as: Rules for pipelines that report the same fault.
+        facts: Facts that it reads with :meth:`StackContext.fact`, apart from those that the context
+            has itself.
     """
 
     def declare(find: StackRuleFunction) -> Rule:
@@ -251,6 +256,7 @@ def stack_rule(
             *(code, title, severity, why, wrong, right, find, source),
             subject="stack",
             same_as=same_as,
+            facts=facts,
         )
 
     return declare

@@ -42,7 +42,7 @@ from tdx.inspection.live.views import (
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.core.envs.rollout_request import Policy
+    from tdx.core.envs.rollout import Policy
     from tdx.envs import EnvBase
     from tdx.foundation.keys import NestedKey
 

@@ -307,10 +307,9 @@ def list_presets() -> tuple[Preset, ...]:
     package = Path(__file__).parents[2]
     folders = (package / SAMPLES_FOLDER, package.parent / SAMPLES_FOLDER)
     folder = next(filter(Path.is_dir, folders), None)
-    paths = sorted(folder.glob("*.yaml")) if folder else []
-    return tuple(Preset(path.stem, _read_title(path), path) for path in paths)
-
-
-def _read_title(path: Path) -> str:
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip().rstrip(".") if first.startswith("#") else ""
+    presets = []
+    for path in sorted(folder.glob("*.yaml")) if folder else ():
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        title = first.removeprefix("#").strip().rstrip(".") if first.startswith("#") else ""
+        presets.append(Preset(path.stem, title, path))
+    return tuple(presets)

@@ -178,12 +178,32 @@ def list_changes(before: Draft, after: Draft) -> list[str]:
     """
     old = {stage.number: stage for stage in before.stages}
     new = {stage.number: stage for stage in after.stages}
-    changes = _list_env_changes(before, after)
+    changes: list[str] = []
+    if after.env is None:
+        changes += ["no env"] if before.env is not None else []
+    elif before.env is None or before.env.id != after.env.id:
+        changes.append(f"env {after.env.id}")
+    elif before.env != after.env:
+        texts = {field.name: field.text for field in list_env_fields(before.env)}
+        changes += [
+            f"{field.name} {field.text or 'unset'}"
+            for field in list_env_fields(after.env)
+            if field.text != texts[field.name]
+        ]
     changes += [f"remove {stage.config.name}" for n, stage in old.items() if n not in new]
     changes += [f"add {stage.config.name}" for n, stage in new.items() if n not in old]
     for number in [number for number in new if number in old]:
         changes += _list_stage_changes(old[number], new[number])
-    return changes + _list_moves(before, after)
+    order = [n for n in old if n in new]
+    new_order = [n for n in new if n in old]
+    if order != new_order:
+        # A single moved stage is named; several moves are one change of order.
+        moved = (
+            n for n in order if [m for m in order if m != n] == [m for m in new_order if m != n]
+        )
+        single = next(moved, None)
+        changes.append("another order" if single is None else f"move {new[single].config.name}")
+    return changes
 
 
 def describe_changes(before: Draft, after: Draft) -> str:
@@ -192,19 +212,6 @@ def describe_changes(before: Draft, after: Draft) -> str:
     shown = changes[:MAX_DESCRIBED]
     more = len(changes) - len(shown)
     return ", ".join([*shown, *([f"{more} more"] if more else [])]) or "nothing"
-
-
-def _list_env_changes(before: Draft, after: Draft) -> list[str]:
-    if before.env == after.env:
-        return []
-    if before.env is None or after.env is None or before.env.id != after.env.id:
-        return [f"env {after.env.id}" if after.env is not None else "no env"]
-    old = {field.name: field.text for field in list_env_fields(before.env)}
-    return [
-        f"{field.name} {field.text or 'unset'}"
-        for field in list_env_fields(after.env)
-        if field.text != old[field.name]
-    ]
 
 
 def _list_stage_changes(old: DraftStage, new: DraftStage) -> list[str]:
@@ -222,17 +229,3 @@ def _list_stage_changes(old: DraftStage, new: DraftStage) -> list[str]:
         what = ", ".join(names) if names and old.config.args == new.config.args else "arguments"
         changes.append(f"{what} of {new.config.name}")
     return changes
-
-
-def _list_moves(before: Draft, after: Draft) -> list[str]:
-    """Describe a single moved stage; several moves are one change of order."""
-    numbers = [stage.number for stage in before.stages]
-    old = [n for n in numbers if after.find_place(n) is not None]
-    new = [stage.number for stage in after.stages if stage.number in numbers]
-    if old == new:
-        return []
-    for number in old:
-        if [n for n in old if n != number] == [n for n in new if n != number]:
-            place = after.find_place(number)
-            return [f"move {after.stages[place or 0].config.name}"]
-    return ["another order"]

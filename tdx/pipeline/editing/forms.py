@@ -79,12 +79,9 @@ def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
     if info is None:
         return ()
     given = name_arguments(stage).kwargs
-    asked = [
-        parameter for parameter in info.parameters if parameter.kind in ("positional", "keyword")
-    ]
     shown = [
         parameter
-        for parameter in asked
+        for parameter in info.named
         if _typed_options(parameter.type) or parameter.default is None or parameter.name in given
     ]
     return tuple(_make_field(parameter, given) for parameter in shown)
@@ -103,11 +100,7 @@ def fill_arguments(stage: StageConfig, text: str) -> StageConfig:
         {'N': 4, 'dim': -3, 'in_keys': ('pixels',)}
     """
     info = load_catalog()[stage.name]
-    asked = [
-        parameter.name
-        for parameter in info.parameters
-        if parameter.kind in ("positional", "keyword")
-    ]
+    asked = [parameter.name for parameter in info.named]
     for word in split_words(text):
         named = _NAMED.match(word)
         given = name_arguments(stage).kwargs
@@ -188,7 +181,9 @@ def parse_argument(declared: Type, text: str) -> Value:
     """
     text = text.strip()
     names = {option.name for option in declared.options}
-    if "keys" in names and (_is_plain_list(text) or text[:1] not in "[(\"'") and text != "None":
+    # Keys in brackets without quotes: [pixels, agents.pixels].
+    is_plain_list = re.fullmatch(r"\[[\w\s.,]*\]", text) is not None and text.strip("[] ") != ""
+    if "keys" in names and (is_plain_list or text[:1] not in "[(\"'") and text != "None":
         return tuple(_parse_key(part) for part in text.strip("[]").split(",") if part.strip())
     if "key" in names and re.fullmatch(r"\w+(\.\w+)+", text):
         return _parse_key(text)
@@ -203,28 +198,32 @@ def parse_argument(declared: Type, text: str) -> Value:
     return text if _is_valid(declared, text) else value
 
 
-def _is_plain_list(text: str) -> bool:
-    """Return True for keys in brackets without quotes, ``[pixels, agents.pixels]``."""
-    return re.fullmatch(r"\[[\w\s.,]*\]", text) is not None and text.strip("[] ") != ""
-
-
 def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
     """List the fields of an env, without its id."""
-    texts = {"kwargs": _format_kwargs(env.kwargs)}
-    return tuple(
-        FormField(
-            field.name,
-            _env_field_kind(field.name),
-            _ENV_TYPES[field.name],
-            _ENV_HELP[field.name],
-            texts.get(field.name, _format_env_value(getattr(env, field.name), field.default)),
-            "" if field.default in (None, MISSING) else str(field.default),
-            BATCHINGS if field.name == "batching" else (),
-            short_type=_SHORT_ENV_TYPES.get(field.name, ""),
+    shown = []
+    for field in fields(EnvConfig):
+        if field.name == "id":
+            continue
+        value = getattr(env, field.name)
+        if field.name == "kwargs":
+            text = ", ".join(f"{key}={format_value(item)}" for key, item in value.items())
+        else:
+            text = "" if value == field.default or value is None else str(value)
+        kind: FieldKind = "choice" if field.name == "batching" else "text"
+        type_phrase, short_type, help = _ENV_FIELDS[field.name]
+        shown.append(
+            FormField(
+                field.name,
+                "flag" if field.name in ("from_pixels", "pixels_only") else kind,
+                type_phrase,
+                help,
+                text,
+                "" if field.default in (None, MISSING) else str(field.default),
+                BATCHINGS if field.name == "batching" else (),
+                short_type=short_type,
+            )
         )
-        for field in fields(EnvConfig)
-        if field.name != "id"
-    )
+    return tuple(shown)
 
 
 def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
@@ -257,7 +256,8 @@ def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
 
 
 def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
-    names = {option.name for option in parameter.type.options}
+    options = parameter.type.options
+    names = {option.name for option in options}
     text = _format_value(parameter.type, given[parameter.name]) if parameter.name in given else ""
     choices: tuple[str, ...] = ()
     kind: FieldKind = "text"
@@ -266,18 +266,27 @@ def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
     elif "keys" in names or "key" in names:
         kind = "keys"
     elif names <= {"literal", "none", "bool"}:
-        kind, choices = "choice", tuple(_list_choices(parameter.type))
+        kind = "choice"
+        values = {"bool": (True, False), "none": (None,)}
+        choices = tuple(
+            _format_value(parameter.type, value)
+            for option in options
+            for value in values.get(option.name, option.values)
+        )
+    typed = [option for option in options if _is_typed(option)]
+    short_types = dict.fromkeys(map(_short_option, _typed_options(parameter.type)))
     return FormField(
         parameter.name,
         kind,
-        _typed_phrase(parameter.type),
+        (make_union(typed) if typed else parameter.type).words(),
         parameter.help,
         text,
         _format_default(parameter),
         choices,
         () if choices or kind != "text" else tuple(_iterate_completions(parameter)),
         "keys" in names,
-        _short_type(parameter.type),
+        # In a word or two; ? marks an optional one.
+        f"{' | '.join(short_types) or 'code'}{'?' if 'none' in names else ''}",
     )
 
 
@@ -290,22 +299,10 @@ def _is_typed(declared: Type) -> bool:
     return declared.name != "other" and all(map(_is_typed, declared.items))
 
 
-def _typed_phrase(declared: Type) -> str:
-    options = [option for option in declared.options if _is_typed(option)]
-    return make_union(options).words() if options else declared.words()
-
-
 _SHORT_TYPES = {
     **{"any": "value", "bool": "on/off", "int": "int", "float": "float", "str": "text"},
     **{"tensor": "tensor", "callable": "module:name", "dict": "dict", "spec": "spec"},
 }
-
-
-def _short_type(declared: Type) -> str:
-    """Return a type in a word or two; ``?`` marks an optional one."""
-    names = dict.fromkeys(map(_short_option, _typed_options(declared)))
-    is_optional = any(option.name == "none" for option in declared.options)
-    return f"{' | '.join(names) or 'code'}{'?' if is_optional else ''}"
 
 
 def _short_option(option: Type) -> str:
@@ -324,18 +321,6 @@ def _format_default(parameter: Parameter) -> str | None:
         return _format_value(parameter.type, parse_value(parameter.default))
     except PipelineError:
         return parameter.default
-
-
-def _list_choices(declared: Type) -> list[str]:
-    found: list[str] = []
-    for option in declared.options:
-        if option.name == "literal":
-            found += [_format_value(declared, value) for value in option.values]
-        elif option.name == "bool":
-            found += ["True", "False"]
-        else:
-            found.append("None")
-    return found
 
 
 def _iterate_completions(parameter: Parameter) -> Iterator[str]:
@@ -399,42 +384,34 @@ def _is_valid(declared: Type, value: Value) -> bool:
     return True
 
 
-def _env_field_kind(name: str) -> FieldKind:
-    if name in ("from_pixels", "pixels_only"):
-        return "flag"
-    return "choice" if name == "batching" else "text"
-
-
-def _format_env_value(value: object, default: object) -> str:
-    return "" if value == default or value is None else str(value)
-
-
-def _format_kwargs(kwargs: Mapping[str, Value]) -> str:
-    return ", ".join(f"{name}={format_value(value)}" for name, value in kwargs.items())
-
-
-_ENV_TYPES = {
-    "kwargs": "name=value, name=value",
-    "from_pixels": "True or False",
-    "pixels_only": "True or False",
-    "num_envs": "a whole number",
-    "batching": "one of vector, serial, parallel",
-    "device": "a device such as cuda:0",
-    "seed": "a whole number",
-    "worker_timeout": "seconds",
+_ENV_FIELDS = {
+    "kwargs": ("name=value, name=value", "name=value", "what the env is made with"),
+    "from_pixels": ("True or False", "on/off", "add rendered frames under pixels"),
+    "pixels_only": (
+        "True or False",
+        "on/off",
+        "with from_pixels, leave every other observation out",
+    ),
+    "num_envs": (
+        "a whole number",
+        "int",
+        "how many envs run at once; empty for one without a batch dimension",
+    ),
+    "batching": (
+        "one of vector, serial, parallel",
+        "choice",
+        "vector: the env's own batch; serial: a loop; parallel: worker processes",
+    ),
+    "device": (
+        "a device such as cuda:0",
+        "device",
+        "where the tensors live; empty for the CPU",
+    ),
+    "seed": ("a whole number", "int", "the seed that the env gets when it is built"),
+    "worker_timeout": (
+        "seconds",
+        "seconds",
+        "with parallel: how long to wait for a process that does not answer",
+    ),
 }
-_SHORT_ENV_TYPES = {
-    **{"kwargs": "name=value", "from_pixels": "on/off", "pixels_only": "on/off"},
-    **{"num_envs": "int", "batching": "choice", "device": "device", "seed": "int"},
-    "worker_timeout": "seconds",
-}
-_ENV_HELP = {
-    "kwargs": "what the env is made with",
-    "from_pixels": "add rendered frames under pixels",
-    "pixels_only": "with from_pixels, leave every other observation out",
-    "num_envs": "how many envs run at once; empty for one without a batch dimension",
-    "batching": "vector: the env's own batch; serial: a loop; parallel: worker processes",
-    "device": "where the tensors live; empty for the CPU",
-    "seed": "the seed that the env gets when it is built",
-    "worker_timeout": "with parallel: how long to wait for a process that does not answer",
-}
+"""Accepted type, the same in a word or two, and description of each field of an env."""

@@ -21,7 +21,7 @@ from tdx.pipeline.editing.documents import UnreadableError, read_json, set_aside
 from tdx.pipeline.editing.editor import DraftChange, Editor
 from tdx.pipeline.grammar import format_stage, parse_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
-from tdx.pipeline.values import FileArguments, StageConfig
+from tdx.pipeline.values import FileArguments
 
 SCHEMA_VERSION = 1
 """Increased when old documents can no longer be read."""
@@ -52,11 +52,6 @@ class Session:
         """Return the current session of an editor; cheap, as drafts are immutable."""
         return cls(editor.draft, editor.saved, tuple(editor.done), tuple(editor.undone), base)
 
-    def restore_into(self, editor: Editor) -> None:
-        """Restore the session in an editor."""
-        editor.load(self.draft)
-        editor.restore(self.saved, self.done, self.undone)
-
 
 def session_to_json(session: Session) -> dict[str, Any]:
     """Convert a session to plain data; a stage shared by many drafts is written once.
@@ -69,8 +64,20 @@ def session_to_json(session: Session) -> dict[str, Any]:
         >>> [stage[1] for stage in document["stages"]], session_from_json(document).done[0].label
         (['StepCounter', 'RewardSum'], 'remove RewardSum')
     """
-    drafts = _IndexedList(lambda draft: _draft_to_json(draft, heads, stages))
-    heads, stages = _IndexedList(_head_to_json), _IndexedList(_stage_to_json)
+
+    def head_to_json(head: DraftHead) -> list[str]:
+        env, policy, rollout = head
+        flags = to_flags(Pipeline(env or EnvConfig(_NO_ENV), (), policy, rollout))
+        return flags if env is not None else [_NO_ENV, *flags]
+
+    def draft_to_json(draft: Draft) -> list[Any]:
+        # Consecutive drafts share these parts, but not a tuple of them.
+        parts = (draft.env, draft.policy, draft.rollout)
+        head = heads.number(parts, *parts)
+        return [head, [stages.number(stage) for stage in draft.stages], draft.file]
+
+    heads, drafts = _IndexedList(head_to_json), _IndexedList(draft_to_json)
+    stages = _IndexedList(lambda stage: [stage.number, format_stage(stage.config), stage.enabled])
     current, saved = drafts.number(session.draft), drafts.number(session.saved)
 
     def edits(changes: Sequence[DraftChange]) -> list[list[Any]]:
@@ -116,14 +123,26 @@ def session_from_json(document: object) -> Session:
         ) from error
 
 
+DraftHead = tuple[EnvConfig | None, str | None, RolloutConfig]
+
+
 def _parse_session(document: Mapping[str, Any]) -> Session:
-    stages = [
-        DraftStage(int(n), _parse_config(text), bool(on)) for n, text, on in document["stages"]
-    ]
-    heads = [_parse_head(head) for head in document["heads"]]
+    # The drafts may have been opened from a file.
+    stages = []
+    for n, text, on in document["stages"]:
+        stage = parse_stage(text)
+        config = replace(stage, kwargs=FileArguments(stage.kwargs))
+        stages.append(DraftStage(int(n), config, bool(on)))
+    heads: list[DraftHead] = []
+    for flags in document["heads"]:
+        has_env = not flags or flags[0] != _NO_ENV
+        read = from_flags(flags if has_env else flags[1:])
+        env = replace(read.env, kwargs=FileArguments(read.env.kwargs))
+        heads.append((env if has_env else None, read.policy, read.rollout))
     drafts = [
-        _make_draft(heads[head], [stages[n] for n in numbers], file)
+        Draft(env, tuple(stages[n] for n in numbers), policy, rollout, file)
         for head, numbers, file in document["drafts"]
+        for env, policy, rollout in [heads[head]]
     ]
 
     def edits(name: str) -> tuple[DraftChange, ...]:
@@ -137,44 +156,6 @@ def _parse_session(document: Mapping[str, Any]) -> Session:
         raise TypeError("base must be text")
     now, saved = drafts[document["draft"]], drafts[document["saved"]]
     return Session(now, saved, edits("done"), edits("undone"), base)
-
-
-DraftHead = tuple[EnvConfig | None, str | None, RolloutConfig]
-
-
-def _make_draft(head: DraftHead, stages: Sequence[DraftStage], file: str | None) -> Draft:
-    env, policy, rollout = head
-    return Draft(env, tuple(stages), policy, rollout, file)
-
-
-def _draft_to_json(draft: Draft, heads: _IndexedList, stages: _IndexedList) -> list[Any]:
-    # Consecutive drafts share these parts, but not a tuple of them.
-    parts = (draft.env, draft.policy, draft.rollout)
-    head = heads.number(parts, *parts)
-    return [head, [stages.number(stage) for stage in draft.stages], draft.file]
-
-
-def _head_to_json(head: DraftHead) -> list[str]:
-    env, policy, rollout = head
-    flags = to_flags(Pipeline(env or EnvConfig(_NO_ENV), (), policy, rollout))
-    return flags if env is not None else [_NO_ENV, *flags]
-
-
-def _parse_head(flags: Sequence[str]) -> DraftHead:
-    without = bool(flags) and flags[0] == _NO_ENV
-    read = from_flags(flags[1:] if without else flags)
-    # The draft may have been opened from a file.
-    env = replace(read.env, kwargs=FileArguments(read.env.kwargs))
-    return None if without else env, read.policy, read.rollout
-
-
-def _parse_config(text: str) -> StageConfig:
-    stage = parse_stage(text)
-    return replace(stage, kwargs=FileArguments(stage.kwargs))
-
-
-def _stage_to_json(stage: DraftStage) -> list[Any]:
-    return [stage.number, format_stage(stage.config), stage.enabled]
 
 
 class _IndexedList:

@@ -92,9 +92,12 @@ class PipelineFile:
             ) from error
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise PipelineError(
-                f"cannot read {name}: {reason}", hint=_suggest_read(Path(path), error)
-            ) from error
+            hint = SYSTEM_HINTS.get(error.errno or 0, "check the path; - reads standard input")
+            if isinstance(error, PermissionError):
+                hint = "check its permissions"
+            elif isinstance(error, FileNotFoundError):
+                hint = _suggest_similar(Path(path)) or hint
+            raise PipelineError(f"cannot read {name}: {reason}", hint=hint) from error
         return cls(text, name)
 
     @classmethod
@@ -253,20 +256,10 @@ def _match_stages(old: Sequence[StageConfig], new: Sequence[StageConfig]) -> lis
     return matches
 
 
-__all__ = ["PipelineFile"]
-
-
-def _suggest_read(path: Path, error: OSError) -> str:
-    """Return the hint for a file that cannot be read; for a missing one, a similar name if any."""
-    otherwise = "check the path; - reads standard input"
-    if isinstance(error, PermissionError):
-        return "check its permissions"
-    if not isinstance(error, FileNotFoundError):
-        return SYSTEM_HINTS.get(error.errno or 0, otherwise)
-    try:
+def _suggest_similar(path: Path) -> str | None:
+    """Return a hint with the pipeline files that have a name like that of a missing one."""
+    with suppress(OSError):
         files = [file.name for file in path.parent.iterdir() if file.suffix in PIPELINE_SUFFIXES]
-    except OSError:
-        return otherwise
-    similar = find_similar_names(path.name, files, cutoff=0.8)
-    names = " or ".join(str(path.with_name(name)) for name in similar)
-    return f"did you mean {names}?" if similar else otherwise
+        if similar := find_similar_names(path.name, files, cutoff=0.8):
+            return f"did you mean {' or '.join(str(path.with_name(name)) for name in similar)}?"
+    return None

@@ -190,7 +190,12 @@ class ChainLines:
         disabled = {line.number - 1: line for line in _find_disabled_lines(text, document)}
         spans = dict.fromkeys(disabled, 1)
         for start, limit in zip(starts, [*starts[1:], len(lines)], strict=False):
-            length = _block_end(lines, start, limit, indent) - start
+            end = start + 1
+            while end < limit and (
+                _is_blank_or_comment(lines[end]) or _indentation(lines[end]) > indent
+            ):
+                end += 1
+            length = _trim_end(lines, start, end, indent) - start
             spans = {n: size for n, size in spans.items() if not start < n < start + length}
             spans[start] = length
         at = key + 1
@@ -257,14 +262,6 @@ def _find_section(text: str, document: Any, key: str) -> tuple[int, int]:
     later = [document.lc.key(other)[0] for other in document]
     limit = min((line for line in later if line > start), default=len(lines))
     return start, _trim_end(lines, start, limit, 0)
-
-
-def _block_end(lines: list[str], start: int, limit: int, indent: int) -> int:
-    """Return the end of a block: deeper lines, without the comments that follow it."""
-    end = start + 1
-    while end < limit and (_is_blank_or_comment(lines[end]) or _indentation(lines[end]) > indent):
-        end += 1
-    return _trim_end(lines, start, end, indent)
 
 
 def _trim_end(lines: list[str], start: int, limit: int, indent: int) -> int:
@@ -392,7 +389,13 @@ def edit_section(text: str, pipeline: Pipeline, key: str) -> str:
     wanted = build_document(pipeline).get(key)
     lines = text.split("\n")
     if key not in document:
-        return _insert_section(lines, document, key, wanted) if wanted is not None else text
+        if wanted is None:
+            return text
+        earlier = TOP_LEVEL_KEYS[: TOP_LEVEL_KEYS.index(key)]
+        ends = (_find_section(text, document, known)[1] for known in earlier if known in document)
+        end = max(ends, default=0)
+        section = dump_yaml({key: apply_style(wanted, _BLOCK_DEPTHS.get(key, 0))}).splitlines()
+        return "\n".join([*lines[:end], *section, *(lines[end:] or [""])])
     start, end = _find_section(text, document, key)
     if wanted is None:
         return "\n".join(lines[:start] + lines[end:])
@@ -416,16 +419,6 @@ def _merge_map(node: Any, wanted: Mapping[str, Any]) -> None:
 def _is_same_value(old: Any, new: Any) -> bool:
     """True if two nodes have the same value; 1, 1.0 and true differ."""
     return repr(decode(old)) == repr(decode(new))
-
-
-def _insert_section(lines: list[str], document: Any, key: str, wanted: Any) -> str:
-    """Insert a new section after the sections that precede it."""
-    earlier = [known for known in TOP_LEVEL_KEYS[: TOP_LEVEL_KEYS.index(key)] if known in document]
-    text = "\n".join(lines)
-    end = max((_find_section(text, document, known)[1] for known in earlier), default=0)
-    section = dump_yaml({key: apply_style(wanted, _BLOCK_DEPTHS.get(key, 0))}).splitlines()
-    after = lines[end:] or [""]
-    return "\n".join([*lines[:end], *section, *after])
 
 
 def _indent_lines(lines: list[str], extra: int) -> list[str]:

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +77,15 @@ def load_yaml(text: str) -> Any:
             f"not YAML: {problem}", where=where, hint=_find_hint(problem)
         ) from error
     except YAMLError as error:
+        # The position of a character that YAML does not allow.
+        position, where = getattr(error, "position", None), None
+        if isinstance(position, int):
+            before = text[:position]
+            line, column = before.count("\n") + 1, position - before.rfind("\n")
+            where = Where(line=line, column=column)
         raise PipelineError(
             f"not YAML: {get_first_line(error, type(error).__name__)}",
-            where=_find_bad_character(text, error),
+            where=where,
             hint=_find_hint(str(error)),
         ) from error
     except RecursionError as error:
@@ -185,15 +192,6 @@ def _find_hint(problem: str) -> str:
     return next((hint for part, hint in _PROBLEM_HINTS.items() if part in problem), _DEFAULT_HINT)
 
 
-def _find_bad_character(text: str, error: Exception) -> Where | None:
-    """Return the position of a character that YAML does not allow."""
-    position = getattr(error, "position", None)
-    if not isinstance(position, int):
-        return None
-    before = text[:position]
-    return Where(line=before.count("\n") + 1, column=position - (before.rfind("\n") + 1) + 1)
-
-
 def apply_style(data: Any, block_depth: int = 0) -> Any:
     """Convert plain data to ruamel's containers; below ``block_depth`` levels in flow style."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
@@ -229,16 +227,10 @@ def add_location(node: Any, key: object = None, *, index: int | None = None) -> 
     except PipelineError as error:
         line, column = find_position(node, key, index=index)
         if error.where.line is None:
-            raise PipelineError(
-                error.message, hint=error.hint, where=_replace_position(error.where, line, column)
-            ) from error
+            # The column so far is that in the text of the value.
+            place = replace(error.where, line=line, column=column)
+            raise PipelineError(error.message, hint=error.hint, where=place) from error
         raise
-
-
-def _replace_position(where: Where, line: int | None, column: int | None) -> Where:
-    """Return the position in the file in place of a position in the text of a value."""
-    found = Where(stage=where.stage, transform=where.transform, file=where.file)
-    return found.merge(Where(line=line, column=column))
 
 
 def find_position(
@@ -281,7 +273,12 @@ def encode(value: Value) -> object:
     if isinstance(value, tuple):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
-        return {_encode_key(key): encode(item) for key, item in value.items()}
+        encoded = {}
+        for key, item in value.items():
+            name = encode(key)
+            is_plain = isinstance(name, str | int)
+            encoded[name if is_plain else f"={format_value(key)}"] = encode(item)
+        return encoded
     if isinstance(value, str):
         return f"={quote(value)}" if _looks_like_value(value) else value
     if isinstance(value, Dtype):
@@ -292,11 +289,6 @@ def encode(value: Value) -> object:
     if isinstance(value, CodeReference):
         return str(value)
     return value
-
-
-def _encode_key(key: DictKey) -> str | int:
-    encoded = encode(key)
-    return encoded if isinstance(encoded, str | int) else f"={format_value(key)}"
 
 
 def _looks_like_value(text: str) -> bool:
@@ -321,7 +313,8 @@ class _Decoder:
                 hint="check the aliases (*name); a pipeline needs few values",
             )
         if isinstance(node, str):
-            return _decode_text(str(node))
+            text = str(node)
+            return parse_value(text.removeprefix("=")) if _looks_like_value(text) else text
         if node is None or isinstance(node, bool):
             return node
         if isinstance(node, int):
@@ -344,9 +337,3 @@ class _Decoder:
         if isinstance(key, tuple):
             return tuple(str(part) for part in key)
         raise PipelineError(f"{shorten(str(key))} cannot be a key", hint="put it in quotes")
-
-
-def _decode_text(text: str) -> Value:
-    if not _looks_like_value(text):
-        return text
-    return parse_value(text.removeprefix("="))

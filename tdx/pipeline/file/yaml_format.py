@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
+from functools import partial
 from typing import Any, NoReturn, cast
 
 from tdx.foundation.errors import PipelineError, TdxError, Where, did_you_mean
@@ -17,6 +18,7 @@ from tdx.pipeline.values import FileArguments, StageConfig, Value
 
 _MAX_TEXT_LENGTH = 1_000
 _MAX_INTEGER = 2**63 - 1
+Check = Callable[[str, Value], Value]
 TOP_LEVEL_KEYS = ("version", "env", "transforms", "policy", "rollout", "check")
 
 
@@ -25,23 +27,6 @@ def parse_document(document: Any, file: str | None = None) -> Pipeline:
     if not isinstance(document, Mapping):
         hint = "write a map with version, env and transforms"
         raise PipelineError("this is not a pipeline file", hint=hint, where=Where(line=1))
-    _check_version(document)
-    _check_keys(document, TOP_LEVEL_KEYS, "a pipeline file")
-    if "env" not in document:
-        raise PipelineError(
-            "the pipeline has no env", hint="add env: with an id", where=Where(line=1)
-        )
-    return Pipeline(
-        env=_parse_env(document),
-        transforms=_parse_stages(document),
-        policy=_parse_policy(document),
-        rollout=_parse_rollout(document),
-        check=_parse_check(document),
-        file=file,
-    )
-
-
-def _check_version(document: Any) -> None:
     version = document.get("version")
     with add_location(document, "version"):
         if "version" not in document:
@@ -54,6 +39,21 @@ def _check_version(document: Any) -> None:
         if version > VERSION:
             message = f"version {version} of the file format is unknown"
             raise PipelineError(message, hint="a newer tdx wrote the file: upgrade tdx")
+    _check_keys(document, TOP_LEVEL_KEYS, "a pipeline file")
+    if "env" not in document:
+        raise PipelineError(
+            "the pipeline has no env", hint="add env: with an id", where=Where(line=1)
+        )
+    return Pipeline(
+        env=_parse_env(document),
+        transforms=_parse_stages(document),
+        policy=_parse_policy(document),
+        rollout=RolloutConfig(**_parse_section(document, "rollout", _ROLLOUT_CHECKS, "a map")),
+        check=CheckConfig(
+            **_parse_section(document, "check", _CHECK_CHECKS, "a map with select or ignore")
+        ),
+        file=file,
+    )
 
 
 def _check_keys(node: Any, known: tuple[str, ...], owner: str) -> None:
@@ -73,7 +73,7 @@ def _parse_env(document: Any) -> EnvConfig:
     if not isinstance(node, Mapping):
         with add_location(document, "env"):
             raise PipelineError("env must be a map with an id", hint="write env: {id: Pendulum-v1}")
-    _check_keys(node, tuple(field.name for field in fields(EnvConfig)), "env")
+    _check_keys(node, tuple(_ENV_CHECKS), "env")
     if "id" not in node:
         with add_location(document, "env"):
             raise PipelineError("env has no id", hint="add id: with the name of the env")
@@ -81,7 +81,7 @@ def _parse_env(document: Any) -> EnvConfig:
     return EnvConfig(**{**read, "kwargs": FileArguments(read.get("kwargs", {}))})
 
 
-def _check_fields(node: Any, checks: Mapping[str, Callable[[str, Value], Value]]) -> dict[str, Any]:
+def _check_fields(node: Any, checks: Mapping[str, Check]) -> dict[str, Any]:
     """Return the checked values of a mapping; null values keep their defaults."""
     read: dict[str, Any] = {}
     for key in node:
@@ -108,26 +108,18 @@ def _parse_policy(document: Any) -> str | None:
             return str(make_mlp_policy({str(name): value for name, value in settings.items()}))
 
 
-def _parse_rollout(document: Any) -> RolloutConfig:
-    node = document.get("rollout")
+def _parse_section(
+    document: Any, key: str, checks: Mapping[str, Check], expected: str
+) -> dict[str, Any]:
+    """Return the checked values of an optional top-level mapping."""
+    node = document.get(key)
     if node is None:
-        return RolloutConfig()
+        return {}
     if not isinstance(node, Mapping):
-        with add_location(document, "rollout"):
-            _raise_invalid("rollout", node, "a map")
-    _check_keys(node, tuple(field.name for field in fields(RolloutConfig)), "rollout")
-    return RolloutConfig(**_check_fields(node, _ROLLOUT_CHECKS))
-
-
-def _parse_check(document: Any) -> CheckConfig:
-    node = document.get("check")
-    if node is None:
-        return CheckConfig()
-    if not isinstance(node, Mapping):
-        with add_location(document, "check"):
-            _raise_invalid("check", node, "a map with select or ignore")
-    _check_keys(node, tuple(field.name for field in fields(CheckConfig)), "check")
-    return CheckConfig(**_check_fields(node, _CHECK_CHECKS))
+        with add_location(document, key):
+            _raise_invalid(key, node, expected)
+    _check_keys(node, tuple(checks), key)
+    return _check_fields(node, checks)
 
 
 def _parse_stages(document: Any) -> tuple[StageConfig, ...]:
@@ -225,19 +217,7 @@ def _check_bool(key: str, value: Value) -> Value:
     return value if isinstance(value, bool) else _raise_invalid(key, value, "true or false")
 
 
-def _check_positive(key: str, value: Value) -> Value:
-    return _check_integer(key, value, 1)
-
-
-def _check_num_envs(key: str, value: Value) -> Value:
-    return _check_integer(key, value, 1, MAX_ENVS)
-
-
-def _check_seed(key: str, value: Value) -> Value:
-    return _check_integer(key, value, 0)
-
-
-def _check_integer(key: str, value: Value, least: int, most: int = _MAX_INTEGER) -> Value:
+def _check_integer(key: str, value: Value, least: int = 1, most: int = _MAX_INTEGER) -> Value:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         _raise_invalid(key, value, f"a whole number of at least {least}")
     if value > most:
@@ -272,37 +252,39 @@ def _check_batching(key: str, value: Value) -> Value:
     raise PipelineError(f"unknown batching {value!r}", hint=hint)
 
 
-_ENV_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
-    **{
-        "id": _check_text,
-        "kwargs": _check_kwargs,
-        "from_pixels": _check_bool,
-        "pixels_only": _check_bool,
-    },
-    **{
-        "num_envs": _check_num_envs,
-        "batching": _check_batching,
-        "device": _check_text,
-        "seed": _check_seed,
-    },
+_ENV_CHECKS: Mapping[str, Check] = {
+    "id": _check_text,
+    "kwargs": _check_kwargs,
+    "from_pixels": _check_bool,
+    "pixels_only": _check_bool,
+    "num_envs": partial(_check_integer, most=MAX_ENVS),
+    "batching": _check_batching,
+    "device": _check_text,
+    "seed": partial(_check_integer, least=0),
     "worker_timeout": _check_seconds,
 }
-_ROLLOUT_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
-    **{"max_steps": _check_positive, "break_when_any_done": _check_bool, "auto_reset": _check_bool},
+_ROLLOUT_CHECKS: Mapping[str, Check] = {
+    "max_steps": _check_integer,
+    "break_when_any_done": _check_bool,
+    "auto_reset": _check_bool,
 }
-_CHECK_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
-    **{"select": _check_codes, "ignore": _check_codes},
-}
+_CHECK_CHECKS: Mapping[str, Check] = {"select": _check_codes, "ignore": _check_codes}
 
 
 def build_document(pipeline: Pipeline) -> dict[str, Any]:
     """Return a pipeline as the plain data of its file; default values are left out."""
-    document: dict[str, Any] = {"version": pipeline.version, "env": build_env_node(pipeline.env)}
+    env: dict[str, Any] = {"id": encode(pipeline.env.id)}
+    for field in fields(EnvConfig):
+        value = getattr(pipeline.env, field.name)
+        default = {} if field.name == "kwargs" else field.default
+        if field.name != "id" and value != default:
+            env[field.name] = encode(value)
+    document: dict[str, Any] = {"version": pipeline.version, "env": env}
     document["transforms"] = [build_stage_node(stage) for stage in pipeline.transforms]
     if pipeline.policy is not None:
         settings = parse_mlp_settings(pipeline.policy)
         document["policy"] = {"mlp": encode(settings)} if settings else encode(pipeline.policy)
-    rollout = build_rollout_node(pipeline)
+    rollout = {name: value for name, value in asdict(pipeline.rollout).items() if value is not None}
     if rollout:
         document["rollout"] = rollout
     rules = {"select": [*pipeline.check.select], "ignore": [*pipeline.check.ignore]}
@@ -320,20 +302,3 @@ def build_stage_node(stage: StageConfig) -> object:
     if not full.kwargs:
         return {full.name: [encode(value) for value in full.args]}
     return format_stage(full)
-
-
-def build_env_node(env: EnvConfig) -> dict[str, Any]:
-    """Return the node of an env without default values."""
-    node: dict[str, Any] = {"id": encode(env.id)}
-    for field in fields(EnvConfig):
-        value = getattr(env, field.name)
-        default = {} if field.name == "kwargs" else field.default
-        if field.name != "id" and value != default:
-            node[field.name] = encode(value)
-    return node
-
-
-def build_rollout_node(pipeline: Pipeline) -> dict[str, Any]:
-    """Return the rollout defaults that are set."""
-    values = {field.name: getattr(pipeline.rollout, field.name) for field in fields(RolloutConfig)}
-    return {name: value for name, value in values.items() if value is not None}

@@ -142,18 +142,14 @@ def _find_caller(frame: FrameType | None) -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_SKIPPED_FILES):
-            return f"{_shorten_path(file)}:{frame.f_lineno}"
+            path = Path(file)
+            # Relative to the repository or the current folder, if it is inside one.
+            roots = (root for root in (_REPOSITORY, Path.cwd()) if path.is_relative_to(root))
+            root = next(roots, None)
+            name = file if root is None else path.relative_to(root).as_posix()
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return None
-
-
-def _shorten_path(filename: str) -> str:
-    """Return a path relative to the repository or the current folder, if it is inside one."""
-    path = Path(filename)
-    for root in (_REPOSITORY, Path.cwd()):
-        if path.is_relative_to(root):
-            return path.relative_to(root).as_posix()
-    return filename
 
 
 _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}
@@ -314,7 +310,7 @@ def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]
         env: Env with its chain.
         policy: The policy.
     """
-    devices = dict.fromkeys([env._main_device])
+    devices = dict.fromkeys([env.main_device])
     for spec in (env.output_spec, env.input_spec):
         leaves = spec.values(include_nested=True, leaves_only=True)
         devices |= dict.fromkeys(leaf.device for leaf in leaves if leaf.device is not None)

@@ -73,9 +73,3 @@ def make_observers(name: PassName, accelerator: Accelerator | None) -> list[Obse
     observers += [DeviceMemory(accelerator)] if accelerator.reports_memory else []
     observers += [Syncs(accelerator)] if accelerator.reports_syncs else []
     return observers + ([DeviceWork(accelerator)] if accelerator.reports_work else [])
-
-
-def max_recorded_steps(observer: Observer) -> int:
-    """Return the maximum number of steps that an observer records."""
-    on_device = isinstance(observer, DeviceTimes | DeviceMemory | Syncs | DeviceWork)
-    return MAX_DEVICE_STEPS if on_device else MAX_HOST_STEPS

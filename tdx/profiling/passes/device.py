@@ -1,4 +1,4 @@
-"""Passes for an accelerator, each in its transfers rollout.
+"""Passes for an accelerator, each in its own rollout.
 
 The device time of a part is the time between two events in the queue of the device, inserted when a
 call starts and when it ends, without waiting, and read after a synchronization at the end. The time
@@ -11,10 +11,10 @@ where.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tdx.core.meter import TRANSFERS, Lane, Part, engine_part
 from tdx.profiling.passes.accelerator import Accelerator, TraceEvent
@@ -30,6 +30,7 @@ _TO_DEVICE, _TO_HOST = ("htod", "m2d", "hosttodevice"), ("dtoh", "d2m", "devicet
 _END = -1
 """Marks the end of the innermost call, in place of a part."""
 DeviceKey = tuple[str, Lane]
+T = TypeVar("T")
 
 
 class DeviceTimes(Observer):
@@ -80,7 +81,7 @@ class DeviceTimes(Observer):
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
-        times = {place: transfers / steps / 1000 for place, transfers in self._own.items()}
+        times = {place: own / steps / 1000 for place, own in self._own.items()}
         return _update_uses(
             profile, self.parts, times, lambda use, time: replace(use, time_us=time)
         )
@@ -102,16 +103,17 @@ class Syncs(Observer):
     @contextmanager
     def recording(self) -> Iterator[None]:
         """See :class:`Observer`."""
-        with self._accelerator.record_syncs(self._count_sync):
+
+        def count(where: str) -> None:
+            if self._around:
+                self._counts[self._around[-1]][where] += 1
+
+        with self._accelerator.record_syncs(count):
             self._on = True
             try:
                 yield
             finally:
                 self._on = False
-
-    def _count_sync(self, place: str) -> None:
-        if self._around:
-            self._counts[self._around[-1]][place] += 1
 
     def _begin(self, place: int) -> None:
         self._around.append(place)
@@ -203,10 +205,22 @@ class DeviceWork(TorchProfilerObserver):
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         """See :class:`Observer`."""
-        work = attribute_work(self._trace)
-        profile = _update_uses(
-            profile, self.parts, work, lambda use, item: _apply_work(use, item, steps)
-        )
+
+        def apply(use: DeviceUse, work: PartWork) -> DeviceUse:
+            kernel_us, copy_us = work.kernel_ns / steps / 1000, work.copy_ns / steps / 1000
+            is_idle = kernel_us + copy_us < _MIN_BUSY_SHARE * use.time_us
+            return replace(
+                use,
+                kernels=work.kernels / steps,
+                kernel_us=kernel_us,
+                launches=work.launches / steps,
+                copy_us=copy_us,
+                to_device_bytes=work.to_device / steps,
+                to_host_bytes=work.to_host / steps,
+                launch_bound=work.launches > 0 and is_idle,
+            )
+
+        profile = _update_uses(profile, self.parts, attribute_work(self._trace), apply)
         return replace(profile, on_device=_split_off_transfers(profile.on_device))
 
 
@@ -232,36 +246,20 @@ def attribute_work(trace: Iterable[TraceEvent]) -> dict[int, PartWork]:
             results[place].launches += "launch" in event.name.lower()
     for event in events:
         place = launched.get(event.link, -1)
-        if event.kind not in ("part", "launch") and place >= 0:
-            _add_work(results[place], event)
+        if event.kind in ("part", "launch") or place < 0:
+            continue
+        work = results[place]
+        if event.kind != "copy":
+            work.kernels += event.kind == "kernel"
+            work.kernel_ns += event.duration_ns
+            continue
+        work.copy_ns += event.duration_ns
+        direction = event.name.lower()
+        if any(name in direction for name in _TO_DEVICE):
+            work.to_device += event.nbytes
+        elif any(name in direction for name in _TO_HOST):
+            work.to_host += event.nbytes
     return dict(results)
-
-
-def _add_work(work: PartWork, event: TraceEvent) -> None:
-    if event.kind != "copy":
-        work.kernels += event.kind == "kernel"
-        work.kernel_ns += event.duration_ns
-        return
-    work.copy_ns += event.duration_ns
-    direction = event.name.lower()
-    if any(name in direction for name in _TO_DEVICE):
-        work.to_device += event.nbytes
-    elif any(name in direction for name in _TO_HOST):
-        work.to_host += event.nbytes
-
-
-def _apply_work(use: DeviceUse, work: PartWork, steps: int) -> DeviceUse:
-    kernel_us, copy_us = work.kernel_ns / steps / 1000, work.copy_ns / steps / 1000
-    return replace(
-        use,
-        kernels=work.kernels / steps,
-        kernel_us=kernel_us,
-        launches=work.launches / steps,
-        copy_us=copy_us,
-        to_device_bytes=work.to_device / steps,
-        to_host_bytes=work.to_host / steps,
-        launch_bound=work.launches > 0 and kernel_us + copy_us < _MIN_BUSY_SHARE * use.time_us,
-    )
 
 
 def _split_off_transfers(uses: dict[DeviceKey, DeviceUse]) -> dict[DeviceKey, DeviceUse]:
@@ -294,8 +292,8 @@ def _split_off_transfers(uses: dict[DeviceKey, DeviceUse]) -> dict[DeviceKey, De
 def _update_uses(
     profile: ModeProfile,
     parts: list[Part],
-    results: dict[int, Any],
-    change: Callable[[DeviceUse, Any], DeviceUse],
+    results: Mapping[int, T],
+    change: Callable[[DeviceUse, T], DeviceUse],
 ) -> ModeProfile:
     """Return the profile with changed device uses of the parts."""
     uses = dict(profile.on_device)

@@ -35,7 +35,10 @@ class Observer(ABC):
         """See :class:`~tdx.core.meter.Meter`; results are totals over all steps."""
         if function in self._observed:
             return function
-        place = self._place(part)
+        if part not in self._places:
+            self._places[part] = len(self.parts)
+            self.parts.append(part)
+        place = self._places[part]
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if not self._on:
@@ -78,16 +81,11 @@ class Observer(ABC):
     def _end(self) -> None:
         """Called when the innermost call ends."""
 
-    def _place(self, part: Part) -> int:
-        if part not in self._places:
-            self._places[part] = len(self.parts)
-            self.parts.append(part)
-        return self._places[part]
-
 
 MEMORY_EVENT = "[memory]"
 PROFILER_BUSY = "torch's profiler is already running, so the passes that use it were skipped."
-_RANGE_PREFIX = "tdx part "
+RANGE_PREFIX = "tdx part "
+"""Name of the range of a part, before its index."""
 
 
 class HostEvent(NamedTuple):
@@ -139,7 +137,7 @@ class TorchProfilerObserver(Observer):
                 self.events += collect_host_events(profiler.kineto_results.events())
 
     def _begin(self, place: int) -> None:
-        opened = record_function(f"{_RANGE_PREFIX}{place}")
+        opened = record_function(f"{RANGE_PREFIX}{place}")
         opened.__enter__()
         self._open.append(opened)
 
@@ -172,9 +170,4 @@ def collect_host_events(events: Iterable[Any]) -> list[HostEvent]:
 
 def parse_part_index(name: str) -> int:
     """Return the index of the part that a range is named after; -1 for other names."""
-    return int(name[len(_RANGE_PREFIX) :]) if name.startswith(_RANGE_PREFIX) else -1
-
-
-def format_range_name(place: int) -> str:
-    """Return the name of a part's range."""
-    return f"{_RANGE_PREFIX}{place}"
+    return int(name[len(RANGE_PREFIX) :]) if name.startswith(RANGE_PREFIX) else -1

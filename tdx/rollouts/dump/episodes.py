@@ -78,15 +78,18 @@ class EpisodeIndex:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EpisodeIndex):
             return NotImplemented
+        pairs = [
+            (self.starts, other.starts),
+            (self.sums, other.sums),
+            *((self.column(name), other.column(name)) for name in _TYPES),
+        ]
         return (self.rows, self.steps) == (other.rows, other.steps) and all(
+            # Also equal if both are NaN.
             one.tobytes() == two.tobytes()
-            for one, two in zip(self._parts(), other._parts(), strict=True)
+            for one, two in pairs
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-    def _parts(self) -> list[Any]:
-        return [*self._columns.values(), self.starts, self.sums]
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a copy of one column of the episodes that ended, in the order of their ends."""
@@ -121,8 +124,9 @@ class EpisodeIndex:
         row_of, step_of = row[order], step[order]
         total_of = totals[row_of, step_of]
         first = _is_first(row_of)
-        before = np.where(first, 0.0, _shifted(total_of))
-        start_of = np.where(first, self.starts[row_of], self.steps + _shifted(step_of) + 1)
+        # Of the episode before it in the same row.
+        before = np.where(first, 0.0, np.roll(total_of, 1))
+        start_of = np.where(first, self.starts[row_of], self.steps + np.roll(step_of, 1) + 1)
         columns: Columns = {
             "row": row,
             "start": _unsorted(start_of, order),
@@ -178,7 +182,7 @@ class EpisodeIndex:
         fields = Fields(data, "episodes", DAMAGED)
         running = fields.object("running")
         index = cls(check_row_count(rows))
-        index.extend(_plain_columns(fields), steps, running.list("return"), "episodes")
+        index.extend(parse_line_columns(fields), steps, running.list("return"), "episodes")
         if fields.list("start") != index.column("start").tolist():
             raise StorageError("the starts of the episodes contradict their lengths", hint=DAMAGED)
         if running.list("start") != index.starts.tolist():
@@ -261,10 +265,6 @@ def parse_line_columns(fields: Fields) -> Columns:
     Raises:
         StorageError: A column is invalid.
     """
-    return _plain_columns(fields)
-
-
-def _plain_columns(fields: Fields) -> Columns:
     columns = {
         "row": _whole(fields, "row"),
         "length": _whole(fields, "length"),
@@ -300,12 +300,6 @@ def _is_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
     first = np.ones(len(rows), np.bool_)
     first[1:] = rows[1:] != rows[:-1]
     return first
-
-
-def _shifted(values: NDArray[Any]) -> NDArray[Any]:
-    moved = np.zeros_like(values)
-    moved[1:] = values[:-1]
-    return moved
 
 
 def _unsorted(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:

@@ -107,17 +107,6 @@ def lock_for_writing(folder: Path, *, shared: bool = False) -> Iterator[Containe
         yield root
 
 
-def check_not_locked(folder: Path) -> None:
-    """Check that no other process is writing a dump.
-
-    Raises:
-        ArgumentError: Another process is.
-    """
-    if folder.is_dir() and os.access(folder, os.R_OK):
-        with lock_for_writing(folder):
-            pass
-
-
 @dataclass(frozen=True, slots=True)
 class StateFile(Result):
     """File with the state to resume from after a chunk.
@@ -188,11 +177,6 @@ def remove_leftovers(root: Container, state: StateFile | None) -> None:
             with suppress(OSError):
                 os.rmdir(STATE, dir_fd=root.descriptor)
     root.discard(list_temporary(root))
-
-
-def is_left_unfinished(root: Container) -> bool:
-    """Return True if a process did not reach the end of :func:`remove_leftovers`."""
-    return STATE in root.names() or bool(list_temporary(root))
 
 
 def list_temporary(root: Container) -> list[str]:

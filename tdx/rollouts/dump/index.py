@@ -70,21 +70,18 @@ class ChunkList(Sequence[Chunk]):
             ValueError: A checksum is not a hexadecimal number.
         """
         if any(file not in self._files for file in chunk.crc32):
-            self._add_files(chunk.crc32)
+            before = list(self)
+            for name in chunk.crc32:
+                self._files.setdefault(name, len(self._files))
+            self._sums = array("q")
+            for each in before:
+                self._sums.extend(int(each.crc32.get(file, "-1"), 16) for file in self._files)
         crc32 = chunk.crc32
         self._sums.extend(int(crc32[file], 16) if file in crc32 else _NONE for file in self._files)
         self._counts.extend((chunk.steps, chunk.raw_steps))
         self._partial.append(chunk.partial)
         self.steps += chunk.steps
         self.raw_steps += chunk.raw_steps
-
-    def _add_files(self, names: Iterable[str]) -> None:
-        before = list(self)
-        for name in names:
-            self._files.setdefault(name, len(self._files))
-        self._sums = array("q")
-        for chunk in before:
-            self._sums.extend(int(chunk.crc32.get(file, "-1"), 16) for file in self._files)
 
     def __len__(self) -> int:
         return len(self._partial)
@@ -234,23 +231,16 @@ def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[
         check = read_seal(text, place.check)
         number = place.lines + 1
         if check is None:
-            if _is_incomplete(text, place.check):
+            # The start of a line that was not completed, unless only its newline was replaced.
+            written = text.rstrip(b"\0")
+            is_cut = not text.endswith(b"\n") and len(text) < _MAX_LINE
+            is_whole = read_seal(text[:-1] + b"\n", place.check) is not None
+            if is_cut and not is_whole and written[: len(_START)] == _START[: len(written)]:
                 return
             raise StorageError(f"line {number} of {source} was changed", hint=DAMAGED)
         fields = Fields(parse_json(text, source), f"{source}, line {number}", DAMAGED)
         place = Position(check, place.offset + len(text), number)
         yield fields, place
-
-
-def _is_incomplete(text: bytes, check: int) -> bool:
-    """Return True if this is the start of a line that was not completed."""
-    if text.endswith(b"\n") or len(text) == _MAX_LINE:
-        return False
-    if read_seal(text[:-1] + b"\n", check) is not None:
-        # A whole line whose newline was replaced.
-        return False
-    start = text.rstrip(b"\0")
-    return start[: len(_START)] == _START[: len(start)]
 
 
 def append_entry(

@@ -260,7 +260,7 @@ class Manifest:
             manifest.chunks.append(Chunk(steps, raw_steps, sums, each.boolean("partial")))
             if sums.keys() != set(manifest.files(raw_steps)):
                 raise each.invalid("crc32", "the checksums of all files")
-        manifest._check_steps()
+        manifest.check_steps()
         rows = prod(manifest.batch_size)
         manifest.episodes = EpisodeIndex.from_dict(fields.value("episodes"), rows, manifest.steps)
         manifest.transforms = dict(fields.object("transforms").data)
@@ -303,14 +303,27 @@ class Manifest:
             for path in track.leaves
         ]
 
-    def _check_steps(self) -> None:
+    def check_steps(self) -> None:
+        """Refuse steps without entries, or more than can be; called when everything is read.
+
+        Raises:
+            StorageError: There are such steps.
+        """
         for track, steps in self.tracks:
             track.check_steps(steps)
         if self.chunks and self.data is None:
             raise StorageError("the manifest has steps without entries", hint=DAMAGED)
 
-    def _add(self, entry: IndexEntry, source: str) -> None:
-        """Add a line of the index."""
+    def add(self, entry: IndexEntry, source: str) -> None:
+        """Add a line of the index, as it is read.
+
+        Args:
+            entry: The line.
+            source: Its name in error messages.
+
+        Raises:
+            StorageError: Its episodes do not fit the steps so far.
+        """
         chunk = entry.chunk
         for track in entry.tracks:
             setattr(self, track.name, track)
@@ -351,16 +364,16 @@ def load_manifest(root: Container, *, without_partial: bool = False) -> tuple[Ma
                 entry = parse_entry(line, tracks, manifest.batch_size)
                 pending = entry if entry.chunk.partial else None
                 if pending is None:
-                    manifest._add(entry, line.source)
+                    manifest.add(entry, line.source)
                     is_open = entry.running is None
                     tracks.update((track.name, track) for track in entry.tracks)
             if pending is not None and not without_partial:
-                manifest._add(pending, source)
+                manifest.add(pending, source)
                 is_open = pending.running is None
             length = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
         raise StorageError(f"{source} is missing", hint=DAMAGED) from None
-    manifest._check_steps()
+    manifest.check_steps()
     if manifest.chunks and is_open:
         raise StorageError(f"{source} does not state the running episodes", hint=DAMAGED)
     manifest.complete = fields.boolean("complete")

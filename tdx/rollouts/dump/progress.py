@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,23 @@ from tdx.foundation.serialization import Result
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing, report_unreadable
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.shard_plan import ShardPlan, is_sharded, list_shards, shard_name
-from tdx.rollouts.dump.writing import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a rollout.
+
+    Args:
+        steps: Number of steps of each env so far.
+        episodes: Number of episodes that ended so far.
+        goal: Length of the whole rollout.
+        new_steps: Number of steps since the rollout was started or resumed.
+    """
+
+    steps: int
+    episodes: int
+    goal: Goal
+    new_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +60,14 @@ class ShardProgress(Result):
         return self.committed == self.shards
 
 
+OnChunk = Callable[[Progress], None]
+OnShards = Callable[[ShardProgress], None]
+
+
+def ignore_progress(*progress: object) -> None:
+    """Do nothing: the default of every progress callback."""
+
+
 def read_progress(folder: Path, plan: ShardPlan) -> ShardProgress:
     """Return how far the shards of a dump are, without reading committed ones.
 
@@ -57,10 +81,17 @@ def read_progress(folder: Path, plan: ShardPlan) -> ShardProgress:
     with report_unreadable(folder), Container.open(folder) as root:
         listing = list_shards(root, plan.count)
     steps = sum(plan.goal(shard).steps or 0 for shard in listing.committed)
-    running = [shard for shard in listing.parts if _is_recorded(folder / shard_name(shard))]
-    for shard in running:
+    running = []
+    for shard in listing.parts:
+        part = folder / f"{shard_name(shard)}.part"
+        try:
+            with lock_for_writing(part, shared=True):
+                continue  # Its process has ended.
+        except LockedError:
+            running.append(shard)
+        except OSError:
+            continue
         with suppress(StorageError, OSError):
-            part = folder / f"{shard_name(shard)}.part"
             steps += Manifest.load(part).steps
     failed = set(listing.failures) - set(listing.committed) - set(running)
     return ShardProgress(
@@ -71,17 +102,6 @@ def read_progress(folder: Path, plan: ShardPlan) -> ShardProgress:
         steps,
         plan.manifest.goal,
     )
-
-
-def _is_recorded(target: Path) -> bool:
-    """Return True if a process records a shard at this moment."""
-    try:
-        with lock_for_writing(target.with_name(f"{target.name}.part"), shared=True):
-            return False
-    except LockedError:
-        return True
-    except OSError:
-        return False
 
 
 def follow_dump(path: str | Path, seconds: float = 1.0) -> Iterator[Progress | ShardProgress]:

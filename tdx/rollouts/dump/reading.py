@@ -94,34 +94,25 @@ def open_dump(path: str | Path) -> Dump:
 
 
 def _open(root: Container) -> Dump:
-    if is_sharded(root):
-        return _open_shards(ShardedFolder(root))
-    manifest, _ = load_manifest(root)
+    sharded = ShardedFolder(root) if is_sharded(root) else None
+    manifest = load_manifest(root)[0] if sharded is None else sharded.whole_manifest()
     if manifest.data is None:
-        raise _no_steps(root.path)
-    raw = None if manifest.raw is None else manifest.raw.open(root, manifest.raw_steps)
-    return Dump(root.path, manifest, manifest.data.open(root, manifest.steps), raw)
-
-
-def _open_shards(folder: ShardedFolder) -> Dump:
-    data = folder.steps(DATA)
-    if data is None:
-        raise _no_steps(folder.folder)
+        raise StorageError(
+            f"{root.path} has no steps yet",
+            hint=f"`tdx rollout --resume --out {root.path}` continues it",
+        )
+    if sharded is None:
+        raw = None if manifest.raw is None else manifest.raw.open(root, manifest.raw_steps)
+        return Dump(root.path, manifest, manifest.data.open(root, manifest.steps), raw)
 
     def open_shard(place: int) -> Dump:
-        folder.manifest(place)
-        with folder.open_shard(place) as root:
-            return _open(root)
+        sharded.manifest(place)
+        with sharded.open_shard(place) as inner:
+            return _open(inner)
 
-    shards = RecentlyUsed(len(folder.shards), open_shard)
-    return Dump(folder.folder, folder.whole_manifest(), data, folder.steps(RAW), shards)
-
-
-def _no_steps(folder: Path) -> StorageError:
-    return StorageError(
-        f"{folder} has no steps yet",
-        hint=f"`tdx rollout --resume --out {folder}` continues it",
-    )
+    shards = RecentlyUsed(len(sharded.shards), open_shard)
+    steps, raw_steps = sharded.steps(DATA), sharded.steps(RAW)
+    return Dump(root.path, manifest, steps, raw_steps, shards)
 
 
 class ShardCount(TypedDict):
@@ -218,6 +209,20 @@ class EntryStatistics(Result):
     nans: int
     histogram: Histogram | None
 
+    @classmethod
+    def of(cls, key: NestedKey, values: Tensor, dims: int) -> EntryStatistics:
+        """Return the statistics of values with ``dims`` batch dimensions, time last."""
+        sample = values.reshape(-1).to(torch.float64)
+        finite = sample[sample.isfinite()]
+        return cls(
+            key,
+            (*values.shape[: dims - 1], *values.shape[dims:]),
+            str(values.dtype).removeprefix("torch."),
+            finite.mean().item() if len(finite) else None,
+            int(sample.isnan().sum()),
+            Histogram.of(sample),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Overview(Result):
@@ -309,7 +314,7 @@ def look_at(dump: Dump) -> Overview:
         Histogram.of(torch.tensor([each.total_reward for each in ended], dtype=torch.float64)),
         Histogram.of(torch.tensor([each.length for each in ended], dtype=torch.float64)),
         tuple(
-            _compute_statistics(key, _sample(data, key), data.ndim)
+            EntryStatistics.of(key, _sample(data, key), data.ndim)
             for key in keys
             # Not a key at the root that is below ``next`` as well.
             if split_key(key)[0] == "next" or ("next", *split_key(key)) not in parts
@@ -325,19 +330,6 @@ def _sample(data: TensorDictBase | ShardedSteps, key: NestedKey) -> Tensor:
     values: Tensor = data.get(key)
     stride = max(1, -(-values.numel() // _MAX_VALUES))
     return values[(*[slice(None)] * (data.ndim - 1), slice(None, None, stride))]
-
-
-def _compute_statistics(key: NestedKey, values: Tensor, dims: int) -> EntryStatistics:
-    sample = values.reshape(-1).to(torch.float64)
-    finite = sample[sample.isfinite()]
-    return EntryStatistics(
-        key,
-        (*values.shape[: dims - 1], *values.shape[dims:]),
-        str(values.dtype).removeprefix("torch."),
-        finite.mean().item() if len(finite) else None,
-        int(sample.isnan().sum()),
-        Histogram.of(sample),
-    )
 
 
 @dataclass(frozen=True, slots=True)

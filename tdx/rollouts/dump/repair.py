@@ -34,6 +34,7 @@ from tdx.rollouts.dump.folder import (
 )
 from tdx.rollouts.dump.index import IndexEntry, Position, parse_entry, read_lines
 from tdx.rollouts.dump.manifest import Manifest, header_start, read_header
+from tdx.rollouts.dump.progress import ignore_progress
 from tdx.rollouts.dump.shard_plan import (
     ShardPlan,
     is_sharded,
@@ -48,7 +49,6 @@ from tdx.rollouts.dump.verification import (
     Repair,
     Verification,
     description_problems,
-    ignore_progress,
     policy_problems,
     value_problems,
     verify,
@@ -183,7 +183,13 @@ class _Repair:
         while self._kept and self._kept[-1].entry.running is None:
             self._kept.pop()
         is_cut = not self._is_whole or len(self._kept) < len(self._lines)
-        is_cut |= self._has_lost_state()
+        states = [line.entry.state for line in self._kept if not line.entry.chunk.partial]
+        if not self._manifest.complete and states and states[-1] is not None:
+            try:
+                read_state(self._root, states[-1])
+            except (OSError, ValueError) as error:
+                raise_if_unreadable(error)
+                is_cut = True
         if is_cut and self._kept and self._kept[-1].entry.chunk.partial:
             # A resumed rollout repeats it.
             self._kept.pop()
@@ -289,27 +295,19 @@ class _Repair:
                 intact = min(intact, problem.chunk or 0)
         return intact
 
-    def _has_lost_state(self) -> bool:
-        """Return True if the state of an unfinished dump cannot be read."""
-        states = [each.entry.state for each in self._kept if not each.entry.chunk.partial]
-        state = states[-1] if states else None
-        if self._manifest.complete or state is None:
-            return False
-        try:
-            read_state(self._root, state)
-        except (OSError, ValueError) as error:
-            raise_if_unreadable(error)
-            return True
-        return False
-
     def _cut(self) -> None:
         """Set the manifest and the index aside, and write those of the intact chunks."""
         last, manifest = self._kept[-1], self._manifest
-        self._unread = list(self._unread_lines())
         self._aside.copy(INDEX)
-        with self._root.open_file(INDEX) as file:
-            before = file.read(last.start.offset)
-            line = file.read(last.end.offset - last.start.offset)
+        index = self._root.read(INDEX)
+        before, line = index[: last.start.offset], index[last.start.offset : last.end.offset]
+        # The lines after the first one that was changed, as far as they can be read.
+        rest = b"" if self._is_whole else index[self._lines[-1].end.offset :]
+        for text in rest.splitlines():
+            with suppress(StorageError):
+                fields = Fields(parse_json(text, INDEX), INDEX, DAMAGED)
+                fields.count("steps"), fields.object("episodes").list("row")
+                self._unread.append(fields)
         if manifest.complete and self._header.value("index") == last.end.to_dict():
             # Only what followed the last line was wrong.
             self._root.replace(INDEX, before + line)
@@ -353,19 +351,6 @@ class _Repair:
             for track, steps in self._manifest.tracks:
                 track.write_descriptions(self._root, steps)
 
-    def _unread_lines(self) -> Iterator[Fields]:
-        """Yield the lines after the first one that was changed, as far as they can be read."""
-        if self._is_whole:
-            return
-        with self._root.open_file(INDEX) as file:
-            file.seek(self._lines[-1].end.offset if self._lines else 0)
-            texts = file.read().splitlines()
-        for text in texts:
-            with suppress(StorageError):
-                fields = Fields(parse_json(text, INDEX), INDEX, DAMAGED)
-                fields.count("steps"), fields.object("episodes").list("row")
-                yield fields
-
 
 def _count(entries: list[IndexEntry]) -> tuple[int, int, int]:
     """Return the numbers of steps, chunks and ended episodes of lines."""
@@ -383,9 +368,14 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
         checks: dict[int, int] = {}
         for place, shard in enumerate(committed):
             on_file(f"reading {shard_name(shard)}", place, len(committed))
-            check = _intact_check(root, plan, shard)
-            if check is not None:
-                checks[shard] = check
+            try:
+                _, end = plan.read_shard(root, shard)
+                problems = verify(root.path / shard_name(shard)).problems
+            except StorageError as error:
+                raise_if_unreadable(error)
+                continue
+            if all(problem.kind in _NOT_REPAIRED for problem in problems):
+                checks[shard] = end.check
         # The index exists once all shards were committed.
         recorded = range(plan.count) if SHARD_INDEX in root.names() else committed
         lost = [shard for shard in recorded if shard not in checks]
@@ -411,18 +401,6 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
         (),
         verification,
     )
-
-
-def _intact_check(root: Container, plan: ShardPlan, shard: int) -> int | None:
-    """Return the checksum of a shard's index; ``None`` if the shard is damaged."""
-    try:
-        _, end = plan.read_shard(root, shard)
-        problems = verify(root.path / shard_name(shard)).problems
-    except StorageError as error:
-        raise_if_unreadable(error)
-        return None
-    is_intact = all(problem.kind in _NOT_REPAIRED for problem in problems)
-    return end.check if is_intact else None
 
 
 def _is_listed(root: Container, plan: ShardPlan, checks: dict[int, int]) -> bool:

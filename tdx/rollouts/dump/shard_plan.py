@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -20,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tdx.foundation.container import TEMPORARY_FILE, Container, seal
-from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.untrusted import Fields
 from tdx.pipeline import read_pipeline, write_pipeline
@@ -218,16 +219,12 @@ def list_shards(root: Container, count: int) -> ShardListing:
                 found[kind or ""].append(int(match[1]))
     except FileNotFoundError:
         pass
-    failures = {shard: _read_failure(root, shard) for shard in sorted(found[".failed"])}
+    failures = {}
+    for shard in sorted(found[".failed"]):
+        with suppress(FileNotFoundError), root.open_file(f"{shard_name(shard)}.failed") as file:
+            text = file.read(_MAX_FAILURE_BYTES)
+            failures[shard] = text.decode(errors="replace").strip()
     return ShardListing(tuple(sorted(found[""])), tuple(sorted(found[".part"])), failures)
-
-
-def _read_failure(root: Container, shard: int) -> str:
-    try:
-        with root.open_file(f"{shard_name(shard)}.failed") as file:
-            return file.read(_MAX_FAILURE_BYTES).decode(errors="replace").strip()
-    except FileNotFoundError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,16 +360,3 @@ def read_shard_index(
     if [each.shard for each in shards] != list(range(plan.count)):
         raise StorageError(f"{source} does not have a line for each shard", hint=DAMAGED)
     return tracks, shards
-
-
-def check_shard(plan: ShardPlan, shard: int) -> None:
-    """Check the index of a shard.
-
-    Raises:
-        ArgumentError: The shard does not exist.
-    """
-    if not 0 <= shard < plan.count:
-        raise ArgumentError(
-            f"shard {shard} does not exist: there are {plan.count}",
-            hint=f"number them from 0 to {plan.count - 1}",
-        )

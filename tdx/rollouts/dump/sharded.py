@@ -186,11 +186,11 @@ class ShardedFolder:
             return None
         counts = [shard.steps if name == "data" else shard.raw_steps for shard in self.shards]
 
-        def open_steps(place: int) -> TensorDictBase:
+        def open_shard(place: int) -> TensorDictBase:
             with self.open_shard(place) as root:
                 return track.open(root, counts[place])
 
-        return ShardedSteps(track, counts, open_steps)
+        return ShardedSteps(track, counts, open_shard)
 
 
 class ShardedSteps:
@@ -258,18 +258,6 @@ class ShardedSteps:
             if found is None:
                 raise KeyError(index)
             return found
-        rows, times = self._split_index(index)
-        if isinstance(times, slice):
-            times = range(self.total)[times]
-        if isinstance(times, int):
-            place, step = self._locate(range(self.total)[times])
-            return self._shards[place][(*rows, step)]
-        if isinstance(times, range) and times.step == 1:
-            return self._read_range(times, rows)
-        return self._read_steps(torch.as_tensor(times), rows)
-
-    def _split_index(self, index: Any) -> tuple[tuple[Any, ...], Any]:
-        """Return the index of the batch dimensions, and that of time."""
         parts = index if isinstance(index, tuple) else (index,)
         missing = self.ndim - sum(part is not Ellipsis for part in parts)
         # An array cannot be compared with an ellipsis.
@@ -280,25 +268,30 @@ class ShardedSteps:
             parts = (*parts, *[slice(None)] * missing)
         if len(parts) != self.ndim:
             raise IndexError(f"{len(parts)} indices for the shape {list(self.shape)}")
-        return parts[:-1], parts[-1]
+        *rows, times = parts
+        if isinstance(times, slice):
+            times = range(self.total)[times]
+        if isinstance(times, int):
+            place, step = self._locate(range(self.total)[times])
+            return self._shards[place][(*rows, step)]
+        if not isinstance(times, range) or times.step != 1:
+            return self._read_steps(torch.as_tensor(times), rows)
+        blocks, start = [], times.start
+        while start < times.stop:
+            place, first = self._locate(start)
+            count = min(times.stop, self._ends[place]) - start
+            blocks.append(self._shards[place][(*rows, slice(first, first + count))])
+            start += count
+        if not blocks:
+            return self._shards[0][(*rows, slice(0, 0))]
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, blocks[0].ndim - 1)
 
     def _locate(self, step: int) -> tuple[int, int]:
         """Return the shard of a step, and the step in it."""
         place = bisect_right(self._ends, step)
         return place, step - (self._ends[place - 1] if place else 0)
 
-    def _read_range(self, times: range, rows: tuple[Any, ...]) -> TensorDictBase:
-        parts, start = [], times.start
-        while start < times.stop:
-            place, first = self._locate(start)
-            count = min(times.stop, self._ends[place]) - start
-            parts.append(self._shards[place][(*rows, slice(first, first + count))])
-            start += count
-        if not parts:
-            return self._shards[0][(*rows, slice(0, 0))]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, parts[0].ndim - 1)
-
-    def _read_steps(self, times: Tensor, rows: tuple[Any, ...]) -> TensorDictBase:
+    def _read_steps(self, times: Tensor, rows: Sequence[Any]) -> TensorDictBase:
         if times.dtype is torch.bool:
             times = times.nonzero().flatten()
         wanted = torch.where(times < 0, times + self.total, times)

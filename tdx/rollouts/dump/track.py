@@ -92,28 +92,22 @@ class Track:
             leaves[_path(each)] = (DTYPES[dtype], each.shape("shape"))
         for each in fields.objects("groups"):
             groups[_path(each)] = each.shape("batch")
-        track = cls(name, batch, leaves, groups)
-        track._check(fields)
-        return track
-
-    def _check(self, fields: Fields) -> None:
-        """Raise an error if entries contradict each other."""
-        nested = {path[:size] for path in self.leaves for size in range(1, len(path))}
-        if len(self.leaves) < len(fields.list("leaves")) or (nested | set(self.groups)) & set(
-            self.leaves
-        ):
+        nested = {path[:size] for path in leaves for size in range(1, len(path))}
+        if len(leaves) < len(fields.list("leaves")) or (nested | set(groups)) & set(leaves):
             raise StorageError(f"{fields.source} has two entries of one name", hint=DAMAGED)
-        for path, (_, shape) in self.leaves.items():
+        track = cls(name, batch, leaves, groups)
+        for path, (_, shape) in leaves.items():
             for size in range(len(path)):
-                batch = (*self.batch_size, *self.groups.get(path[:size], ()))
-                if shape[: len(batch)] != batch:
+                outer = (*batch, *groups.get(path[:size], ()))
+                if shape[: len(outer)] != outer:
                     raise StorageError(
                         f"{fields.source}: {format_key(normalize_key(path))!r} has the shape "
-                        f"{list(shape)}, which does not begin with the batch size {list(batch)}",
+                        f"{list(shape)}, which does not begin with the batch size {list(outer)}",
                         hint=DAMAGED,
                     )
-            if self.step_bytes(path) > MAX_COUNT:
+            if track.step_bytes(path) > MAX_COUNT:
                 raise StorageError(f"{fields.source} is impossibly large", hint=DAMAGED)
+        return track
 
     def file(self, path: Parts) -> str:
         """Return the file of an entry, relative to the dump's folder."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from tdx.rollouts.dump.folder import (
     read_state,
 )
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
+from tdx.rollouts.dump.progress import ignore_progress
 from tdx.rollouts.dump.shard_plan import is_sharded, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.track import Track
@@ -143,10 +144,6 @@ class Repair(Result):
     def is_unchanged(self) -> bool:
         """True if there was nothing to repair."""
         return not (self.set_aside or self.rewritten)
-
-
-def ignore_progress(file: str, done: int, total: int) -> None:
-    """Do nothing."""
 
 
 def verify(path: str | Path, on_file: OnFile = ignore_progress) -> Verification:
@@ -305,7 +302,11 @@ def value_problems(
                 crc = zlib.crc32(data, crc)
                 if spec is not None and violation is None and not is_reported:
                     values = torch.frombuffer(bytearray(data), dtype=dtype)
-                    violation = _find_violation(values.reshape(count, *shape), spec, first + begin)
+                    values = values.reshape(count, *shape)
+                    try:
+                        violation = describe_violation(values, spec, first + begin)
+                    except (TdxError, TypeError, ValueError, RuntimeError, OverflowError):
+                        violation = "it cannot be compared with the bounds of its spec"
             if f"{crc:08x}" != chunk.crc32.get(file, NO_BYTES):
                 message = f"the checksum of chunk {index} in {file} differs"
                 place = manifest.files(chunk.raw_steps).index(file)
@@ -383,10 +384,3 @@ def _differences(
 def _track_field(track: Track) -> str:
     """Return the field of the index that lists the entries of a track."""
     return f"{INDEX}[0].tracks.{track.name}"
-
-
-def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
-    try:
-        return describe_violation(values, spec, start)
-    except (TdxError, TypeError, ValueError, RuntimeError, OverflowError):
-        return "it cannot be compared with the bounds of its spec"

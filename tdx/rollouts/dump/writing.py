@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,13 +31,12 @@ from tdx.rollouts.dump.folder import (
     SHARDS,
     STATE,
     StateFile,
-    check_not_locked,
     lock_for_writing,
     read_state,
     remove_leftovers,
 )
 from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, append_entry
-from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
+from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.track import Track, checksum
 
 _MAX_THREADS = 8
@@ -222,26 +220,35 @@ def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
         ArgumentError: A dump exists and may not be replaced, another process is writing it,
             or the folder has something else.
     """
-    check_not_locked(folder)
+    if folder.is_dir() and os.access(folder, os.R_OK):
+        with lock_for_writing(folder):
+            pass
     check_free(folder, force, hint)
 
 
-def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
+def check_free(folder: Path, force: bool, hint: str = _EXISTING, *, first: str = INDEX) -> None:
     """Check that a dump may be written, even if this process holds its lock.
+
+    Args:
+        folder: Folder of the dump.
+        force: Whether an existing dump may be replaced.
+        hint: Hint of the error about an existing dump.
+        first: What is written first: a killed process may have left it, empty, and the copy of a
+            policy after it, without the manifest that makes a dump of them.
 
     Raises:
         ArgumentError: A dump exists and may not be replaced, or the folder has something else.
     """
     if not has_dump(folder):
-        # What precedes the manifest of a dump does not count.
-        is_free = not os.path.lexists(folder) or (
-            folder.is_dir()
-            and all(
-                TEMPORARY_FILE.fullmatch(path.name)
-                or (path.name == INDEX and not path.lstat().st_size)
-                for path in folder.iterdir()
+        names = set(os.listdir(folder)) if folder.is_dir() else set()
+        names = {name for name in names if not TEMPORARY_FILE.fullmatch(name)}
+        if first in names:
+            start = folder / first
+            is_free = names <= {first, *POLICY_COPIES} and not (
+                os.listdir(start) if start.is_dir() else start.lstat().st_size
             )
-        )
+        else:
+            is_free = not names and (folder.is_dir() or not os.path.lexists(folder))
         if not is_free:
             raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
         return
@@ -269,15 +276,35 @@ def has_dump(folder: Path) -> bool:
     return os.path.lexists(folder / MANIFEST)
 
 
+def write_policy(root: Container, copy: tuple[str, bytes] | None) -> None:
+    """Write the copy of a policy's file before the manifest of a dump that needs it.
+
+    Args:
+        root: The dump's folder.
+        copy: Name and content of the copy; ``None``: the dump needs none.
+    """
+    for name in POLICY_COPIES.intersection(root.names()):
+        # A killed process may have left that of another policy.
+        root.remove(name)
+    if copy is not None:
+        root.replace(*copy)
+
+
 @contextmanager
 def create_dump(
-    folder: Path, manifest: Manifest, *, force: bool = False, atomic: bool = False
+    folder: Path,
+    manifest: Manifest,
+    *,
+    policy_copy: tuple[str, bytes] | None = None,
+    force: bool = False,
+    atomic: bool = False,
 ) -> Iterator[DumpWriter]:
     """Create a dump, and lock it; an existing dump is exchanged in a single step.
 
     Args:
         folder: Folder of the dump.
         manifest: Manifest of a dump without steps, with ``flags``.
+        policy_copy: See :func:`write_policy`.
         force: Whether an existing dump may be replaced.
         atomic: True: the dump appears complete, or not at all. False: it grows in its folder.
 
@@ -286,83 +313,36 @@ def create_dump(
         OutputError: It cannot be written.
     """
     check_target(folder, force)
-    create, hint = (_create_atomically, _RERUN) if atomic else (_create_growing, RESUME_HINT)
-    with (
-        create(folder, manifest) as root,
-        DumpWriter(root, manifest, manifest.start(), hint) as writer,
-    ):
-        yield writer
 
+    def start(root: Container) -> None:
+        # The empty index marks the folder as a dump that begins; see check_free().
+        root.replace(INDEX, b"")
+        write_policy(root, policy_copy)
+        manifest.save_header(root, manifest.start())
 
-@contextmanager
-def _create_growing(folder: Path, manifest: Manifest) -> Iterator[Container]:
-    """Create an empty dump, and lock it."""
     with ExitStack() as stack:
-        with report_write_errors(folder, full_hint=_RERUN):
+        if atomic:
+            stack.enter_context(report_write_errors(folder, full_hint=_RERUN))
             if has_dump(folder):
-                with (
-                    lock_for_writing(folder),
-                    atomic_folder(os.path.abspath(folder)) as part,
-                    Container.open(part) as new,
-                ):
-                    manifest.save(new)
-                root = stack.enter_context(lock_for_writing(folder))
-            else:
-                make_folders(folder)
-                root = stack.enter_context(lock_for_writing(folder))
-                check_free(folder, False)
-                manifest.save(root)
-        yield root
-
-
-@contextmanager
-def _create_atomically(folder: Path, manifest: Manifest) -> Iterator[Container]:
-    """Create an empty dump in a temporary folder, which is renamed when the block ends."""
-    with report_write_errors(folder, full_hint=_RERUN), ExitStack() as stack:
-        if has_dump(folder):
-            stack.enter_context(lock_for_writing(folder))
-        make_folders(folder.parent)
-        part = stack.enter_context(atomic_folder(os.path.abspath(folder)))
-        root = stack.enter_context(Container.open(part, folder))
-        manifest.save(root)
-        yield root
-
-
-@contextmanager
-def lock_interrupted_dump(folder: Path) -> Iterator[tuple[Container, Manifest, Position]]:
-    """Lock an interrupted dump, and read it without a partial chunk.
-
-    Yields:
-        The open folder, the manifest, and the end of the index.
-
-    Raises:
-        ArgumentError: Another process writes it.
-        StorageError: It is damaged.
-    """
-    with lock_for_writing(folder) as root:
-        manifest, end = load_manifest(root, without_partial=True)
-        yield root, manifest, end
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a rollout.
-
-    Args:
-        steps: Number of steps of each env so far.
-        episodes: Number of episodes that ended so far.
-        goal: Length of the whole rollout.
-        new_steps: Number of steps since the rollout was started or resumed.
-    """
-
-    steps: int
-    episodes: int
-    goal: Goal
-    new_steps: int
-
-
-OnChunk = Callable[[Progress], None]
-
-
-def ignore_progress(progress: Progress) -> None:
-    """Do nothing: the default of every progress callback."""
+                stack.enter_context(lock_for_writing(folder))
+            make_folders(folder.parent)
+            part = stack.enter_context(atomic_folder(os.path.abspath(folder)))
+            root = stack.enter_context(Container.open(part, folder))
+            start(root)
+        else:
+            with report_write_errors(folder, full_hint=_RERUN):
+                if has_dump(folder):
+                    with (
+                        lock_for_writing(folder),
+                        atomic_folder(os.path.abspath(folder)) as part,
+                        Container.open(part) as new,
+                    ):
+                        start(new)
+                    root = stack.enter_context(lock_for_writing(folder))
+                else:
+                    make_folders(folder)
+                    root = stack.enter_context(lock_for_writing(folder))
+                    check_free(folder, False)
+                    start(root)
+        hint = _RERUN if atomic else RESUME_HINT
+        yield stack.enter_context(DumpWriter(root, manifest, manifest.start(), hint))

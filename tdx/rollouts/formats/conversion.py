@@ -24,14 +24,12 @@ from tdx.foundation.errors import (
 from tdx.foundation.files import FULL, atomic_folder, atomic_path, check_replaceable
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.index import Chunk
+from tdx.rollouts.dump.progress import Progress, ignore_progress
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
 from tdx.rollouts.dump.remote import is_url
-from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
-from tdx.rollouts.formats.export_source import ExportSource, measure_bytes
-from tdx.rollouts.formats.files import (
-    check_columns,
-    check_regular_file,
-)
+from tdx.rollouts.dump.writing import check_target
+from tdx.rollouts.formats.export_source import ExportSource
+from tdx.rollouts.formats.files import check_columns
 from tdx.rollouts.formats.import_writers import ForeignImport, OwnImport
 from tdx.rollouts.formats.interface import Exported, ExportOptions, Format
 from tdx.rollouts.formats.registry import (
@@ -124,9 +122,18 @@ def export_dump(
     opened = dump if isinstance(dump, Dump) else open_dump(dump)
     kind = find_format(to) if to is not None else format_of_suffix(path)
     options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)
-    _check_options(kind, options)
+    for name in ("episodes", "split", "lossy"):
+        if getattr(options, name) and not (kind.has_lossy if name == "lossy" else kind.has_frames):
+            exact = [each.name for each in export_formats() if each.has_lossy]
+            wanted = ", ".join(exact) if kind.has_frames else "videos"
+            raise ArgumentError(f"--{name} is for {wanted}", hint=f"leave it out for {kind.name}")
     split = split or bool(opened.shards)
-    target = Path(path) if path is not None else _default_target(opened.path, kind, split)
+    if path is not None:
+        target = Path(path)
+    else:
+        resolved = opened.path.resolve()
+        parent = opened.path.parent if opened.path.name else resolved.parent
+        target = parent / (resolved.name + (f"-{kind.name}" if split else kind.suffixes[0]))
     check_export_target(target, kind, kind.is_folder or split, force)
     if opened.shards:
         return _export_shards(opened, kind, target, options, keys, on_rows, dry_run)
@@ -145,6 +152,12 @@ def _export(
     """Write an export unless it is a dry run, and describe it."""
     exporter = load_exporter(kind)
     plan = exporter.plan(source, options)
+    notes = []
+    if dump.raw is not None and source.manifest.raw is None and not kind.has_frames:
+        reason = "" if kind.holds_raw else f": {kind.name} has one row per step"
+        notes.append(f"the raw steps (--raw) are left out{reason}")
+    if not dump.manifest.complete:
+        notes.append("the rollout is unfinished: the steps so far are exported")
     planned = Exported(
         source=str(dump.path),
         path=str(target),
@@ -154,7 +167,7 @@ def _export(
         batch_size=source.batch_size,
         episodes=plan.episodes,
         size=plan.size,
-        notes=(*_list_omissions(dump, source, kind), *plan.notes),
+        notes=(*notes, *plan.notes),
         entries=plan.entries,
     )
     if dry_run:
@@ -162,7 +175,8 @@ def _export(
     with replace_atomically(target, folder=kind.is_folder or options.split) as part:
         added = exporter.write(source, part, replace(options, name=target.name))
         _check_end(exporter, part, target)
-        size = measure_bytes(part)
+        files = part.rglob("*") if part.is_dir() else (part,)
+        size = sum(file.stat().st_size for file in files if file.is_file())
     return replace(planned, written=True, size=size, notes=(*planned.notes, *added))
 
 
@@ -266,30 +280,6 @@ class _ShardExport:
         return _export(source, dump, kind, self.target, self.options, dry_run)
 
 
-def _check_options(kind: Format, options: ExportOptions) -> None:
-    for name in ("episodes", "split", "lossy"):
-        if getattr(options, name) and not (kind.has_lossy if name == "lossy" else kind.has_frames):
-            lossy = [each.name for each in export_formats() if each.has_lossy]
-            wanted = ", ".join(lossy) if kind.has_frames else "videos"
-            raise ArgumentError(f"--{name} is for {wanted}", hint=f"leave it out for {kind.name}")
-
-
-def _default_target(folder: Path, kind: Format, split: bool) -> Path:
-    resolved = folder.resolve()
-    name = resolved.name + (f"-{kind.name}" if split else kind.suffixes[0])
-    return folder.parent / name if folder.name else resolved.parent / name
-
-
-def _list_omissions(dump: Dump, source: ExportSource, kind: Format) -> tuple[str, ...]:
-    notes = []
-    if dump.raw is not None and source.manifest.raw is None and not kind.has_frames:
-        reason = "" if kind.holds_raw else f": {kind.name} has one row per step"
-        notes.append(f"the raw steps (--raw) are left out{reason}")
-    if not dump.manifest.complete:
-        notes.append("the rollout is unfinished: the steps so far are exported")
-    return tuple(notes)
-
-
 def import_dump(
     path: str | Path,
     out: str | Path,
@@ -330,8 +320,17 @@ def import_dump(
     source, folder = Path(path), Path(out)
     if not source.exists():
         raise StorageError(f"{source} does not exist", hint="name the file or folder of an export")
-    check_regular_file(source)
-    kind = _find_import_format(source, format)
+    if not source.is_file() and not source.is_dir():
+        raise StorageError(f"{source} is not a regular file", hint="save the data to a file first")
+    kind = detect_format(source) if format is None else find_format(format)
+    if not kind.can_import:
+        names = ", ".join(each.name for each in export_formats() if each.can_import)
+        raise UnknownNameError(f"{kind.name} cannot be imported", hint=f"these can: {names}")
+    if source.is_dir() != kind.is_folder:
+        found, wanted = ("file", "folder") if kind.is_folder else ("folder", "file")
+        raise ArgumentError(
+            f"{source} is a {found}, but {kind.name} is a {wanted}", hint=f"name a {wanted}"
+        )
     check_no_link(folder)
     check_target(folder, force, hint="use --force to replace it")
     read = load_exporter(kind).read
@@ -349,19 +348,6 @@ def import_dump(
                 track.write_descriptions(root, steps)
             manifest.save(root)
     return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
-
-
-def _find_import_format(source: Path, name: str | None) -> Format:
-    kind = detect_format(source) if name is None else find_format(name)
-    if not kind.can_import:
-        names = ", ".join(each.name for each in export_formats() if each.can_import)
-        raise UnknownNameError(f"{kind.name} cannot be imported", hint=f"these can: {names}")
-    if source.is_dir() != kind.is_folder:
-        found, wanted = ("file", "folder") if kind.is_folder else ("folder", "file")
-        raise ArgumentError(
-            f"{source} is a {found}, but {kind.name} is a {wanted}", hint=f"name a {wanted}"
-        )
-    return kind
 
 
 # Targets
@@ -385,7 +371,11 @@ def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> 
     check_no_link(path)
     if not os.path.lexists(path):
         return
-    if not path.is_dir() or not _is_export(path, kind):
+    inside = list(path.iterdir()) if path.is_dir() else []
+    is_export = path.is_dir() and (
+        (kind.is_folder and kind.is_in(path)) or all(map(kind.is_in, inside))
+    )
+    if not is_export:
         raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
     if not force:
         raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
@@ -402,13 +392,6 @@ def check_no_link(folder: Path) -> None:
             f"{folder} is a symbolic link to {os.readlink(folder)}",
             hint="name the folder itself; tdx neither replaces nor follows links",
         )
-
-
-def _is_export(path: Path, kind: Format) -> bool:
-    inside = list(path.iterdir())
-    if kind.is_folder:
-        return kind.is_in(path) or all(map(kind.is_in, inside))
-    return all(kind.is_in(each) for each in inside)
 
 
 @contextmanager

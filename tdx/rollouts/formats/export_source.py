@@ -6,7 +6,6 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,11 @@ from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.index import ChunkList
-from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.progress import Progress, ignore_progress
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.dump.writing import Progress, ignore_progress
-from tdx.rollouts.formats.files import VERSION, Array
+from tdx.rollouts.formats.files import VERSION, Array, FileColumn, array_column
 from tdx.rollouts.formats.interface import ExportColumn, ExportedEntry, ExportPlan
 
 _BLOCK = 2**23
@@ -136,6 +135,17 @@ class ExportSource:
         """Return a track, and its number of steps."""
         return next(found for found in self.manifest.tracks if found[0].name == name)
 
+    def array(self, column: ExportColumn) -> FileColumn:
+        """Return dtype and shape of the array of an entry, ``[T, *B, ...]``."""
+        track, steps = self.track(column.track)
+        dtype, shape = track.leaves[column.path]
+        return array_column(dtype, (steps, *shape))
+
+    def step_array(self, path: Parts) -> FileColumn:
+        """Return dtype and shape of the array of an entry in one step of one row."""
+        dtype, shape = self.data.leaves[path]
+        return array_column(dtype, shape[len(self.batch_size) :], splits_complex=True)
+
     def column_blocks(self, column: ExportColumn) -> Iterator[Tensor]:
         """Yield the blocks of one entry, ``[n, *B, ...]``, in order."""
         for _, leaves in self.blocks(column.track, [column.path]):
@@ -159,16 +169,12 @@ class ExportSource:
         track, _ = self.track(name)
         wanted = list(track.leaves) if paths is None else list(paths)
         step_bytes = sum(map(track.step_bytes, wanted))
-        start = 0
+        start, goal = 0, Goal(steps=self.manifest.steps)
         for sizes in self._group_chunks(name, step_bytes):
             yield start, {path: self._read(track, path, start, sizes) for path in wanted}
             start += sum(steps for _, steps in sizes)
             steps = self.manifest.steps
-            self._on_rows(Progress(min(start, steps), 0, self._goal, start))
-
-    @property
-    def _goal(self) -> Any:
-        return replace(self.manifest.goal, steps=self.manifest.steps, episodes=None)
+            self._on_rows(Progress(min(start, steps), 0, goal, start))
 
     def _group_chunks(self, name: str, step_bytes: int) -> Iterator[list[tuple[int, int]]]:
         """Group successive chunks into blocks; yields the index and steps of each chunk."""
@@ -254,8 +260,12 @@ class EpisodeLookup:
 
 def _select_entries(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -> Manifest:
     """Return the manifest of a dump with some of the entries; an export cannot be resumed."""
-    if keys is not None:
-        _check_keys(manifest, keys)
+    assert manifest.data is not None
+    known = {name for path in manifest.data.leaves for name in key_names(normalize_key(path))}
+    for name in keys or ():
+        if name not in known:
+            hint = did_you_mean(name, known, f"known entries: {', '.join(sorted(known))}")
+            raise UnknownNameError(f"--keys: unknown entry {name!r}", hint=hint)
 
     def select(track: Track | None) -> Track | None:
         if track is None or keys is None:
@@ -291,19 +301,3 @@ def _select_entries(manifest: Manifest, keys: Sequence[str] | None, raw: bool) -
             for chunk in manifest.chunks
         ),
     )
-
-
-def _check_keys(manifest: Manifest, keys: Sequence[str]) -> None:
-    assert manifest.data is not None
-    known = {name for path in manifest.data.leaves for name in key_names(normalize_key(path))}
-    for name in keys:
-        if name not in known:
-            hint = did_you_mean(name, known, f"known entries: {', '.join(sorted(known))}")
-            raise UnknownNameError(f"--keys: unknown entry {name!r}", hint=hint)
-
-
-def measure_bytes(path: Path) -> int:
-    """Return the size of a file, or of all files in a folder."""
-    if path.is_dir():
-        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-    return path.stat().st_size

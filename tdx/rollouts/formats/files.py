@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -40,6 +39,7 @@ MAX_CHUNK_BYTES = 2**28
 MAX_NOTE_BYTES = 2**28
 """Size of the note in an export: the manifest of the dump."""
 MAX_COLUMNS = 10_000
+_MAX_ARRAY_HEADER_BYTES = 10_000
 MAX_FILES = 1_000_000
 MAX_NAME_BYTES = 200
 """Size of a part of a key, which becomes a file name."""
@@ -76,6 +76,32 @@ def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
     return math.prod(validate_shape(shape, what)) * int(np.dtype(dtype).itemsize)
 
 
+def read_array_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, Any]:
+    """Read the header of an ``.npy`` file; no object is unpickled.
+
+    Args:
+        stream: The file, at its start.
+        what: Name of the array in error messages.
+
+    Returns:
+        The shape, whether the array is in Fortran order, and the dtype.
+
+    Raises:
+        ValueError: It is not the header of an array, or of an unknown version.
+        StorageError: The shape is impossible.
+    """
+    version = np.lib.format.read_magic(stream)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"its format version {version} is unknown")
+    # The header is a Python literal of limited size.
+    sizes, in_columns, dtype = readers[version](stream, max_header_size=_MAX_ARRAY_HEADER_BYTES)
+    return validate_shape(sizes, what), in_columns, dtype
+
+
 def is_numeric(dtype: Any) -> bool:
     """Return True for booleans and numbers, False for objects, text, records and subarrays."""
     try:
@@ -109,12 +135,12 @@ def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
     return array
 
 
-def array_format(
-    dtype: torch.dtype, *, splits_complex: bool = False
-) -> tuple[Any, tuple[int, ...]]:
-    """Return the dtype of the result of :func:`to_array`, and the dimensions that it adds."""
+def array_column(
+    dtype: torch.dtype, shape: Iterable[int], *, splits_complex: bool = False
+) -> FileColumn:
+    """Return dtype and shape of the result of :func:`to_array` for a tensor."""
     array = to_array(torch.empty((0,), dtype=dtype), splits_complex=splits_complex)
-    return array.dtype, array.shape[1:]
+    return FileColumn(array.dtype, (*shape, *array.shape[1:]))
 
 
 def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
@@ -146,17 +172,6 @@ def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor
 
 def _is_float8(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize == 1
-
-
-def check_regular_file(path: Path) -> None:
-    """Refuse anything but a file or folder as the source of an import.
-
-    Raises:
-        StorageError: It is a pipe, a device or a socket.
-    """
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise StorageError(f"{path} is not a regular file", hint="save the data to a file first")
 
 
 def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:

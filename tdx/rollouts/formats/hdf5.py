@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,6 @@ from tdx.rollouts.formats.files import (
     Array,
     FileColumn,
     array_bytes,
-    array_format,
     check_expansion,
     parse_note,
     to_array,
@@ -61,11 +61,11 @@ def name_grouped_columns(source: ExportSource) -> list[ExportColumn]:
     ]
 
 
-def chunk_shape(shape: tuple[int, ...], dtype: Any, most: int = _CHUNK) -> tuple[int, ...]:
+def chunk_shape(column: FileColumn, most: int = _CHUNK) -> tuple[int, ...]:
     """Return the shape of a chunk of steps with at most ``most`` bytes."""
-    step = int(np.prod(shape[1:])) * np.dtype(dtype).itemsize
-    steps = max(1, min(shape[0], most // max(step, 1)))
-    return (steps, *(max(1, size) for size in shape[1:]))
+    total, *inner = column.shape
+    steps = max(1, min(total, most // max(math.prod(inner) * column.dtype.itemsize, 1)))
+    return (steps, *(max(1, size) for size in inner))
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
@@ -75,16 +75,19 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     columns = name_grouped_columns(source)
     with open_for_library(target) as stream, h5py.File(stream, "w", track_order=True) as file:
         for column in columns:
-            track, steps = source.track(column.track)
-            dtype, shape = track.leaves[column.path]
-            kind, more = array_format(dtype)
-            full = (steps, *shape, *more)
-            packed = (
+            entry = source.array(column)
+            options_of_chunks = (
                 {}
-                if 0 in full
-                else {"compression": 1, "shuffle": True, "chunks": chunk_shape(full, kind)}
+                if 0 in entry.shape
+                else {
+                    "compression": 1,
+                    "shuffle": True,
+                    "chunks": chunk_shape(entry),
+                }
             )
-            dataset = file.create_dataset(column.name, full, kind, track_order=True, **packed)
+            dataset = file.create_dataset(
+                column.name, entry.shape, entry.dtype, track_order=True, **options_of_chunks
+            )
             start = 0
             for block in source.column_blocks(column):
                 array = to_array(block)

@@ -25,8 +25,8 @@ from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
+from tdx.rollouts.dump.progress import Progress
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.dump.writing import Progress
 from tdx.rollouts.formats.files import (
     FileColumn,
     check_key,
@@ -93,7 +93,14 @@ class OwnImport:
         """
         manifest = self._manifest
         for track, steps in manifest.tracks:
-            self._check_columns(track, steps)
+            found, names = self._reader.columns(), self._names.get(track.name, {})
+            for path in track.leaves:
+                column = found.get(names.get(path, ""))
+                if column is None:
+                    raise self._changed(f"{names.get(path)!r} is missing")
+                if column.shape[:1] != (steps,):
+                    found_steps = column.shape[0] if column.shape else 0
+                    raise self._changed(f"it has {found_steps:,} steps, not {steps:,}")
             self._copy(track, root, on_rows)
         if not self._reader.is_at_end():
             raise self._changed("it has more steps")
@@ -103,16 +110,6 @@ class OwnImport:
             manifest.chunks = ChunkList(replace(chunk, partial=False) for chunk in manifest.chunks)
             notes = ("the rollout was unfinished; the imported dump cannot be resumed",)
         return manifest, notes
-
-    def _check_columns(self, track: Track, steps: int) -> None:
-        found, names = self._reader.columns(), self._names.get(track.name, {})
-        for path in track.leaves:
-            column = found.get(names.get(path, ""))
-            if column is None:
-                raise self._changed(f"{names.get(path)!r} is missing")
-            if column.shape[:1] != (steps,):
-                found_steps = column.shape[0] if column.shape else 0
-                raise self._changed(f"it has {found_steps:,} steps, not {steps:,}")
 
     def _copy(self, track: Track, root: Container, on_rows: Callable[[Progress], None]) -> None:
         manifest, places = self._manifest, self._names.get(track.name, {})
@@ -168,7 +165,16 @@ class ForeignImport:
         self._left_out = [name for name in every if name not in found]
         if not found:
             raise StorageError(f"{source} has no numeric columns", hint=_HINT)
-        self._steps = self._common_length(found)
+        lengths = {name: each.shape[0] for name, each in found.items()}
+        one, other = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
+        self._steps = lengths[one]
+        if self._steps != lengths[other]:
+            raise StorageError(
+                f"{source}: {one!r} has {lengths[one]:,} rows and {other!r} {lengths[other]:,}",
+                hint=_HINT,
+            )
+        if not self._steps:
+            raise StorageError(f"{source} has no steps", hint=_HINT)
         self._leaves = [self._leaf(name, path, found[name]) for name, path in _paths(found).items()]
         paths = [leaf.path for leaf in self._leaves]
         for path in paths:
@@ -189,21 +195,6 @@ class ForeignImport:
         )
         self._env = env or (reader.env[0] if reader.env else UNKNOWN)
         self._kwargs = dict(reader.env[1]) if reader.env and env is None else {}
-
-    def _common_length(self, found: Mapping[str, FileColumn]) -> int:
-        lengths = {name: each.shape[0] for name, each in found.items()}
-        counts = set(lengths.values())
-        if len(counts) > 1:
-            one = min(lengths, key=lambda name: lengths[name])
-            other = max(lengths, key=lambda name: lengths[name])
-            raise StorageError(
-                f"{self._source}: {one!r} has {lengths[one]:,} rows and {other!r} "
-                f"{lengths[other]:,}",
-                hint=_HINT,
-            )
-        if 0 in counts:
-            raise StorageError(f"{self._source} has no steps", hint=_HINT)
-        return counts.pop()
 
     def _leaf(self, name: str, path: Parts, found: FileColumn) -> _Leaf:
         dtype = _torch_dtype(found)

@@ -32,7 +32,7 @@ from tdx.rollouts.formats.files import (
     MAX_NOTE_BYTES,
     Array,
     FileColumn,
-    array_format,
+    array_column,
     check_note,
     to_array,
 )
@@ -134,16 +134,23 @@ class _Reader(ColumnReader):
         self._path, self._file, self._number = path, file, 0
         self._envs = 1
         first = self._line() or {}
-        found = [
+        self._columns: dict[str, tuple[Parts, FileColumn]]
+        notes = [
             name
             for name, value in first.items()
             if name.rstrip("_") == NOTE and isinstance(value, dict) and "export" in value
         ]
-        if found:
-            self.note = check_note(first[found[-1]], path)
+        if notes:
+            self.note = check_note(first[notes[-1]], path)
             manifest = Manifest.from_dict(self.note["manifest"])
             self._envs = math.prod(manifest.batch_size)
-            self._columns = self._columns_of_note(self.note, manifest)
+            assert manifest.data is not None
+            names = {tuple(each["key"]): each["name"] for each in self.note["columns"]}
+            self._columns = {}
+            for key, (dtype, shape) in manifest.data.leaves.items():
+                validate_shape(shape, f"{names[key]!r} in {path}")
+                column = array_column(dtype, (manifest.steps, *shape), splits_complex=True)
+                self._columns[names[key]] = (key, column)
             count = sum(math.prod(column.shape) for _, column in self._columns.values())
             check_claimed_bytes(count, path, str(path))
         else:
@@ -172,18 +179,6 @@ class _Reader(ColumnReader):
                 hint="the file may be truncated",
             )
         return line
-
-    def _columns_of_note(
-        self, note: Mapping[str, Any], manifest: Manifest
-    ) -> dict[str, tuple[Parts, FileColumn]]:
-        assert manifest.data is not None
-        names = {tuple(each["key"]): each["name"] for each in note["columns"]}
-        found = {}
-        for path, (dtype, shape) in manifest.data.leaves.items():
-            validate_shape(shape, f"{names[path]!r} in {self._path}")
-            kind, more = array_format(dtype, splits_complex=True)
-            found[names[path]] = (path, FileColumn(kind, (manifest.steps, *shape, *more)))
-        return found
 
     def _scan_columns(self, first: dict[str, Any]) -> dict[str, tuple[Parts, FileColumn]]:
         """Return the columns of a file without a note: every line must have all of them."""

@@ -6,6 +6,7 @@ Reference: https://huggingface.co/docs/lerobot/lerobot-dataset-v3
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats import mp4, parquet
 from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import Array, array_format, to_array
+from tdx.rollouts.formats.files import Array, to_array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan, Format
 from tdx.rollouts.formats.video import PixelFormat
 
@@ -148,10 +149,10 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     _write_table(target / _EPISODES.format(chunk_index=0, file_index=0), columns)
     _write_tasks(target / "meta/tasks.parquet", task)
     steps = episodes[-1]["dataset_to_index"]
-    shapes = {
-        each.name: (3, 1, 1) if each.pixels else (_numbers(source, each.path),) for each in features
+    statistics = {
+        each.name: each.statistics.to_dict(steps, (3, 1, 1) if each.pixels else (-1,))
+        for each in features
     }
-    statistics = {each.name: each.statistics.to_dict(steps, shapes[each.name]) for each in features}
     _write_json(target / "meta/stats.json", statistics)
     _write_json(target / "meta/info.json", _describe(source, features, episodes, options.fps))
     return ()
@@ -242,20 +243,14 @@ def _frames(source: ExportSource, feature: _Feature, episode: Episode) -> Iterat
         yield image
 
 
-def _numbers(source: ExportSource, path: Parts) -> int:
-    dtype, shape = source.data.leaves[path]
-    _, more = array_format(dtype, splits_complex=True)
-    return int(np.prod([*shape[len(source.batch_size) :], *more], dtype=np.int64))
-
-
 def _schema(source: ExportSource, features: Sequence[_Feature]) -> pa.Schema:
     import pyarrow as pa
 
     fields = []
     for feature in features:
         if feature.pixels is None:
-            kind, _ = array_format(source.data.leaves[feature.path][0], splits_complex=True)
-            single, size = pa.from_numpy_dtype(kind), _numbers(source, feature.path)
+            step = source.step_array(feature.path)
+            single, size = pa.from_numpy_dtype(step.dtype), math.prod(step.shape)
             fields.append(pa.field(feature.name, single if size == 1 else pa.list_(single, size)))
     fields += [
         pa.field("timestamp", pa.float32()),
@@ -341,11 +336,26 @@ def _describe(
     described: dict[str, Any] = {}
     for each in features:
         if each.pixels is None:
-            kind, _ = array_format(source.data.leaves[each.path][0], splits_complex=True)
-            shape = [_numbers(source, each.path)]
-            described[each.name] = {"dtype": str(np.dtype(kind)), "shape": shape, "names": None}
-        else:
-            described[each.name] = _describe_video(each, fps)
+            step = source.step_array(each.path)
+            shape = [math.prod(step.shape)]
+            described[each.name] = {"dtype": str(step.dtype), "shape": shape, "names": None}
+            continue
+        height, width = each.size
+        described[each.name] = {
+            "dtype": "video",
+            "shape": [height, width, 3],
+            "names": ["height", "width", "channels"],
+            "info": {
+                "video.height": height,
+                "video.width": width,
+                "video.codec": "h264",
+                "video.pix_fmt": "yuv420p",
+                "video.is_depth_map": False,
+                "video.fps": fps,
+                "video.channels": 3,
+                "has_audio": False,
+            },
+        }
     for name in _INDEX:
         dtype = "float32" if name == "timestamp" else "int64"
         described[name] = {"dtype": dtype, "shape": [1], "names": None}
@@ -364,19 +374,3 @@ def _describe(
         "video_path": _VIDEO if any(feature.pixels for feature in features) else None,
         "features": described,
     }
-
-
-def _describe_video(feature: _Feature, fps: int) -> dict[str, Any]:
-    height, width = feature.size
-    info = {
-        "video.height": height,
-        "video.width": width,
-        "video.codec": "h264",
-        "video.pix_fmt": "yuv420p",
-        "video.is_depth_map": False,
-        "video.fps": fps,
-        "video.channels": 3,
-        "has_audio": False,
-    }
-    names = ["height", "width", "channels"]
-    return {"dtype": "video", "shape": [height, width, 3], "names": names, "info": info}

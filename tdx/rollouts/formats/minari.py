@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -24,6 +25,7 @@ from torch import Tensor
 from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.safe_path import environment_variable
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.encoding import DTYPES
@@ -38,7 +40,7 @@ from tdx.rollouts.formats.files import (
     Array,
     FileColumn,
     array_bytes,
-    array_format,
+    array_column,
     check_expansion,
     check_note,
     to_array,
@@ -126,8 +128,13 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
             "dataset_size": storage.get_size(),
             NOTE: {**source.note(layout.columns), ONE_HOT: layout.one_hot},
         }
-        env_spec = _env_spec(source.manifest)
-        storage.update_metadata(added if env_spec is None else {**added, "env_spec": env_spec})
+        env = read_pipeline(source.manifest.pipeline, "").env
+        # Gymnasium may not know the env.
+        with suppress(Exception):
+            spec = gymnasium.spec(env.id)
+            spec.kwargs.update(env.kwargs)
+            added["env_spec"] = spec.to_json()
+        storage.update_metadata(added)
     if name != options.name:
         return (f"its id is {name}; minari.load_dataset needs a folder of that name",)
     return (f'set MINARI_DATASETS_PATH to its parent folder for minari.load_dataset("{name}")',)
@@ -157,7 +164,7 @@ def _describe_dataset(source: ExportSource, layout: MinariLayout, name: str) -> 
     with (
         tempfile.TemporaryDirectory(prefix="tdx-") as folder,
         ignore_warnings(),
-        _datasets_in(Path(folder)),
+        environment_variable(_ROOT_FOLDER, os.path.realpath(folder)),
     ):
         minari.create_dataset_from_buffers(
             name,
@@ -182,36 +189,11 @@ def format_dataset_id(name: str) -> str:
 
 
 @contextmanager
-def _datasets_in(folder: Path) -> Iterator[None]:
-    before = os.environ.get(_ROOT_FOLDER)
-    os.environ[_ROOT_FOLDER] = str(folder.resolve())
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_ROOT_FOLDER]
-        else:
-            os.environ[_ROOT_FOLDER] = before
-
-
-@contextmanager
 def ignore_warnings() -> Iterator[None]:
     """Suppress Minari's advice to authors who publish a dataset."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _env_spec(manifest: Manifest) -> str | None:
-    """Return the spec of the env as JSON; ``None`` if Gymnasium does not have it."""
-    import gymnasium
-
-    env = read_pipeline(manifest.pipeline, "").env
-    with suppress(Exception):
-        spec = gymnasium.spec(env.id)
-        spec.kwargs.update(env.kwargs)
-        return spec.to_json()
-    return None
 
 
 def _iter_episodes(source: ExportSource, layout: MinariLayout) -> Iterator[dict[str, Array]]:
@@ -308,7 +290,12 @@ class MinariLayout:
             if spec is None:
                 continue
             if spec["part"] == "action":
-                layout.actions[path] = layout._action_space(source, path, spec)
+                is_choice = spec["kind"] == "OneHot" and (
+                    len(spec["shape"]) == len(source.batch_size) + 1 and _is_one_hot(source, path)
+                )
+                layout.actions[path] = (
+                    spaces.Discrete(spec["shape"][-1]) if is_choice else _space(source, path, spec)
+                )
             elif spec["part"] == "observation" and ("next", *path) in leaves:
                 if _is_continuous(source, path):
                     layout.observations[path] = _space(source, path, spec)
@@ -317,13 +304,25 @@ class MinariLayout:
                     layout.notes.append(
                         f"{key!r} is in the infos: its next value differs from the following step"
                     )
-        layout._check(leaves)
+        missing = [] if layout.observations else ["an observation with its next"]
+        missing += [] if layout.actions else ["action"]
+        missing += [] if REWARD in leaves else ["next.reward"]
+        missing += [] if TERMINATED in leaves or DONE in leaves else ["next.terminated"]
+        if missing:
+            raise ArgumentError(
+                f"a Minari dataset needs {' and '.join(missing)}, which the dump does not have",
+                hint="roll out with --keys observation,action,reward,done,terminated,truncated",
+            )
         for path in layout.observations:
             place = _place("observations", path, layout.observations)
             places[path], places["next", *path] = place + ROOT, place + NEXT
         for path in layout.actions:
             places[path] = _place("actions", path, layout.actions)
-        places |= _signals(source)
+        # Rewards and flags that have one number per step.
+        names = {REWARD: "rewards", TERMINATED: "terminations", TRUNCATED: "truncations"}
+        for path in names.keys() & leaves.keys():
+            if math.prod(leaves[path][1][len(source.batch_size) :]) == 1:
+                places[path] = names[path]
         layout.one_hot = {
             places[path]: int(space.n)
             for path, space in layout.actions.items()
@@ -335,25 +334,6 @@ class MinariLayout:
         if TRUNCATED not in leaves:
             layout.notes.append("no next.truncated: every end counts as a termination")
         return layout
-
-    def _check(self, leaves: Mapping[Parts, Any]) -> None:
-        missing = [] if self.observations else ["an observation with its next"]
-        missing += [] if self.actions else ["action"]
-        missing += [] if REWARD in leaves else ["next.reward"]
-        missing += [] if TERMINATED in leaves or DONE in leaves else ["next.terminated"]
-        if missing:
-            raise ArgumentError(
-                f"a Minari dataset needs {' and '.join(missing)}, which the dump does not have",
-                hint="roll out with --keys observation,action,reward,done,terminated,truncated",
-            )
-
-    def _action_space(
-        self, source: ExportSource, path: Parts, spec: Mapping[str, Any]
-    ) -> spaces.Space[Any]:
-        flat_choice = len(spec["shape"]) == len(source.batch_size) + 1
-        if spec["kind"] == "OneHot" and flat_choice and _is_one_hot(source, path):
-            return spaces.Discrete(spec["shape"][-1])
-        return _space(source, path, spec)
 
 
 def _specs(source: ExportSource) -> dict[Parts, dict[str, Any]]:
@@ -401,18 +381,6 @@ def _place(name: str, path: Parts, all_paths: Mapping[Parts, Any]) -> str:
     return name if len(all_paths) == 1 else "/".join((name, *path))
 
 
-def _signals(source: ExportSource) -> dict[Parts, str]:
-    """Return the places of rewards and flags that have one number per step."""
-    dims = len(source.batch_size)
-    names = {REWARD: "rewards", TERMINATED: "terminations", TRUNCATED: "truncations"}
-    return {
-        path: name
-        for path, name in names.items()
-        if path in source.data.leaves
-        and torch.Size(source.data.leaves[path][1][dims:]).numel() == 1
-    }
-
-
 def _is_one_hot(source: ExportSource, path: Parts) -> bool:
     return all(
         bool(
@@ -440,12 +408,12 @@ def _bits(values: Tensor) -> Tensor:
 
 def _space(source: ExportSource, path: Parts, spec: Mapping[str, Any]) -> spaces.Space[Any]:
     dims = len(source.batch_size)
-    dtype, more = array_format(DTYPES[spec["dtype"]], splits_complex=True)
-    shape = (*spec["shape"][dims:], *more)
+    step = array_column(DTYPES[spec["dtype"]], spec["shape"][dims:], splits_complex=True)
+    dtype, shape = step.dtype, step.shape
     if dtype == np.bool_:
         return spaces.MultiBinary(shape)
     low, high = _range(dtype)
-    if not more and not spec["dtype"].startswith("float8"):
+    if len(shape) == len(spec["shape"][dims:]) and not spec["dtype"].startswith("float8"):
         low, high = _bound(spec["low"], low, dims, dtype), _bound(spec["high"], high, dims, dtype)
     bounds = [np.broadcast_to(np.asarray(bound, dtype), shape).copy() for bound in (low, high)]
     return spaces.Box(bounds[0], bounds[1], shape, dtype.type)
@@ -536,20 +504,16 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
         # Without a space, Minari would make the env that env_spec describes, and run its code.
         if not isinstance(metadata.get(name), str):
             raise StorageError(f"{folder / _METADATA} has no {name}", hint=_AGAIN)
-        _check_space(parse_json(metadata[name], folder / _METADATA), folder)
+        for part in _parts(parse_json(metadata[name], folder / _METADATA)):
+            dtype = part.get("dtype", "int64")
+            if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+                raise StorageError(f"a space in {folder} has the dtype {dtype!r}", hint=_AGAIN)
+            validate_shape(part.get("shape", []), f"a space in {folder}")
     path = folder / _NUMBERS
     with open_hdf5(path) as file:
         datasets = find_datasets(path, file, _MAX_OBJECTS)
         sizes = (array_bytes(each.shape or (), each.dtype, name) for name, each in datasets.items())
         return metadata, sum(sizes)
-
-
-def _check_space(space: Any, folder: Path) -> None:
-    for part in _parts(space):
-        dtype, shape = part.get("dtype", "int64"), part.get("shape", [])
-        if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-            raise StorageError(f"a space in {folder} has the dtype {dtype!r}", hint=_AGAIN)
-        validate_shape(shape, f"a space in {folder}")
 
 
 def _parts(space: Any) -> Iterator[dict[str, Any]]:
@@ -615,8 +579,22 @@ class OwnReader(ColumnReader):
         self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
         if self._paths.keys() and not self._leaves.keys() >= set(self._paths.values()):
             raise StorageError(f"metadata in {path} names unknown entries", hint="export it again")
-        self._one_hot = self._check_one_hot(path)
-        self._check_size(path, size)
+        one_hot = self.note.get(ONE_HOT, {})
+        for name, count in one_hot.items() if isinstance(one_hot, dict) else [("", 0)]:
+            shape = self._leaves.get(self._paths.get(name, ()), (None, ()))[1]
+            if not shape or shape[-1] != count:
+                raise StorageError(
+                    f"metadata in {path} has wrong categories for {name!r}",
+                    hint="export it again",
+                )
+        self._one_hot: dict[str, int] = one_hot
+        claimed = 0
+        for name, column in self.columns().items():
+            claimed += array_bytes(column.shape, column.dtype, f"{name!r} in {path}") // (
+                one_hot.get(name, 1)
+            )
+        # An observation is stored once for two steps, and a flag as a single byte.
+        check_expansion(claimed, size, _EXPANSION, str(path))
         self._episodes: list[list[tuple[int, Episode]]] = [[] for _ in range(self._envs)]
         for number, episode in enumerate(manifest.episodes):
             if not 0 <= episode.row < self._envs:
@@ -626,32 +604,11 @@ class OwnReader(ColumnReader):
             self._episodes[episode.row].append((number, episode))
         self._current: dict[int, tuple[int, dict[str, Any]]] = {}
 
-    def _check_one_hot(self, path: Path) -> dict[str, int]:
-        """Return the number of categories of each one-hot action, after checking it."""
-        found = self.note.get(ONE_HOT, {}) if self.note is not None else {}
-        for name, count in found.items() if isinstance(found, dict) else [("", 0)]:
-            shape = self._leaves.get(self._paths.get(name, ()), (None, ()))[1]
-            if not shape or shape[-1] != count:
-                raise StorageError(
-                    f"metadata in {path} has wrong categories for {name!r}",
-                    hint="export it again",
-                )
-        return dict(found)
-
-    def _check_size(self, path: Path, stored: int) -> None:
-        claimed = 0
-        for name, column in self.columns().items():
-            size = array_bytes(column.shape, column.dtype, f"{name!r} in {path}")
-            claimed += size // self._one_hot.get(name, 1)
-        # An observation is stored once for two steps, and a flag as a single byte.
-        check_expansion(claimed, stored, _EXPANSION, str(path))
-
     def columns(self) -> Mapping[str, FileColumn]:
         found = {}
         for name, path in self._paths.items():
             dtype, shape = self._leaves[path]
-            kind, more = array_format(dtype, splits_complex=True)
-            found[name] = FileColumn(kind, (self._steps, *shape, *more))
+            found[name] = array_column(dtype, (self._steps, *shape), splits_complex=True)
         return found
 
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
@@ -689,16 +646,12 @@ class OwnReader(ColumnReader):
             return array[:-1]
         if name.endswith(NEXT):
             return array[1:]
-        if name in self._one_hot:
-            return self._to_one_hot(array, name)
-        return array
-
-    def _to_one_hot(self, array: Array, name: str) -> Array:
+        if name not in self._one_hot:
+            return array
         count = self._one_hot[name]
         if array.dtype.kind not in "iu" or ((array < 0) | (array >= count)).any():
             raise StorageError(f"{name!r} is not within 0 to {count - 1}", hint="export it again")
-        found: Array = np.eye(count, dtype=self.columns()[name].dtype)[array]
-        return found
+        return np.eye(count, dtype=self.columns()[name].dtype)[array]
 
 
 def _put(place: Array, part: Array, name: str, episode: int) -> None:

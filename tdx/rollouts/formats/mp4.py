@@ -61,7 +61,10 @@ def encode_mp4(path: Path, frames: Iterator[Array], fps: int, lossless: bool) ->
         stream: Any = container.add_stream(codec, rate=fps, options=options)
         stream.pix_fmt = "rgb24" if lossless else "yuv420p"
         for number, frame in enumerate(frames):
-            image = frame if lossless else _pad_to_even(frame)
+            height, width = frame.shape[:2]
+            # yuv420p requires an even number of rows and columns.
+            pads = ((0, height % 2), (0, width % 2), (0, 0))
+            image = frame if lossless else np.pad(frame, pads, mode="edge")
             if not number:
                 stream.height, stream.width = image.shape[:2]
             for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
@@ -82,12 +85,6 @@ def check(path: Path) -> None:
         with av.open(str(file)) as container:
             for _ in container.demux():
                 pass
-
-
-def _pad_to_even(frame: Array) -> Array:
-    """Pad a frame to an even number of rows and columns, which yuv420p requires."""
-    height, width = frame.shape[:2]
-    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 class VideoFolder:

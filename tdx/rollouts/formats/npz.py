@@ -8,12 +8,11 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from tdx.foundation.errors import StorageError
-from tdx.foundation.untrusted import validate_shape
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
@@ -22,10 +21,10 @@ from tdx.rollouts.formats.files import (
     Array,
     FileColumn,
     array_bytes,
-    array_format,
     check_expansion,
     is_numeric,
     parse_note,
+    read_array_header,
     to_array,
 )
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
@@ -43,11 +42,11 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     columns = name_columns(source.manifest, [NOTE])
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as file:
         for column in columns:
-            track, steps = source.track(column.track)
-            dtype, shape = track.leaves[column.path]
-            kind, more = array_format(dtype)
+            entry = source.array(column)
+            described = np.lib.format.dtype_to_descr(entry.dtype)
+            header = {"descr": described, "fortran_order": False, "shape": entry.shape}
             with _member(file, column.name) as member:
-                _write_header(member, kind, (steps, *shape, *more))
+                np.lib.format.write_array_header_1_0(member, header)
                 for block in source.column_blocks(column):
                     member.write(np.ascontiguousarray(to_array(block)).data)
         with _member(file, NOTE) as member:
@@ -58,12 +57,6 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
 def _member(file: zipfile.ZipFile, name: str) -> IO[bytes]:
     # A constant date, so that the same dump gives the same file.
     return file.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
-
-
-def _write_header(member: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None:
-    described = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    header = {"descr": described, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(member, header)
 
 
 @contextmanager
@@ -92,7 +85,12 @@ class _Reader(ColumnReader):
             member = members.enter_context(file.open(info))
             found = self._header(member, name)
             if name == NOTE and not found.shape and found.dtype.kind == "S":
-                self.note = parse_note(self._read(member, info).rstrip(b"\0"), path)
+                if info.file_size > MAX_NOTE_BYTES:
+                    raise StorageError(
+                        f"the metadata in {path} has {info.file_size:,} bytes",
+                        hint=f"{MAX_NOTE_BYTES:,} can be read",
+                    )
+                self.note = parse_note(member.read(info.file_size).rstrip(b"\0"), path)
                 continue
             if is_numeric(found.dtype):
                 size = array_bytes(found.shape, found.dtype, f"{name!r} in {path}")
@@ -103,25 +101,9 @@ class _Reader(ColumnReader):
                     )
             self._members[name], self._found[name] = member, found
 
-    def _read(self, member: IO[bytes], info: zipfile.ZipInfo) -> bytes:
-        if info.file_size > MAX_NOTE_BYTES:
-            raise StorageError(
-                f"the metadata in {self._path} has {info.file_size:,} bytes",
-                hint=f"{MAX_NOTE_BYTES:,} can be read",
-            )
-        return member.read(info.file_size)
-
     def _header(self, member: IO[bytes], name: str) -> FileColumn:
         try:
-            version = np.lib.format.read_magic(member)
-            read_header = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            # The header is a Python literal of limited size; objects are never unpickled.
-            shape, in_columns, dtype = read_header(member, max_header_size=10_000)
-            validate_shape(shape, f"{name!r} in {self._path}")
+            shape, in_columns, dtype = read_array_header(member, f"{name!r} in {self._path}")
         except StorageError:
             raise
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
@@ -133,7 +115,7 @@ class _Reader(ColumnReader):
                 f"{name!r} in {self._path} is in Fortran order",
                 hint="save it with np.ascontiguousarray",
             )
-        return FileColumn(dtype, tuple(shape))
+        return FileColumn(dtype, shape)
 
     def columns(self) -> Mapping[str, FileColumn]:
         return self._found

@@ -21,7 +21,6 @@ from tdx.rollouts.formats.files import (
     Array,
     FileColumn,
     array_bytes,
-    array_format,
     check_expansion,
     is_numeric,
     parse_note,
@@ -98,13 +97,11 @@ def check(path: Path) -> None:
 def _field(source: ExportSource, column: ExportColumn) -> pa.Field:
     import pyarrow as pa
 
-    dtype, shape = source.data.leaves[column.path]
-    kind, more = array_format(dtype, splits_complex=True)
-    inner = (*shape[len(source.batch_size) :], *more)
-    size = int(np.prod(inner))
+    dtype, step = source.data.leaves[column.path][0], source.step_array(column.path)
+    size = math.prod(step.shape)
     # Parquet cannot read back lists of length 0.
-    single = pa.from_numpy_dtype(kind) if size else pa.null()
-    metadata = {"shape": str(list(inner)), "dtype": str(dtype).removeprefix("torch.")}
+    single = pa.from_numpy_dtype(step.dtype) if size else pa.null()
+    metadata = {"shape": str(list(step.shape)), "dtype": str(dtype).removeprefix("torch.")}
     return pa.field(column.name, single if size <= 1 else pa.list_(single, size), metadata=metadata)
 
 
@@ -164,20 +161,16 @@ class _Reader(ColumnReader):
             self._envs = math.prod(self.note["manifest"]["batch_size"])
         self._batches: Iterator[Any] | None = None
         self._left: list[Any] = []
+        self._columns: dict[str, FileColumn] = {}
         with _reading(f"the schema of {path} is damaged"):
-            self._columns = self._read_columns()
+            steps = file.metadata.num_rows // self._envs
+            for field in self._schema:
+                if not field.name.startswith(_PANDAS_INDEX):
+                    kind, width = self._kind(field)
+                    self._columns[field.name] = FileColumn(kind, (steps, *width))
         numbers = (column for column in self._columns.values() if is_numeric(column.dtype))
         claimed = sum(array_bytes(number.shape, number.dtype, str(path)) for number in numbers)
         check_expansion(claimed, path.stat().st_size, ZSTD_RATIO, str(path))
-
-    def _read_columns(self) -> dict[str, FileColumn]:
-        steps = self._file.metadata.num_rows // self._envs
-        found = {}
-        for field in self._schema:
-            if not field.name.startswith(_PANDAS_INDEX):
-                kind, width = self._kind(field)
-                found[field.name] = FileColumn(kind, (steps, *width))
-        return found
 
     def columns(self) -> Mapping[str, FileColumn]:
         return self._columns
@@ -195,16 +188,15 @@ class _Reader(ColumnReader):
         if pa.types.is_fixed_size_list(kind):
             return np.dtype(kind.value_type.to_pandas_dtype()), (kind.list_size,)
         if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            width = self._first_width(field.name)
+            with _reading(f"{field.name!r} in {self._path} cannot be read"):
+                batches = self._file.iter_batches(1, columns=[field.name], use_threads=False)
+                first = next(batches, None)
+                has_rows = first is not None and len(first)
+                width = len(first.column(0)[0].as_py() or ()) if first and has_rows else 0
             return np.dtype(kind.value_type.to_pandas_dtype()), (width,)
         if not pa.types.is_primitive(kind) or pa.types.is_temporal(kind):
             return np.dtype(object), ()
         return np.dtype(kind.to_pandas_dtype()), ()
-
-    def _first_width(self, name: str) -> int:
-        with _reading(f"{name!r} in {self._path} cannot be read"):
-            first = next(self._file.iter_batches(1, columns=[name], use_threads=False), None)
-            return 0 if first is None or not len(first) else len(first.column(0)[0].as_py() or ())
 
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         if self._batches is None:
@@ -215,7 +207,8 @@ class _Reader(ColumnReader):
         wanted = (stop - start) * self._envs
         batches: list[Any] = []
         while wanted:
-            batch = self._left.pop() if self._left else self._next_batch()
+            with _reading(f"{self._path} is damaged"):
+                batch = self._left.pop() if self._left else next(self._batches, None)
             if batch is None:
                 raise StorageError(f"{self._path} is truncated", hint="export it again")
             if len(batch) > wanted:
@@ -224,11 +217,6 @@ class _Reader(ColumnReader):
             batches.append(batch)
             wanted -= len(batch)
         return {name: self._concatenate(name, batches) for name in names}
-
-    def _next_batch(self) -> Any:
-        assert self._batches is not None
-        with _reading(f"{self._path} is damaged"):
-            return next(self._batches, None)
 
     def _concatenate(self, name: str, batches: list[Any]) -> Array:
         found = self._columns[name]

@@ -15,7 +15,6 @@ import numpy as np
 from torch import Tensor
 
 from tdx.foundation.errors import OutputError
-from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.files import Array, to_array
@@ -64,8 +63,9 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
             recording.flush()
         finally:
             recording.disconnect()
-    notes = {note for _, pixels in _pixels(source) for note in pixels.notes}
-    return tuple(sorted(notes))
+    dims = len(source.batch_size)
+    formats = (PixelFormat.of(shape[dims:], dtype) for dtype, shape in source.data.leaves.values())
+    return tuple(sorted({note for pixels in formats if pixels for note in pixels.notes}))
 
 
 @contextmanager
@@ -102,14 +102,6 @@ def check(path: Path) -> None:
         raise OutputError(f"cannot write {path.name}: it is incomplete", hint="make room")
 
 
-def _pixels(source: ExportSource) -> Iterator[tuple[Parts, PixelFormat]]:
-    dims = len(source.batch_size)
-    for path, (dtype, shape) in source.data.leaves.items():
-        pixels = PixelFormat.of(shape[dims:], dtype)
-        if pixels is not None:
-            yield path, pixels
-
-
 def _send(
     recording: rerun.RecordingStream,
     source: ExportSource,
@@ -130,21 +122,22 @@ def _send(
         if numbers is not None and counts is not None:
             indexes.append(rerun.TimeColumn("episode", sequence=numbers[:, row]))
             indexes.append(rerun.TimeColumn("episode_step", sequence=counts[:, row]))
-        entity = _entity(column, row if source.batch_size else None)
+        parts = [f"env_{row}"] if source.batch_size else []
+        parts += [*([] if column.track == DATA else [column.track]), *column.path]
+        entity = "/".join(parts)
         pixels = PixelFormat.of(rows.shape[2:], rows.dtype)
         part = rows[:, row]
         if pixels is not None:
             images = (pixels.convert(each, start + n, column.path) for n, each in enumerate(part))
             recording.send_columns(entity, indexes, _image_columns(images))
             continue
-        array = to_array(part, splits_complex=True)
-        recording.send_columns(entity, indexes, _number_columns(array.reshape(steps, -1)))
-
-
-def _entity(column: ExportColumn, row: int | None) -> str:
-    track = () if column.track == DATA else (column.track,)
-    parts = (*track, *column.path)
-    return "/".join(parts if row is None else (f"env_{row}", *parts))
+        array = to_array(part, splits_complex=True).reshape(steps, -1)
+        if array.shape[1] > _MAX_NUMBERS:
+            tensors = [rerun.components.TensorData(array=row) for row in array]
+            recording.send_columns(entity, indexes, rerun.Tensor.columns(data=tensors))
+        else:
+            curves = rerun.Scalars.columns(scalars=array.astype(np.float64))
+            recording.send_columns(entity, indexes, curves)
 
 
 def _image_columns(images: Iterator[Array]) -> Any:
@@ -160,11 +153,3 @@ def _image_columns(images: Iterator[Array]) -> Any:
     )
     buffers = [frame.tobytes() for frame in frames]
     return rerun.Image.columns(buffer=buffers, format=[shape] * len(frames))
-
-
-def _number_columns(array: Array) -> Any:
-    import rerun
-
-    if array.shape[1] > _MAX_NUMBERS:
-        return rerun.Tensor.columns(data=[rerun.components.TensorData(array=row) for row in array])
-    return rerun.Scalars.columns(scalars=array.astype(np.float64))

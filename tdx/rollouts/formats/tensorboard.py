@@ -42,7 +42,12 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     (target / MARK).write_text(json.dumps(source.note(name_columns(source.manifest))))
     with (target / f"events.out.tfevents.{int(time.time())}.tdx").open("wb") as file:
         writer = _EventWriter(file)
-        _write_episodes(source, writer)
+        for episode in source.episodes:
+            if episode.finished:
+                step = episode.start + episode.length - 1
+                row = f"/env_{episode.row}" if source.batch_size else ""
+                writer.add_scalar(f"episode/return{row}", episode.total_reward, step)
+                writer.add_scalar(f"episode/length{row}", episode.length, step)
         for column in name_columns(source.manifest):
             _write_column(source, column, writer)
     every = _spacing(source.steps, MAX_POINTS)
@@ -94,16 +99,6 @@ class _EventWriter:
 
 def _spacing(steps: int, most: int) -> int:
     return max(1, math.ceil(steps / most))
-
-
-def _write_episodes(source: ExportSource, writer: _EventWriter) -> None:
-    """Write return and length of each finished episode at its last step."""
-    for episode in source.episodes:
-        if episode.finished:
-            step = episode.start + episode.length - 1
-            row = f"/env_{episode.row}" if source.batch_size else ""
-            writer.add_scalar(f"episode/return{row}", episode.total_reward, step)
-            writer.add_scalar(f"episode/length{row}", episode.length, step)
 
 
 def _write_column(source: ExportSource, column: ExportColumn, writer: _EventWriter) -> None:

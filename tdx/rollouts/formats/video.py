@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import Array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan
-
-if TYPE_CHECKING:
-    pass
 
 _MIN_SIZE = 8
 _FROM_PIXELS = "tdx rollout --from-pixels stores what the env renders"
@@ -156,17 +153,13 @@ class Video:
         values = self.source.span(path, row, step, step + 1)[0]
         return self.pixels.convert(values, step, self.path)
 
-    def _all_frames(self) -> Iterator[Array]:
-        for episode in self.episodes.values():
-            yield from self.frames(episode)
-
     def files(
         self, target: Path, suffix: str, split: bool
     ) -> Iterator[tuple[Path, Iterator[Array]]]:
         """Yield each file to write, and its frames."""
         self.source.check(self.entries)
         if not split:
-            yield target, self._all_frames()
+            yield target, chain.from_iterable(map(self.frames, self.episodes.values()))
             return
         for number, episode in self.episodes.items():
             yield target / f"episode_{number:04}{suffix}", self.frames(episode)

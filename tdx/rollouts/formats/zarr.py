@@ -30,7 +30,6 @@ from tdx.rollouts.formats.files import (
     Array,
     FileColumn,
     array_bytes,
-    array_format,
     check_expansion,
     check_note,
     is_numeric,
@@ -57,9 +56,22 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     """Write one array per entry, time first, and the note as an attribute of the group."""
     import zarr
 
+    columns = name_grouped_columns(source)
     with _open_store(target) as store:
         group = zarr.open_group(store, mode="w", zarr_format=3)
-        _write_columns(source, group)
+        for column in columns:
+            entry = source.array(column)
+            chunks = chunk_shape(entry, _CHUNK)
+            array = group.create_array(
+                column.name, shape=entry.shape, dtype=entry.dtype, chunks=chunks
+            )
+            start = 0
+            # Write whole chunks: a partial one would be read and written again.
+            for block in _align_blocks(map(to_array, source.column_blocks(column)), chunks[0]):
+                if block.size:
+                    array[start : start + len(block)] = block
+                start += len(block)
+        group.attrs[NOTE] = source.note(columns)
     return ()
 
 
@@ -104,24 +116,6 @@ def _open_store(target: Path) -> Iterator[Any]:
         with changed:
             is_open = False
             changed.wait_for(lambda: not pending)
-
-
-def _write_columns(source: ExportSource, group: Any) -> None:
-    columns = name_grouped_columns(source)
-    for column in columns:
-        track, steps = source.track(column.track)
-        dtype, shape = track.leaves[column.path]
-        kind, more = array_format(dtype)
-        full = (steps, *shape, *more)
-        chunks = chunk_shape(full, kind, _CHUNK)
-        array = group.create_array(column.name, shape=full, dtype=kind, chunks=chunks)
-        start = 0
-        # Write whole chunks: a partial one would be read and written again.
-        for block in _align_blocks(map(to_array, source.column_blocks(column)), chunks[0]):
-            if block.size:
-                array[start : start + len(block)] = block
-            start += len(block)
-    group.attrs[NOTE] = source.note(columns)
 
 
 def _align_blocks(blocks: Iterator[Array], steps: int) -> Iterator[Array]:
@@ -334,7 +328,11 @@ def _version_3(folder: Path, place: str, document: Mapping[str, Any]) -> ZarrArr
     if document.get("storage_transformers") or grid["name"] != "regular":
         raise StorageError(f"{what} is stored in an unknown way", hint=_SAVE)
     kind = document["data_type"]
-    if not isinstance(kind, str) or not _is_number(kind):
+    try:
+        dtype = np.dtype(kind) if isinstance(kind, str) else np.dtype(object)
+    except TypeError:
+        return None
+    if not is_numeric(dtype) or dtype.name != kind:
         return None
     for codec in codecs:
         if codec not in _CODECS:
@@ -350,7 +348,7 @@ def _version_3(folder: Path, place: str, document: Mapping[str, Any]) -> ZarrArr
         place,
         document["shape"],
         grid["configuration"]["chunk_shape"],
-        np.dtype(kind),
+        dtype,
         f"c{separator}" if name == "default" else "",
         separator,
         compressors[0] if compressors else None,
@@ -393,10 +391,3 @@ def _array(
         raise StorageError(f"{what} has {count:,} chunks", hint="use larger chunks")
     start = f"{place}/{prefix}" if place else prefix
     return ZarrArray(place, whole, chunk, size, start, separator, compressor)
-
-
-def _is_number(name: str) -> bool:
-    try:
-        return is_numeric(np.dtype(name)) and np.dtype(name).name == name
-    except TypeError:
-        return False

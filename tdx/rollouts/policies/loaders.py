@@ -26,9 +26,10 @@ from tdx.foundation.errors import (
     get_first_line,
 )
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.foundation.untrusted import check_claimed_bytes, parse_json, validate_shape
+from tdx.foundation.untrusted import check_claimed_bytes, parse_json
 from tdx.pipeline.values import Value
 from tdx.rollouts.dump.reading import open_dump
+from tdx.rollouts.formats.files import read_array_header
 from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES, Mlp, read_mlp
 from tdx.specs import (
     Binary,
@@ -41,7 +42,6 @@ from tdx.specs import (
     UnboundedContinuous,
 )
 
-_MAX_HEADER_BYTES = 10_000
 _SAVE_AS = "save an array [T, ...] or [*B, T, ...]"
 _ENDLESS = 1 << 40
 Head = Callable[[Tensor], Tensor]
@@ -79,17 +79,9 @@ def read_actions(file: Path, data: bytes) -> Tensor:
 def _npy(file: Path, data: bytes) -> Tensor:
     """Read an array, comparing its header with the file before anything is allocated."""
     stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read_header is None:
-        raise ValueError(f"its format version {version} is unknown")
-    sizes, in_columns, dtype = read_header(stream, max_header_size=_MAX_HEADER_BYTES)
+    shape, in_columns, dtype = read_array_header(stream, f"the array in {file}")
     if dtype.hasobject:
         raise ValueError("it has Python objects")
-    shape = validate_shape(sizes, f"the array in {file}")
     start, count = stream.tell(), math.prod(shape)
     if count * dtype.itemsize > len(data) - start:
         check_claimed_bytes(count * dtype.itemsize, file, f"the header of {file}")
@@ -402,7 +394,10 @@ def load_module(file: Path, data: bytes, env: EnvBase) -> Any:
 
 
 def _load(data: bytes, env: EnvBase) -> Any:
-    names = _archive_names(data)
+    names: list[str] = []
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
     if any(name.endswith("constants.pkl") for name in names):
         script = torch.jit.load(io.BytesIO(data), map_location=env.device)
         arguments = [each.name for each in script.forward.schema.arguments[1:]]
@@ -419,13 +414,6 @@ def _load(data: bytes, env: EnvBase) -> Any:
         f"the file contains a {type(module).__name__}, not a module",
         hint="save the whole module: torch.save(policy, FILE)",
     )
-
-
-def _archive_names(data: bytes) -> list[str]:
-    if not zipfile.is_zipfile(io.BytesIO(data)):
-        return []
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return archive.namelist()
 
 
 def _wrap(module: Any, arguments: list[str], env: EnvBase) -> Any:

@@ -27,7 +27,6 @@ from tdx.foundation.errors import (
     get_first_line,
 )
 from tdx.foundation.untrusted import MAX_POLICY_BYTES
-from tdx.pipeline import CodeReference
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.policies import PolicySource, parse_policy
 from tdx.rollouts.dump.folder import POLICY_COPY
@@ -128,9 +127,23 @@ class PolicyRequest:
         try:
             if self.folder is None or self.allow_code:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                return _read(os.fdopen(os.open(self.path, flags), "rb"), self)
-            with Container.open(self.folder) as folder:
-                return _read(folder.open_file(self.source.file or ""), self)
+                opened: IO[bytes] = os.fdopen(os.open(self.path, flags), "rb")
+            else:
+                with Container.open(self.folder) as folder:
+                    opened = folder.open_file(self.source.file or "")
+            with opened as file:
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
+                    raise StorageError(
+                        f"{self.path} is not a regular file", hint="name another file"
+                    )
+                if found.st_size > MAX_POLICY_BYTES:
+                    raise StorageError(
+                        f"{self.path} has {found.st_size:,} bytes, the limit of a policy is "
+                        f"{MAX_POLICY_BYTES:,}",
+                        hint="record the actions as a dump and name that: sequence:DUMP",
+                    )
+                return file.read(MAX_POLICY_BYTES)
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
@@ -142,20 +155,6 @@ class PolicyRequest:
         if self.folder is None:
             return "a relative path starts at the working directory"
         return f"a relative path in the pipeline file starts at {self.folder}/"
-
-
-def _read(opened: IO[bytes], request: PolicyRequest) -> bytes:
-    with opened as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise StorageError(f"{request.path} is not a regular file", hint="name another file")
-        if found.st_size > MAX_POLICY_BYTES:
-            raise StorageError(
-                f"{request.path} has {found.st_size:,} bytes, the limit of a policy is "
-                f"{MAX_POLICY_BYTES:,}",
-                hint="record the actions as a dump and name that: sequence:DUMP",
-            )
-        return file.read(MAX_POLICY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +177,6 @@ class NamedPolicy:
     start_at: Callable[[int], Any]
     is_code: bool = False
     file_copy: tuple[str, bytes] | None = None
-
-    def copy_to(self, folder: Path) -> None:
-        """Copy the file into a dump, so that the dump can be resumed from its folder alone.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        if self.file_copy is not None:
-            with Container.open(folder) as opened:
-                opened.replace(*self.file_copy)
 
 
 def load_policy(
@@ -214,7 +203,7 @@ def load_policy(
     request.check_allowed()
     source = request.source
     if source.kind == "random":
-        return NamedPolicy(request.name, None, None, _random)
+        return NamedPolicy(request.name, None, None, lambda step: None)
     if source.kind == "zero":
         zeros = build_zero_actions(env)
         return NamedPolicy(request.name, None, None, lambda step: ActionSequence(zeros))
@@ -222,7 +211,9 @@ def load_policy(
         return _sequence(request, env)
     if source.kind == "code":
         assert source.reference is not None
-        return _code(request, source.reference)
+        found = ValueResolver(request.allow_code).import_object(source.reference)
+        policy_of_code = found() if isinstance(found, type) else found
+        return NamedPolicy(request.name, None, None, lambda step: policy_of_code, is_code=True)
     data = request.read()
     module = (
         load_mlp(request.path, data, source.settings, env)
@@ -231,6 +222,52 @@ def load_policy(
     )
     file_copy = (f"{POLICY_COPY}.safetensors", data) if source.kind == "mlp" else None
     return NamedPolicy(request.name, _sha256(data), None, lambda step: module, file_copy=file_copy)
+
+
+def load_actor(
+    pipeline: Pipeline,
+    env: EnvBase | None,
+    *,
+    name: str | None = None,
+    steps: int = 1,
+    allow_code: bool = False,
+) -> Any:
+    """Load the function that chooses the actions of an env, and check that it fits.
+
+    Args:
+        pipeline: Pipeline that may name a policy.
+        env: Env with its chain. ``None``: a stack of another library, whose policy takes an
+            observation.
+        name: Policy that the user typed. ``None``: the policy of the pipeline, or random actions.
+        steps: Number of actions that are needed.
+        allow_code: If True, the policy may be Python code.
+
+    Returns:
+        Policy for ``env.rollout``, or a function of an observation; ``None`` for random actions.
+
+    Raises:
+        TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> load_actor(Pipeline.of("my_envs:make"), None, name="random") is None
+        True
+    """
+    request = PolicyRequest.of(pipeline, name, allow_code)
+    if env is not None:
+        policy = load_policy(request, env)
+        check_policy(policy, env)
+        check_action_count(policy, steps)
+        return policy.start_at(0)
+    source = request.source
+    if source.kind == "random":
+        return None
+    if source.reference is None:
+        raise ArgumentError(
+            f"the policy {source} acts on the TensorDicts of a tdx env",
+            hint="pass random, or module:function of a function that takes an observation",
+        )
+    return ValueResolver(allow_code).import_object(source.reference)
 
 
 def load_recorded_policy(
@@ -262,7 +299,8 @@ def load_recorded_policy(
     source.check_allowed(allow_code)
     request = PolicyRequest(source, allow_code=allow_code)
     if typed is None and source.file is not None and not source.is_code:
-        copy = _copy_name(source)
+        suffix = ".safetensors" if source.kind == "mlp" else Path(source.file).suffix
+        copy = f"{POLICY_COPY}{suffix}"
         if os.path.lexists(folder / copy):
             request = PolicyRequest(source.with_file(copy), folder)
         elif not allow_code:
@@ -277,21 +315,6 @@ def load_recorded_policy(
             hint="restore that file, or record the dump again with --force",
         )
     return policy
-
-
-def _copy_name(source: PolicySource) -> str:
-    is_mlp = source.kind == "mlp"
-    return f"{POLICY_COPY}{'.safetensors' if is_mlp else Path(source.file or '').suffix}"
-
-
-def _random(step: int) -> None:
-    return None
-
-
-def _code(request: PolicyRequest, reference: CodeReference) -> NamedPolicy:
-    found = ValueResolver(request.allow_code).import_object(reference)
-    policy = found() if isinstance(found, type) else found
-    return NamedPolicy(request.name, None, None, lambda step: policy, is_code=True)
 
 
 def _sha256(data: bytes) -> str:

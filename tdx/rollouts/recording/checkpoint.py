@@ -92,7 +92,7 @@ class Checkpointer:
         except ArgumentError:
             # Entries that are not tensors cannot be saved: the steps have to be run again.
             return {"steps": steps, "env": None}
-        layout, device = Layout.of(root, leaves, root.ndim), env._main_device
+        layout, device = Layout.of(root, leaves, root.ndim), env.main_device
         is_known = not self._has_code and has_known_state(env.transform)
         return {
             "steps": steps,
@@ -133,10 +133,10 @@ class Checkpointer:
             chain = env.transform.state_dict()
             chain.update({name: value.to(env.device) for name, value in state["chain"].items()})
             env.transform.load_state_dict(chain)
-        restore_memory(env.transform, state["memory"], env._main_device)
+        restore_memory(env.transform, state["memory"], env.main_device)
         torch.set_rng_state(state["rng"])
         if state["device_rng"] is not None:
-            torch.cuda.set_rng_state(state["device_rng"], env._main_device)
+            torch.cuda.set_rng_state(state["device_rng"], env.main_device)
         root = unflatten_tensors(state["root"], env.batch_size, state["groups"]).to(env.device)
         return env.maybe_reset(root)
 

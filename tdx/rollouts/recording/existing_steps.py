@@ -24,14 +24,10 @@ from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import describe_specs
 from tdx.rollouts.dump.folder import SHARDS
 from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.progress import OnChunk, ignore_progress
 from tdx.rollouts.dump.reading import Dump, load_manifest_of
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
-from tdx.rollouts.dump.writing import (
-    OnChunk,
-    check_target,
-    create_dump,
-    ignore_progress,
-)
+from tdx.rollouts.dump.writing import check_target, create_dump
 from tdx.rollouts.policies.policy import NamedPolicy
 from tdx.rollouts.recording.checkpoint import (
     Checkpointer,

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import reset_masks
-from tdx.core.envs.rollout import StepLayout
+from tdx.core.envs.eager_run import StepLayout
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.foundation.errors import EnvError, StorageError
@@ -36,7 +36,7 @@ class RecordingEnv(EnvBase):
         inner: Env to record.
     """
 
-    _writes_all_outputs = True
+    writes_all_outputs = True
 
     def __init__(self, inner: EnvBase) -> None:
         super().__init__(device=inner.device, batch_size=inner.batch_size)
@@ -48,12 +48,12 @@ class RecordingEnv(EnvBase):
         self._alike = StepLayout()
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
-        return self.inner._step_reads
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
+        return self.inner.step_reads
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         actions = flatten_tensors(select_storable(tensordict.select(*self.action_keys)))
-        result = self.inner._completed_step(tensordict)
+        result = self.inner.completed_step(tensordict)
         unlike = self._alike.check(result)
         if unlike is not None:
             raise unlike
@@ -72,7 +72,7 @@ class RecordingEnv(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         rows = find_reset_rows(self, tensordict)
-        result = self.inner._completed_reset(tensordict, **kwargs)
+        result = self.inner.completed_reset(tensordict, **kwargs)
         root = _copy_to_cpu(flatten_tensors(select_storable(result)))
         if self.root and not bool(rows.all()):
             for path, leaf in root.items():
@@ -116,7 +116,7 @@ class PlaybackEnv(EnvBase):
         StorageError: The recording has no valid :data:`RESET_KEY`.
     """
 
-    _writes_all_outputs = True
+    writes_all_outputs = True
 
     def __init__(self, like: EnvBase, recorded: TensorDictBase) -> None:
         super().__init__(device=like.device, batch_size=like.batch_size)
@@ -137,7 +137,7 @@ class PlaybackEnv(EnvBase):
         self._due: Tensor | None = None
 
     @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
+    def step_reads(self) -> tuple[NestedKey, ...] | None:
         return ()
 
     def _entries_below(self, start: Parts) -> TensorDictBase:

@@ -13,15 +13,11 @@ from typing import ClassVar
 from tdx.engines import find_engine
 from tdx.foundation.errors import StorageError, TdxError, WorkerError, summarize_error
 from tdx.rollouts.dump.folder import INDEX, MANIFEST, SHARD_INDEX, SHARDS
+from tdx.rollouts.dump.progress import OnShards, ignore_progress
 from tdx.rollouts.dump.remote import RemoteDump, list_shard_files
 from tdx.rollouts.dump.shard_plan import shard_name
 from tdx.rollouts.recording.request import DumpRequest
-from tdx.rollouts.recording.sharded_rollout import (
-    OnShards,
-    ShardedRollout,
-    ShardRun,
-    ignore_shards,
-)
+from tdx.rollouts.recording.sharded_rollout import ShardedRollout, record_missing_shards
 from tdx.rollouts.recording.shards import ShardJob, open_shards
 
 
@@ -84,7 +80,7 @@ def roll_out_to_url(
     engine: str = "local",
     workers: int | None = None,
     retries: int = 2,
-    on_progress: OnShards = ignore_shards,
+    on_progress: OnShards = ignore_progress,
 ) -> Iterator[tuple[ShardedRollout, Path]]:
     """Roll out a pipeline into a sharded dump at a URL; committed shards are kept.
 
@@ -126,8 +122,9 @@ def roll_out_to_url(
             if MANIFEST not in sizes:
                 policies = {path.name for path in folder.iterdir() if path.is_file()} - {MANIFEST}
                 remote.upload(folder, [*sorted(policies), MANIFEST])
-            run = ShardRun(plan, folder, create_engine, retries, on_progress, add_shard)
-            result = run.finish()
+            result = record_missing_shards(
+                plan, folder, create_engine, retries, on_progress, add_shard
+            )
             if result.is_complete:
                 remote.upload(folder, [SHARD_INDEX])
         yield replace(result, path=url), folder

@@ -84,10 +84,22 @@ def prepare_dump(
         PolicyRequest.of(request.pipeline, request.policy, request.allow_code), env
     )
     check_policy(policy, env)
-    goal = _find_goal(request, policy)
+    goal = request.goal
+    if goal is None:
+        steps = request.pipeline.rollout.max_steps or policy.steps
+        if steps is None:
+            raise ArgumentError("the rollout has no length", hint="pass --steps N or --episodes N")
+        goal = Goal(steps=steps)
+    if goal.steps is not None:
+        check_action_count(policy, goal.steps)
     keys = request.keys
     if keys is not None:
-        _check_keys(keys, env)
+        known = {name for key in list_keys(env.fake_tensordict()) for name in key_names(key)}
+        for name in keys:
+            if name not in known:
+                listed = f"known entries: {', '.join(sorted(n for n in known if '.' not in n))}"
+                hint = did_you_mean(name, known, listed)
+                raise UnknownNameError(f"--keys: unknown entry {name!r}", hint=hint)
     check_storable(env, keys)
     pipeline = replace(request.pipeline, env=replace(request.pipeline.env, seed=seed))
     manifest = create_manifest(
@@ -125,27 +137,6 @@ def create_manifest(env: EnvBase, pipeline: Pipeline, goal: Goal, **details: Any
     )
 
 
-def _find_goal(request: DumpRequest, policy: NamedPolicy) -> Goal:
-    goal = request.goal
-    if goal is None:
-        steps = request.pipeline.rollout.max_steps or policy.steps
-        if steps is None:
-            raise ArgumentError("the rollout has no length", hint="pass --steps N or --episodes N")
-        goal = Goal(steps=steps)
-    if goal.steps is not None:
-        check_action_count(policy, goal.steps)
-    return goal
-
-
-def _check_keys(keys: tuple[str, ...], env: TransformedEnv) -> None:
-    known = {name for key in list_keys(env.fake_tensordict()) for name in key_names(key)}
-    for name in keys:
-        if name not in known:
-            listed = f"known entries: {', '.join(sorted(n for n in known if '.' not in n))}"
-            hint = did_you_mean(name, known, listed)
-            raise UnknownNameError(f"--keys: unknown entry {name!r}", hint=hint)
-
-
 @contextmanager
 def build_seeded_env(
     pipeline: Pipeline, seed: int | None, allow_code: bool, workers: int | None = None
@@ -171,7 +162,7 @@ def build_seeded_env(
             raise error
         base = make_env(pipeline.env, allow_code, convert_to_env, workers)
     env = build_env(pipeline, allow_code, base)
-    devices = [env._main_device] if env._main_device.type == "cuda" else []
+    devices = [env.main_device] if env.main_device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(chosen)

@@ -12,24 +12,22 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.foundation.untrusted import MAX_COUNT
 from tdx.pipeline import Pipeline, read_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import FiniteCheck
 from tdx.rollouts.dump.episodes import EpisodeKeys
-from tdx.rollouts.dump.folder import MANIFEST, is_left_unfinished, remove_leftovers
-from tdx.rollouts.dump.manifest import Goal, Manifest
-from tdx.rollouts.dump.writing import (
-    DumpWriter,
-    OnChunk,
-    Progress,
-    check_target,
-    create_dump,
-    ignore_progress,
-    lock_interrupted_dump,
+from tdx.rollouts.dump.folder import (
+    MANIFEST,
+    STATE,
+    list_temporary,
+    lock_for_writing,
+    remove_leftovers,
 )
+from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
+from tdx.rollouts.dump.progress import OnChunk, Progress, ignore_progress
+from tdx.rollouts.dump.writing import DumpWriter, check_target, create_dump
 from tdx.rollouts.policies.policy import NamedPolicy, check_policy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import (
     STATE_FIELDS,
@@ -62,8 +60,7 @@ def roll_out(
         seed,
     ):
         policy, manifest = prepare_dump(request, env, seed)
-        with create_dump(folder, manifest, force=force) as writer:
-            policy.copy_to(folder)
+        with create_dump(folder, manifest, policy_copy=policy.file_copy, force=force) as writer:
             if manifest.keeps_raw:
                 env.base_env = RecordingEnv(env.base_env)
             checkpointer = Checkpointer(env, policy.is_code)
@@ -135,11 +132,13 @@ def resume(
         TdxError: It cannot be resumed exactly; the message gives the reason.
     """
     Manifest.load(folder)
-    with lock_interrupted_dump(folder) as (root, manifest, end):
+    with lock_for_writing(folder) as root:
+        manifest, end = load_manifest(root, without_partial=True)
         if manifest.complete:
             with suppress(OSError):
-                if is_left_unfinished(root):
-                    # The flush of the manifest may be what failed.
+                if STATE in root.names() or list_temporary(root):
+                    # A process did not reach the end of remove_leftovers(): the flush of the
+                    # manifest may be what failed.
                     manifest.save_header(root, end)
                     remove_leftovers(root, None)
             return manifest
@@ -148,7 +147,18 @@ def resume(
                 f"{folder} is a replay, which cannot be resumed",
                 hint=f"replay {manifest.source} again with --force",
             )
-        _check_stored(root, manifest)
+        for track, steps in manifest.tracks:
+            track.check_files(root, steps)
+        goal, chunks = manifest.goal, manifest.chunks
+        is_reached = manifest.steps >= (goal.steps or MAX_COUNT) or (
+            goal.episodes is not None and len(manifest.episodes) >= goal.episodes
+        )
+        if chunks and not is_reached and chunks[0].steps != manifest.chunk_steps:
+            raise StorageError(
+                f"{folder} has chunks of {chunks[0].steps} steps, "
+                f"and its manifest states {manifest.chunk_steps}",
+                hint=DAMAGED,
+            )
         pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
         with build_seeded_env(pipeline, manifest.seed, allow_code, workers) as (env, _):
             recorded = load_recorded_policy(
@@ -169,21 +179,6 @@ def resume(
                 remove_leftovers(root, manifest.state)
                 start = _restore(env, recorded, writer, checkpointer)
                 return stream_rollout(env, recorded, writer, checkpointer, start, on_chunk)
-
-
-def _check_stored(root: Container, manifest: Manifest) -> None:
-    for track, steps in manifest.tracks:
-        track.check_files(root, steps)
-    goal, chunks = manifest.goal, manifest.chunks
-    is_reached = manifest.steps >= (goal.steps or MAX_COUNT) or (
-        goal.episodes is not None and len(manifest.episodes) >= goal.episodes
-    )
-    if chunks and not is_reached and chunks[0].steps != manifest.chunk_steps:
-        raise StorageError(
-            f"{root.path} has chunks of {chunks[0].steps} steps, "
-            f"and its manifest states {manifest.chunk_steps}",
-            hint=DAMAGED,
-        )
 
 
 def _restore(
@@ -314,8 +309,9 @@ class _ChunkStream:
         steps = self._count_steps(chunk)
         if steps < length:
             has_equal_length = raw is not None and raw.shape == chunk.shape
-            chunk = self._cut(chunk, steps)
-            raw = self._cut(raw, steps) if has_equal_length else raw
+            index = (*[slice(None)] * self._dim, slice(0, steps))
+            chunk = chunk[index]
+            raw = raw[index] if raw is not None and has_equal_length else raw
         start = self.steps
         self.steps += steps
         has_state = self._can_resume and not partial and not self.is_over
@@ -341,9 +337,6 @@ class _ChunkStream:
             steps = int((ended >= left).nonzero()[0]) + 1
         self.episodes += int(ended[steps - 1])
         return steps
-
-    def _cut(self, data: TensorDictBase, steps: int) -> TensorDictBase:
-        return data[(*[slice(None)] * self._dim, slice(0, steps))]
 
 
 def stream_rollout(

@@ -6,20 +6,20 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tdx.engines import Engine, find_engine
+from tdx.engines import Engine, find_engine, run_tasks
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError
 from tdx.foundation.serialization import Result
 from tdx.pipeline import Pipeline
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing
 from tdx.rollouts.dump.manifest import Goal
-from tdx.rollouts.dump.progress import ShardProgress, read_progress
+from tdx.rollouts.dump.progress import OnChunk, OnShards, ignore_progress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder
-from tdx.rollouts.dump.writing import OnChunk, ignore_progress
 from tdx.rollouts.recording.request import DumpRequest
 from tdx.rollouts.recording.shards import (
     ShardJob,
@@ -30,17 +30,8 @@ from tdx.rollouts.recording.shards import (
     remove_stale_index,
 )
 
-OnShards = Callable[[ShardProgress], None]
 _RETRIES = 2
 _POLL_SECONDS = 0.5
-
-
-def ignore_shards(progress: ShardProgress) -> None:
-    """Do nothing: the default of every progress callback."""
-
-
-def ignore_shard(shard: int) -> None:
-    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +82,7 @@ def roll_out_shards(
     workers: int | None = None,
     force: bool = False,
     retries: int = _RETRIES,
-    on_progress: OnShards = ignore_shards,
+    on_progress: OnShards = ignore_progress,
 ) -> ShardedRollout:
     """Roll out a pipeline into a sharded dump; committed shards are kept.
 
@@ -114,7 +105,7 @@ def roll_out_shards(
     """
     create_engine = _engine_of(engine, folder, request.allow_code, workers)
     with open_shards(request, folder, count, alone=True, force=force) as plan:
-        return ShardRun(plan, folder, create_engine, retries, on_progress).finish()
+        return record_missing_shards(plan, folder, create_engine, retries, on_progress)
 
 
 def resume_shards(
@@ -124,7 +115,7 @@ def resume_shards(
     workers: int | None = None,
     retries: int = _RETRIES,
     allow_code: bool = False,
-    on_progress: OnShards = ignore_shards,
+    on_progress: OnShards = ignore_progress,
 ) -> ShardedRollout:
     """Record the missing shards of a dump, with the pipeline and policy in its plan.
 
@@ -143,7 +134,7 @@ def resume_shards(
     create_engine = _engine_of(engine, folder, allow_code, workers)
     plan = ShardPlan.load(folder)
     with lock_for_writing(folder):
-        return ShardRun(plan, folder, create_engine, retries, on_progress).finish()
+        return record_missing_shards(plan, folder, create_engine, retries, on_progress)
 
 
 def _engine_of(
@@ -253,8 +244,15 @@ def record_shards(
     )
 
 
-class ShardRun:
-    """Records the missing shards of a plan.
+def record_missing_shards(
+    plan: ShardPlan,
+    folder: Path,
+    create_engine: Callable[[], Engine[TdxError | None]],
+    retries: int,
+    on_progress: OnShards,
+    on_shard: Callable[[int], object] = ignore_progress,
+) -> ShardedRollout:
+    """Record the missing shards of a plan.
 
     Args:
         plan: The plan.
@@ -263,81 +261,52 @@ class ShardRun:
         retries: Number of further attempts for a shard whose env or process fails.
         on_progress: Called about twice per second.
         on_shard: Called when a shard is recorded.
+
+    Raises:
+        TdxError: The folder, the pipeline or this installation is not fit for any shard.
     """
+    remove_stale_index(folder)
+    # Refuses to add to shards that were changed.
+    known = {shard.shard for shard in ShardedFolder(folder).shards}
+    pending = deque(shard for shard in range(plan.count) if shard not in known)
+    attempts: Counter[int] = Counter()
+    failures: list[ShardFailure] = []
+    fatal: TdxError | None = None
+    recorded, reported = 0, float("-inf")
 
-    def __init__(
-        self,
-        plan: ShardPlan,
-        folder: Path,
-        create_engine: Callable[[], Engine[TdxError | None]],
-        retries: int,
-        on_progress: OnShards,
-        on_shard: Callable[[int], None] = ignore_shard,
-    ) -> None:
-        self._plan, self._folder, self._retries = plan, folder, retries
-        self._create_engine = create_engine
-        self._on_progress, self._on_shard = on_progress, on_shard
-        remove_stale_index(folder)
-        # Refuses to add to shards that were changed.
-        committed = ShardedFolder(folder).shards
-        missing = set(range(plan.count)) - {each.shard for each in committed}
-        self._pending = deque(sorted(missing))
-        self._attempts: Counter[int] = Counter()
-        self._failures: dict[int, TdxError] = {}
-        self._fatal: TdxError | None = None
-        self._running = self._recorded = 0
+    def report() -> None:
+        nonlocal reported
+        if time.monotonic() - reported >= _POLL_SECONDS:
+            reported = time.monotonic()
+            on_progress(read_progress(folder, plan))
 
-    def finish(self) -> ShardedRollout:
-        """Record them, and return the result."""
-        if self._pending:
-            engine = self._create_engine()
-            try:
-                self._run(engine)
-            finally:
-                engine.close()
-        if self._fatal is not None:
-            raise self._fatal
-        committed = complete_shards(self._folder).committed
-        failures = tuple(
-            ShardFailure(shard, self._attempts[shard], str(error))
-            for shard, error in sorted(self._failures.items())
-        )
-        return ShardedRollout(
-            str(self._folder), self._plan.count, len(committed), self._recorded, failures
-        )
-
-    def _run(self, engine: Engine[TdxError | None]) -> None:
-        reported = float("-inf")
-        while self._running or (self._pending and self._fatal is None):
-            self._submit(engine)
-            for shard, error in engine.collect(_POLL_SECONDS):
-                self._running -= 1
-                self._add(shard, error)
-            if time.monotonic() - reported >= _POLL_SECONDS:
-                reported = time.monotonic()
-                self._on_progress(read_progress(self._folder, self._plan))
-
-    def _submit(self, engine: Engine[TdxError | None]) -> None:
-        free = len(self._pending) if engine.slots is None else engine.slots - self._running
-        if self._fatal is None and self._pending and free > 0:
-            shards = [self._pending.popleft() for _ in range(min(free, len(self._pending)))]
-            self._attempts.update(shards)
-            engine.submit(shards)
-            self._running += len(shards)
-
-    def _add(self, shard: int, error: TdxError | None) -> None:
-        if error is None:
-            self._on_shard(shard)
-            self._recorded += 1
-        elif isinstance(error, LockedError):
-            # A process of a killed driver, such as a job of Slurm, still records it.
-            self._attempts[shard] -= 1
-            self._pending.append(shard)
-        elif not isinstance(error, EnvError):
-            # The folder, the pipeline or this installation: every other shard would fail too.
-            self._fatal = self._fatal or error
-        elif self._attempts[shard] <= self._retries:
-            self._pending.append(shard)
-        else:
-            note_failure(self._folder, shard, str(error))
-            self._failures[shard] = error
+    # The engine is created only for a shard that is missing, and closed after an interrupt too.
+    with (
+        closing(run_tasks(create_engine(), pending, report))
+        if pending
+        else nullcontext(()) as results
+    ):
+        for shard, error in results:
+            attempts[shard] += 1
+            if error is None:
+                on_shard(shard)
+                recorded += 1
+            elif isinstance(error, LockedError):
+                # A process of a killed driver, such as a job of Slurm, still records it.
+                attempts[shard] -= 1
+                pending.append(shard)
+            elif not isinstance(error, EnvError):
+                # Every other shard would fail too.
+                fatal = fatal or error
+            elif attempts[shard] <= retries:
+                pending.append(shard)
+            else:
+                note_failure(folder, shard, str(error))
+                failures.append(ShardFailure(shard, attempts[shard], str(error)))
+            if fatal is not None:
+                pending.clear()
+    if fatal is not None:
+        raise fatal
+    committed = complete_shards(folder).committed
+    failures.sort(key=lambda failure: failure.shard)
+    return ShardedRollout(str(folder), plan.count, len(committed), recorded, tuple(failures))

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from tdx.core import TransformedEnv
-from tdx.foundation.container import TEMPORARY_FILE, Container, make_folders, sync_path
+from tdx.foundation.container import Container, make_folders, sync_path
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.foundation.files import (
     atomic_folder,
@@ -29,34 +29,29 @@ from tdx.foundation.files import (
 from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,
-    POLICY_COPIES,
     SHARD_INDEX,
     SHARDS,
     LockedError,
+    list_temporary,
     lock_for_writing,
     remove_leftovers,
     report_unreadable,
 )
 from tdx.rollouts.dump.manifest import Manifest, package_versions
+from tdx.rollouts.dump.progress import OnChunk, ignore_progress
 from tdx.rollouts.dump.shard_plan import (
     MAX_SHARDS,
     ShardListing,
     ShardPlan,
     ShardSummary,
-    check_shard,
     is_sharded,
     list_shards,
     read_shard_index,
     shard_name,
     write_shard_index,
 )
-from tdx.rollouts.dump.writing import (
-    DumpWriter,
-    OnChunk,
-    check_free,
-    has_dump,
-    ignore_progress,
-)
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.dump.writing import DumpWriter, check_free, has_dump, write_policy
 from tdx.rollouts.policies.policy import NamedPolicy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import Checkpointer
 from tdx.rollouts.recording.raw_envs import RecordingEnv
@@ -81,7 +76,6 @@ _NAMES = {
     "keeps_raw": "raw steps (--raw)",
 }
 """Fields of a plan, and their names in error messages, in the order of comparison."""
-_NUMBERS = ("shards", "seed", "chunk_steps")
 _LOCK_SECONDS = 10.0
 """How long to wait for the process of a killed driver that records the same shard."""
 _LOCK_INTERVAL_SECONDS = 0.1
@@ -114,7 +108,7 @@ def open_shards(
         raise ArgumentError(f"{count:,} shards are out of range", hint=f"use 1 to {MAX_SHARDS:,}")
     exists = has_dump(folder) and is_sharded(folder)
     if force or not exists:
-        _check_new(folder, force)
+        check_free(folder, force, first=SHARDS)
         existing = None
     else:
         existing = ShardPlan.load(folder)
@@ -123,8 +117,8 @@ def open_shards(
         if force and has_dump(folder):
             with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
                 (part / SHARDS).mkdir()
-                policy.copy_to(part)
                 with Container.open(part) as root:
+                    write_policy(root, policy.file_copy)
                     plan.save(root)
         else:
             make_folders(folder / SHARDS)
@@ -135,32 +129,25 @@ def open_shards(
                     if existing is None and not force:
                         # Another process has just chosen the seed.
                         plan, _ = _prepare_plan(request, count, created)
-                    _check_plan(plan, created, folder)
+                    # Shards may differ from the existing ones in nothing but their seed.
+                    one, other = created.header(), plan.header()
+                    _check_versions(one["versions"], other["versions"], folder)
+                    for field, name in _NAMES.items():
+                        if one[field] != other[field]:
+                            is_number = field in ("shards", "seed", "chunk_steps")
+                            numbers = f": {one[field]}, not {other[field]}" if is_number else ""
+                            raise ArgumentError(
+                                f"the shards in {folder} have another {name}{numbers}", hint=_OTHER
+                            )
+                    if one != other:
+                        raise ArgumentError(
+                            f"the shards in {folder} have other specs than this env", hint=_OTHER
+                        )
                 else:
-                    # What a killed process has written, whose policy may be another one.
-                    for name in filter(_is_started, root.names()):
-                        root.remove(name)
-                    policy.copy_to(folder)
+                    root.discard(list_temporary(root))
+                    write_policy(root, policy.file_copy)
                     plan.save(root)
             yield plan
-
-
-def _check_new(folder: Path, force: bool) -> None:
-    """Check that a sharded dump may be created in a folder; other processes may create it too.
-
-    What a process leaves that is killed before it has written the plan does not prevent it.
-    """
-    if os.path.lexists(folder / SHARDS) and not has_dump(folder):
-        others = [name for name in os.listdir(folder) if name != SHARDS and not _is_started(name)]
-        if others or any((folder / SHARDS).iterdir()):
-            raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
-        return
-    check_free(folder, force)
-
-
-def _is_started(name: str) -> bool:
-    """Return True for a file that is written before the plan."""
-    return name in POLICY_COPIES or bool(TEMPORARY_FILE.fullmatch(name))
 
 
 def _prepare_plan(
@@ -194,18 +181,6 @@ def _exclusive(root: Container) -> Iterator[None]:
     with root.subfolder(SHARDS) as inner:
         inner.lock(wait=True)
         yield
-
-
-def _check_plan(wanted: ShardPlan, existing: ShardPlan, folder: Path) -> None:
-    """Refuse to add shards that differ from the existing ones in more than their seed."""
-    one, other = existing.header(), wanted.header()
-    _check_versions(one["versions"], other["versions"], folder)
-    for field, name in _NAMES.items():
-        if one[field] != other[field]:
-            numbers = f": {one[field]}, not {other[field]}" if field in _NUMBERS else ""
-            raise ArgumentError(f"the shards in {folder} have another {name}{numbers}", hint=_OTHER)
-    if one != other:
-        raise ArgumentError(f"the shards in {folder} have other specs than this env", hint=_OTHER)
 
 
 def _check_versions(recorded: dict[str, str], found: dict[str, str], folder: Path) -> None:
@@ -268,7 +243,11 @@ def record_shard(
     """
     with report_unreadable(folder), Container.open(folder) as root:
         plan = ShardPlan.read(root)
-        check_shard(plan, shard)
+        if not 0 <= shard < plan.count:
+            raise ArgumentError(
+                f"shard {shard} does not exist: there are {plan.count}",
+                hint=f"number them from 0 to {plan.count - 1}",
+            )
         if shard in list_shards(root, plan.count).committed:
             return
     manifest = plan.shard_manifest(shard)
@@ -430,22 +409,18 @@ def complete_shards(folder: Path) -> ShardListing:
         with _exclusive(root):
             listing = list_shards(root, plan.count)
             if len(listing.committed) == plan.count and read_shard_index(root, plan) is None:
-                _write_index(root, plan)
+                summaries: list[ShardSummary] = []
+                tracks: list[Track] = []
+                for shard in range(plan.count):
+                    manifest, end = plan.read_shard(root, shard)
+                    found = [track for track, _ in manifest.tracks]
+                    tracks = tracks or found
+                    if found != tracks:
+                        raise StorageError(
+                            f"{folder / shard_name(shard)} has other entries than {shard_name(0)}",
+                            hint="name the entries that every shard has: --keys",
+                        )
+                    summaries.append(ShardSummary.of(shard, manifest, end))
+                write_shard_index(root, plan, tracks, summaries)
                 remove_leftovers(root, None)
     return listing
-
-
-def _write_index(root: Container, plan: ShardPlan) -> None:
-    summaries: list[ShardSummary] = []
-    tracks: list[Any] = []
-    for shard in range(plan.count):
-        manifest, end = plan.read_shard(root, shard)
-        found = [track for track, _ in manifest.tracks]
-        tracks = tracks or found
-        if found != tracks:
-            raise StorageError(
-                f"{root.path / shard_name(shard)} has other entries than {shard_name(0)}",
-                hint="name the entries that every shard has: --keys",
-            )
-        summaries.append(ShardSummary.of(shard, manifest, end))
-    write_shard_index(root, plan, tracks, summaries)

@@ -24,7 +24,7 @@ from tdx.stacks.conversion import (
     ConvertedStack,
     ConvertedStage,
     Counterpart,
-    Entries,
+    NamedTensors,
     action_entries,
 )
 from tdx.stacks.counterparts import Place, convert_stages, root_key, write_value
@@ -136,7 +136,7 @@ class GymnasiumReference:
         ).encode
         env.action_space.seed(seed)
 
-    def reset(self, seed: int | None) -> Entries:
+    def reset(self, seed: int | None) -> NamedTensors:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             observation, _ = self._env.reset(seed=seed)
@@ -144,12 +144,12 @@ class GymnasiumReference:
             raise stack_error("reset", error) from error
         return self._observe(observation)
 
-    def sample_action(self) -> tuple[Any, Entries]:
+    def sample_action(self) -> tuple[Any, NamedTensors]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
-    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             observation, reward, terminated, truncated, info = self._env.step(action)
@@ -161,7 +161,7 @@ class GymnasiumReference:
         entries.update({name: torch.tensor([bool(flag)]) for name, flag in flags.items()})
         return entries, info
 
-    def _observe(self, observation: Any) -> Entries:
+    def _observe(self, observation: object) -> NamedTensors:
         entries = TensorDict(self._wrapped.read_obs(observation))
         flat = {format_key(key): value for key, value in entries.items(True, True)}
         values = {key: value for key, value in flat.items() if isinstance(value, Tensor)}

@@ -18,16 +18,16 @@ from tdx.core.meter import Meter
 from tdx.foundation.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.patches import Patches
-from tdx.specs import Binary, Composite
+from tdx.specs import Binary, Composite, Unbounded
+from tdx.stacks.gymnasium.building import build_action, learning_switches
 from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
 from tdx.stacks.gymnasium.observed import WrapperLevels
-from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
-from tdx.stacks.gymnasium.snapshots import level_state, reward_specs, space_specs
-from tdx.stacks.observe import Actor, Event, LastResults, locate, measured, traced
+from tdx.stacks.gymnasium.snapshots import level_state, space_specs
+from tdx.stacks.observe import Actor, Event, LastResults, RowEntries, locate, measured, traced
 from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION
-from tdx.stacks.replay import BaseCalls, Entries, write_number
 from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
+from tdx.stacks.states import write_number
 from tdx.stacks.tracer import OnTrace
 
 
@@ -108,7 +108,9 @@ class LevelStack(Stack):
         inputs = {"full_action_spec": action, "full_state_spec": Composite(shape=shape)}
         outputs = {
             "full_observation_spec": observation,
-            "full_reward_spec": reward_specs(level.num_envs),
+            "full_reward_spec": Composite(
+                reward=Unbounded(shape, dtype=torch.float64), shape=shape
+            ),
             "full_done_spec": Composite(flags, shape=shape),
         }
         return StageSpecs(
@@ -141,16 +143,11 @@ class LevelStack(Stack):
         states = {level.index: self.level_state(level) for level in self.levels[1:]}
         return {index: state for index, state in states.items() if state}
 
-    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
-        form = self.observed_levels().forms()[-1]
-        return replaced_env(self.levels, form, calls)
-
     def observed_levels(self) -> WrapperLevels:
         """See :class:`~tdx.stacks.Stack`."""
         return self.level_type(self.target, self.levels, self.name)
 
-    def encode_action(self, entries: Entries) -> Any:
+    def encode_action(self, entries: RowEntries) -> object:
         """See :class:`~tdx.stacks.Stack`."""
         return build_action(self.levels[-1].action_space, entries, self.num_envs)
 
@@ -160,7 +157,7 @@ class LevelStack(Stack):
         with Patches(learning_switches(self.state_owners())):
             yield
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`."""
         return [owner for level in self.levels[1:] for owner in level.owners]
 
@@ -265,15 +262,15 @@ class LevelDriver(ABC):
         self._observation, self._reset_due = self._read(result)
 
     @abstractmethod
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         """Start new episodes and return the observation."""
 
     @abstractmethod
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         """Return a random action."""
 
     @abstractmethod
-    def _read(self, result: Any) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         """Return the observation of a step, and whether a reset is due."""
 
     def _check_result(self, result: Any, method: str, parts: str) -> Any:

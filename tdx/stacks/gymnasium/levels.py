@@ -91,7 +91,7 @@ class Level:
         )
 
 
-def list_levels(env: Any) -> tuple[Level, ...]:
+def list_levels(env: object) -> tuple[Level, ...]:
     """List the levels of a stack, the env inside first.
 
     An env that holds another one without being a wrapper is a level around it. The wrappers in the
@@ -101,22 +101,37 @@ def list_levels(env: Any) -> tuple[Level, ...]:
     Args:
         env: The outermost wrapper.
     """
-    outer, core = list_wrappers(env), core_of(env)
+    core = core_of(env)
     num_envs = core.num_envs if isinstance(core, VectorEnv) else None
-    rows = _row_wrappers(core) if isinstance(core, SyncVectorEnv) else None
-    levels: list[tuple[tuple[Any, ...], bool]] = []
-    if rows is None:
-        levels.append(((core,), False))
-    else:
-        bases = tuple(core_of(sub_env) for sub_env in core.envs)
-        levels.append((bases, True))
-        levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
-        levels.append(((core,), False))
-    levels += [((each,), False) for each in reversed(outer)]
+    sub_envs = core.envs if isinstance(core, SyncVectorEnv) else ()
+    owners = list_owners(sub_envs, core, list_wrappers(env))
     return tuple(
-        Level(index, owners, num_envs, in_rows)
-        for index, (owners, in_rows) in enumerate(levels, start=-1)
+        Level(index, parts, num_envs, in_rows)
+        for index, (parts, in_rows) in enumerate(owners, start=-1)
     )
+
+
+def list_owners(
+    sub_envs: Sequence[object], core: object, outer: Sequence[object]
+) -> list[tuple[tuple[object, ...], bool]]:
+    """Return the objects of each level, the env inside first, and whether they are in sub-envs.
+
+    Args:
+        sub_envs: Sub-envs of a vector env that are in this process.
+        core: The vector env, or the env inside.
+        outer: Wrappers around it, outermost first.
+    """
+    owners: list[tuple[tuple[Any, ...], bool]] = []
+    rows = [list_wrappers(sub_env) for sub_env in sub_envs]
+    if rows and has_equal_rows(rows):
+        owners.append((tuple(core_of(sub_env) for sub_env in sub_envs), True))
+        owners += [(row, True) for row in reversed(list(zip(*rows, strict=True)))]
+    return owners + [((owner,), False) for owner in (core, *reversed(outer))]
+
+
+def has_equal_rows(rows: Sequence[Sequence[object]]) -> bool:
+    """Return True if all sub-envs have wrappers of the same classes."""
+    return len({tuple(map(type, row)) for row in rows}) == 1
 
 
 def place_of_error(
@@ -135,20 +150,20 @@ def place_of_error(
     method: Literal["reset", "step"] = "step"
     for frame, _ in walk_tb(error.__traceback__):
         names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-        found = owners.get(id(frame.f_locals.get(names[0]))) if names else None
-        if found is not None:
-            place = found
+        owner = owners.get(id(frame.f_locals.get(names[0]))) if names else None
+        if owner is not None:
+            place = owner
             if frame.f_code.co_name in _METHODS:
                 method = "reset" if frame.f_code.co_name == "reset" else "step"
     return None if place is None else (*place, method)
 
 
-def core_of(env: Any) -> Any:
+def core_of(env: object) -> object:
     """Return the env inside all wrappers and holders."""
     return _nested_envs(env)[-1]
 
 
-def list_wrappers(env: Any) -> list[Any]:
+def list_wrappers(env: object) -> list[object]:
     """List the wrappers around an env, and the envs that hold it, outermost first.
 
     Example:
@@ -158,18 +173,20 @@ def list_wrappers(env: Any) -> list[Any]:
     return _nested_envs(env)[:-1]
 
 
-def _nested_envs(env: Any) -> list[Any]:
-    """Return an env and the envs inside, outermost first."""
-    nested = [env]
-    while len(nested) <= MAX_LEVELS:
-        inner = _inner_env(nested[-1], nested)
-        if inner is None:
-            break
+def _nested_envs(env: object, around: Sequence[object] = ()) -> list[object]:
+    """Return an env and the envs inside, outermost first.
+
+    Args:
+        env: The env.
+        around: The envs around it, which it may refer to.
+    """
+    nested = [*around, env]
+    while len(nested) <= MAX_LEVELS and (inner := _inner_env(nested[-1], nested)) is not None:
         nested.append(inner)
-    return nested
+    return nested[len(around) :]
 
 
-def _inner_env(owner: Any, around: Sequence[Any]) -> Any:
+def _inner_env(owner: object, around: Sequence[object]) -> object:
     """Return the env that a wrapper or holder steps; ``None`` for the env inside.
 
     Args:
@@ -182,21 +199,14 @@ def _inner_env(owner: Any, around: Sequence[Any]) -> Any:
     parts: set[int] = set()
     if 1 < len(held) <= _MAX_HELD:
         # A holder may also keep a part of the env, such as its `unwrapped`.
-        parts = {id(part) for env in held.values() for part in _parts_of(env, around)}
+        parts = {id(part) for env in held.values() for part in _nested_envs(env, around)[1:]}
     outer = {name: env for name, env in held.items() if id(env) not in parts}
     if len({id(env) for env in outer.values()}) == 1:
         return next(iter(outer.values()))
     return next((outer[name] for name in _INNER_NAMES if name in outer), None)
 
 
-def _parts_of(env: Any, around: Sequence[Any]) -> Iterator[Any]:
-    nested = [*around, env]
-    while len(nested) <= MAX_LEVELS and (inner := _inner_env(nested[-1], nested)) is not None:
-        yield inner
-        nested.append(inner)
-
-
-def _held_envs(owner: Any, around: Sequence[Any]) -> dict[str, Any]:
+def _held_envs(owner: object, around: Sequence[object]) -> dict[str, object]:
     """Return the envs among the attributes of an env that is no wrapper."""
     if isinstance(owner, SyncVectorEnv | AsyncVectorEnv):
         # Its sub-envs are listed, or in other processes.
@@ -209,7 +219,7 @@ def _held_envs(owner: Any, around: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _is_env(value: Any) -> bool:
+def _is_env(value: object) -> bool:
     """Return True for an env of any library: it can be reset, stepped, and declares its actions."""
     kind = type(value)
     if isinstance(value, type | ModuleType):
@@ -247,7 +257,7 @@ def hidden_envs(levels: Sequence[Level]) -> tuple[str, ...]:
     return tuple(sentence for owner in owners for sentence in _hidden_envs(owner, owners))
 
 
-def _hidden_envs(owner: Any, levels: Sequence[Any]) -> Iterator[str]:
+def _hidden_envs(owner: object, levels: Sequence[Any]) -> Iterator[str]:
     if isinstance(owner, _KINDS):
         return
     shown = {id(part) for level in levels for part in (level, *_nested_envs(level))}
@@ -265,27 +275,20 @@ def _hidden_envs(owner: Any, levels: Sequence[Any]) -> Iterator[str]:
             yield f"{name} holds {noun} in .{attribute}, whose stages are not shown"
 
 
-def _describe(env: Any) -> str:
+def _describe(env: object) -> str:
     if isinstance(env, gymnasium.Env | VectorEnv):
         return f"the env {type(env).__name__}"
     return f"an env of another library, {type(env).__name__},"
 
 
-def inner_name(owner: Any, inner: Any) -> str:
+def inner_name(owner: object, inner: object) -> str:
     """Return the attribute in which a wrapper or holder keeps the env inside."""
     if isinstance(owner, _KINDS):
         return "env"
     return next(name for name, value in attributes_of(owner).items() if value is inner)
 
 
-def _row_wrappers(env: SyncVectorEnv) -> list[list[Any]] | None:
-    """Return the wrappers of each sub-env; ``None`` if they differ."""
-    rows = [list_wrappers(sub_env) for sub_env in env.envs]
-    kinds = {tuple(type(wrapper) for wrapper in row) for row in rows}
-    return rows if len(kinds) == 1 else None
-
-
-def worker_sentence(core: Any, local: str) -> str:
+def worker_sentence(core: object, local: str) -> str:
     """Say that a vector env has its sub-envs in worker processes, and how to look inside.
 
     Args:
@@ -298,12 +301,7 @@ def worker_sentence(core: Any, local: str) -> str:
     )
 
 
-def has_different_rows(core: Any) -> bool:
-    """Return True for a ``SyncVectorEnv`` whose sub-envs have different wrappers."""
-    return isinstance(core, SyncVectorEnv) and _row_wrappers(core) is None
-
-
-def arguments_of(owner: Any) -> dict[str, object]:
+def arguments_of(owner: object) -> dict[str, object]:
     """Return the constructor arguments of a wrapper or env.
 
     Example:
@@ -324,7 +322,7 @@ _FORWARD = (
 _INVERSE = (gymnasium.ActionWrapper, gymnasium.vector.VectorActionWrapper)
 
 
-def _direction(owner: Any) -> Direction:
+def _direction(owner: object) -> Direction:
     is_forward, is_inverse = isinstance(owner, _FORWARD), isinstance(owner, _INVERSE)
     if is_forward == is_inverse:
         return "both"

@@ -6,17 +6,19 @@ import dis
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
+from torch import Tensor
 
 from tdx.core.meter import Lane
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches
+from tdx.stacks.gymnasium.building import build_batch, build_info, build_value
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, Level
 from tdx.stacks.gymnasium.snapshots import (
     action_entries,
@@ -24,16 +26,15 @@ from tdx.stacks.gymnasium.snapshots import (
     overwritten_keys,
     result_entries,
 )
-from tdx.stacks.observe import Event, LevelForm, Levels, Method, Slot
+from tdx.stacks.observe import Event, LevelForm, Method, NestedLevels, RowEntries, Slot, base_key
 from tdx.stacks.observe.copies import Entries
-from tdx.stacks.observe.events import FLAGS, REWARD
-from tdx.stacks.observe.levels import Wrap
+from tdx.stacks.observe.events import FLAGS, OBSERVATION, REWARD
 from tdx.stacks.sources import attributes_of
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
 
-class WrapperLevels(Levels):
+class WrapperLevels(NestedLevels):
     """Levels of wrapper objects.
 
     Spaces are read once: those of some levels are computed.
@@ -78,31 +79,63 @@ class WrapperLevels(Levels):
             known = self._known_spaces[index] = level.observation_space, level.action_space
         return known
 
-    @contextmanager
-    def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
+    def slots(self, rows: int | None = None) -> Iterator[Slot]:
         """See :class:`~tdx.stacks.observe.Levels`."""
-        with Patches() as patches:
-            # The same object may be several sub-envs.
-            known: set[int] = set()
-            for level in self._levels.values():
-                owners = level.owners[:rows] if level.in_rows else level.owners
-                for row, owner in enumerate(owners):
-                    if id(owner) not in known:
-                        known.add(id(owner))
-                        for slot in self._slots(level, row, owner):
-                            patches.hook(slot.owner, slot.method, partial(wrap, slot))
-            yield
+        # The same object may be several sub-envs.
+        known: set[int] = set()
+        for level in self._levels.values():
+            owners = level.owners[:rows] if level.in_rows else level.owners
+            for row, owner in enumerate(owners):
+                if id(owner) not in known:
+                    known.add(id(owner))
+                    yield from self._slots(level, row, owner)
 
-    def _slots(self, level: Level, row: int, owner: Any) -> Iterator[Slot]:
+    def _slots(self, level: Level, row: int, owner: object) -> Iterator[Slot]:
         form = self._forms[level.index]
         yield Slot(level.index, row, form, "reset", owner)
         yield Slot(level.index, row, form, "step", owner)
+
+    def base_entries(self, slot: Slot, result: Any) -> RowEntries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        is_batch = slot.form.is_batch
+        entries = self._base_observation(slot, result[0])
+        for key, value in {} if slot.method == "reset" else result_entries(result).items():
+            # The infos of a vector env are those of its sub-envs, which merge them again.
+            if key in (REWARD, *FLAGS) or (isinstance(value, Tensor) and not is_batch):
+                tensor = torch.as_tensor(value)
+                entries[key] = tensor if is_batch else tensor.unsqueeze(0)
+        return entries
+
+    def _base_observation(self, slot: Slot, observation: object) -> RowEntries:
+        return {
+            base_key(key): value if slot.form.is_batch else value.unsqueeze(0)
+            for key, value in observation_entries(self._spaces(-1)[0], observation).items()
+            if isinstance(value, Tensor)
+        }
+
+    def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        space, is_batch = self._spaces(-1)[0], slot.form.is_batch
+        if is_batch:
+            observation = build_batch(space, entries, self.num_rows)
+        else:
+            single = {key: value[0] for key, value in entries.items()}
+            observation = build_value(space, single, (OBSERVATION,))
+        if slot.method == "reset":
+            return observation, {} if live is None else dict(live[1])
+        reward = entries[REWARD].numpy().astype(np.float64)
+        flags = [entries[name].numpy().astype(np.bool_) for name in FLAGS]
+        if is_batch:
+            return observation, reward, *flags, {}
+        # The reward of a multi-objective env is a vector.
+        number = float(reward[0]) if reward.ndim == 1 else reward[0]
+        return observation, number, bool(flags[0][0]), bool(flags[1][0]), build_info(entries)
 
     def lane(self, slot: Slot) -> Lane | None:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return "reset" if slot.method == "reset" else "step"
 
-    def given_entries(self, index: int, given: Any) -> Entries:
+    def given_entries(self, index: int, given: object) -> Entries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return action_entries(self._spaces(index)[1], given)
 
@@ -148,7 +181,7 @@ class WrapperLevels(Levels):
                         patches.put(owner, "results_writer", None)
             yield
 
-    def generators(self) -> list[Any]:
+    def generators(self) -> list[object]:
         """See :class:`~tdx.stacks.observe.Levels`."""
         generators: dict[int, Any] = {}
         for level in self._levels.values():
@@ -199,7 +232,7 @@ class WrapperLevels(Levels):
         }
 
 
-def _generators_of(owner: Any, *, is_base: bool) -> Iterator[Any]:
+def _generators_of(owner: object, *, is_base: bool) -> Iterator[object]:
     """Yield the generators that an env or wrapper, its parts and its spaces hold."""
     for value in attributes_of(owner).values():
         if isinstance(value, _GENERATORS):

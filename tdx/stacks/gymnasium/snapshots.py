@@ -16,7 +16,7 @@ from tdx.envs.gym import conversion  # noqa: F401 - registers the codecs of Dict
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.keys import NestedKey, split_key
-from tdx.specs import Composite, TensorSpec, Unbounded
+from tdx.specs import Composite
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.observe.copies import Entries, SharedPaths
 from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION, REWARD
@@ -42,33 +42,22 @@ def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Com
     layout = Layout(num_envs, categorical=True, remap_state=False)
     spec = codec_of(space, layout).spec
     if isinstance(space, spaces.Box) and not space.shape:
-        spec = _without_last_dim(spec)
+        # A codec gives scalars a dim of size 1, which the values of the env do not have.
+        spec = spec.squeeze(-1)
     return Composite({key: spec}, shape=layout.lead)
 
 
-def _without_last_dim(spec: TensorSpec) -> TensorSpec:
-    """A codec gives scalars a dim of size 1, which the values of the env do not have."""
-    squeezed: TensorSpec = spec.squeeze(-1)
-    return squeezed
-
-
-def reward_specs(num_envs: int | None) -> Composite:
-    """Return the spec of the reward, which has no space."""
-    shape = () if num_envs is None else (num_envs,)
-    return Composite({REWARD: Unbounded(shape=shape, dtype=torch.float64)}, shape=shape)
-
-
-def observation_entries(space: spaces.Space[Any], value: Any) -> Entries:
+def observation_entries(space: spaces.Space[Any], value: object) -> Entries:
     """Return the entries of an observation, with the dtype and shape that it has."""
     return _entries(space, value, (OBSERVATION,))
 
 
-def action_entries(space: spaces.Space[Any], value: Any) -> Entries:
+def action_entries(space: spaces.Space[Any], value: object) -> Entries:
     """Return the entries of an action."""
     return _entries(space, value, (ACTION,))
 
 
-def result_entries(result: Any) -> Entries:
+def result_entries(result: object) -> Entries:
     """Return the entries of reward, flags and info of a step, or the info of a reset.
 
     Args:
@@ -78,21 +67,15 @@ def result_entries(result: Any) -> Entries:
     if not isinstance(result, tuple) or len(result) not in (2, 5):
         return entries
     if len(result) == 5:
-        entries[REWARD] = _reward(result[1])
+        reward = _to_tensor(result[1])
+        entries[REWARD] = reward.to(torch.float64) if isinstance(reward, Tensor) else reward
         for name, value in zip(FLAGS, result[2:4], strict=True):
             entries[name] = _to_tensor(value)
     _add_info(entries, (INFO,), result[-1])
     return entries
 
 
-def _reward(value: Any) -> Any:
-    tensor = _to_tensor(value)
-    if isinstance(tensor, Tensor) and tensor.dtype != torch.float64:
-        return tensor.to(torch.float64)
-    return tensor
-
-
-def _add_info(entries: Entries, key: tuple[str, ...], info: Any) -> None:
+def _add_info(entries: Entries, key: tuple[str, ...], info: object) -> None:
     if not isinstance(info, Mapping):
         return
     for name, value in info.items():
@@ -103,7 +86,7 @@ def _add_info(entries: Entries, key: tuple[str, ...], info: Any) -> None:
             entries[path] = _to_tensor(value)
 
 
-def _entries(space: Any, value: Any, key: tuple[str, ...]) -> Entries:
+def _entries(space: object, value: object, key: tuple[str, ...]) -> Entries:
     if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
         entries: Entries = {}
         for name, part in value.items():
@@ -139,7 +122,7 @@ def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -
     return {path: value}
 
 
-def _to_tensor(value: Any) -> Any:
+def _to_tensor(value: object) -> Any:
     """Return numbers as a tensor of their dtype; other objects stay as they are."""
     if isinstance(value, Tensor) or value is None or isinstance(value, str | bytes):
         return value
@@ -201,7 +184,7 @@ def level_state(level: Level) -> dict[str, Tensor]:
     return {name: value for name, value in stacked.items() if isinstance(value, Tensor)}
 
 
-def _numbers(owner: Any) -> Iterator[tuple[str, Tensor]]:
+def _numbers(owner: object) -> Iterator[tuple[str, Tensor]]:
     arguments = arguments_of(owner)
     skipped = {*_SKIPPED, *arguments, *(f"_{name}" for name in arguments)}
     # A setting that can change later is state, although it may be an argument.
@@ -211,7 +194,7 @@ def _numbers(owner: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _leaves(name, value, 0)
 
 
-def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
+def _leaves(name: str, value: object, depth: int) -> Iterator[tuple[str, Tensor]]:
     tensor = _tensor(value)
     if tensor is not None:
         yield name, tensor
@@ -225,7 +208,7 @@ def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
             yield from _leaves(f"{name}.{part}", inner, depth + 1)
 
 
-def _tensor(value: Any) -> Tensor | None:
+def _tensor(value: object) -> Tensor | None:
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, deque | list | tuple):
@@ -245,7 +228,7 @@ def _tensor(value: Any) -> Tensor | None:
     return torch.from_numpy(array)
 
 
-def _is_record(value: Any) -> bool:
+def _is_record(value: object) -> bool:
     """Return True for a plain object of numbers, such as running statistics."""
     if callable(value) or isinstance(value, str | bytes | type) or value is None:
         return False

@@ -19,7 +19,6 @@ from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_nam
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
     core_of,
-    has_different_rows,
     hidden_envs,
     inner_name,
     list_levels,
@@ -44,6 +43,7 @@ class GymnasiumStack(LevelStack):
 
     Args:
         target: The outermost wrapper, or an env without wrappers.
+        notes: What to know about the stages, each a sentence.
 
     Example:
         >>> import gymnasium
@@ -56,9 +56,9 @@ class GymnasiumStack(LevelStack):
     kind = "gymnasium"
     done_keys = ("done", *FLAGS)
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, notes: tuple[str, ...] = ()) -> None:
         super().__init__(target, list_levels(target))
-        self._notes: tuple[str, ...] = ()
+        self._notes = notes
 
     @property
     def notes(self) -> Sequence[str]:
@@ -71,7 +71,8 @@ class GymnasiumStack(LevelStack):
         core = core_of(self.target)
         if isinstance(core, AsyncVectorEnv):
             return (worker_sentence(core, "SyncVectorEnv"),)
-        if has_different_rows(core):
+        is_in_rows = any(level.in_rows for level in self.levels)
+        if isinstance(core, SyncVectorEnv) and not is_in_rows:
             return ("the sub-envs have different wrappers, which are not shown",)
         return hidden_envs(self.levels)
 
@@ -103,12 +104,11 @@ class GymnasiumStack(LevelStack):
         changes = [(outer[-1], inner_name(outer[-1], core), rebuilt)] if outer else []
         try:
             with Patches(changes):
-                stack = GymnasiumStack(self.target if outer else rebuilt)
-                stack._notes = (
+                note = (
                     f"the sub-envs of {type(core).__name__} run in worker processes; those that "
-                    "its env_fns create in this process are shown, without the workers' state",
+                    "its env_fns create in this process are shown, without the workers' state"
                 )
-                yield stack
+                yield GymnasiumStack(self.target if outer else rebuilt, (note,))
         finally:
             rebuilt.close()
 
@@ -183,10 +183,10 @@ class GymnasiumDriver(LevelDriver):
         result = env.reset(seed=seed) if ended is None else env.reset(options={"reset_mask": ended})
         return self._check_result(result, "reset", "observation, info")[0]
 
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         return self._stack.sample_action()
 
-    def _read(self, result: Any) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[Any, bool]:
         parts = "observation, reward, terminated, truncated, info"
         observation, _, terminated, truncated, _ = self._check_result(result, "step", parts)
         if not self._is_vector:

@@ -1,15 +1,17 @@
 """Observe a running stack: one event per call of a level; traces, times and replays of them."""
 
+from tdx.stacks.observe.env_inside import BaseCalls, base_key, replaced_env
 from tdx.stacks.observe.events import (
     OPAQUE,
     Event,
     LevelForm,
     Method,
+    RecordedMethod,
     Recording,
     is_same_plain,
     plain_copy,
 )
-from tdx.stacks.observe.levels import Levels, Slot
+from tdx.stacks.observe.levels import Levels, NestedLevels, RowEntries, Slot
 from tdx.stacks.observe.recorder import LastResults
 from tdx.stacks.observe.replay import MAX_EVENTS, Recorder, Replay, preserved_generators
 from tdx.stacks.observe.times import check_threads, measured
@@ -19,20 +21,26 @@ __all__ = [
     "MAX_EVENTS",
     "OPAQUE",
     "Actor",
+    "BaseCalls",
     "Event",
     "LastResults",
     "LevelForm",
     "Levels",
     "Method",
+    "NestedLevels",
+    "RecordedMethod",
     "Recorder",
     "Recording",
     "Replay",
+    "RowEntries",
     "Slot",
+    "base_key",
     "check_threads",
     "is_same_plain",
     "locate",
     "measured",
     "plain_copy",
     "preserved_generators",
+    "replaced_env",
     "traced",
 ]

@@ -81,7 +81,7 @@ def _freeze_other(value: Any, kind: type) -> Any:
     return array if array.dtype.kind in _NUMBERS else value
 
 
-def copy_action(value: Any) -> Any:
+def copy_action(value: object) -> object:
     """Copy an action; ``None`` if that fails, which must not fail in the code of the user."""
     if type(value) is np.ndarray:
         return value.copy()
@@ -91,7 +91,7 @@ def copy_action(value: Any) -> Any:
         return None
 
 
-def copy_result(result: Any, below: Below) -> tuple[Any, ...] | None:
+def copy_result(result: object, below: Below) -> tuple[object, ...] | None:
     """Copy a result, a tuple whose first part is the observation.
 
     Args:
@@ -120,7 +120,7 @@ def copy_result(result: Any, below: Below) -> tuple[Any, ...] | None:
         return None
 
 
-def _copy_observation(value: Any, below: Below) -> Any:
+def _copy_observation(value: object, below: Below) -> object:
     if type(value) is not np.ndarray:
         return freeze(value)
     if value.nbytes <= _LARGE:
@@ -137,7 +137,7 @@ def _has_same_bytes(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one.view(np.uint8), other.view(np.uint8)))
 
 
-def is_new_memory(before: Any, after: Any) -> bool:
+def is_new_memory(before: object, after: object) -> bool:
     """Return True if both observations are arrays that own their memory, and different ones."""
     return (
         before is not after
@@ -148,7 +148,7 @@ def is_new_memory(before: Any, after: Any) -> bool:
     )
 
 
-def shared_paths(before: Any, after: Any, path: tuple[str, ...] = ()) -> SharedPaths:
+def shared_paths(before: object, after: object, path: tuple[str, ...] = ()) -> SharedPaths:
     """Return where an observation is in the memory of the previous one.
 
     Args:
@@ -174,7 +174,7 @@ def shared_paths(before: Any, after: Any, path: tuple[str, ...] = ()) -> SharedP
         return ()
 
 
-def _shared_parts(before: Any, after: Any, path: tuple[str, ...]) -> SharedPaths:
+def _shared_parts(before: object, after: object, path: tuple[str, ...]) -> SharedPaths:
     if isinstance(after, Mapping) and isinstance(before, Mapping):
         if before is after:
             return (path,)

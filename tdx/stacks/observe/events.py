@@ -11,8 +11,11 @@ from torch import Tensor
 
 from tdx.stacks.observe.copies import SharedPaths
 
-Method = Literal["reset", "step", "step_async", "step_wait"]
-"""Methods that are observed; the last two are those of a VecEnv of Stable-Baselines3."""
+RecordedMethod = Literal["reset", "step", "step_async", "step_wait"]
+"""Methods whose calls contracts record; the last two are those of a VecEnv of
+Stable-Baselines3."""
+Method = Literal[RecordedMethod, "inverse"]
+"""Methods that are observed; ``inverse`` is that of a stage of tdx."""
 OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
 FLAGS = ("terminated", "truncated")
 
@@ -33,7 +36,7 @@ class _Opaque:
 OPAQUE = _Opaque()
 
 
-def plain_copy(value: Any, depth: int = 0) -> Any:
+def plain_copy(value: object, depth: int = 0) -> Any:
     """Copy a value as plain data: numbers, texts, arrays, tensors, and containers of them.
 
     Other objects become :data:`OPAQUE`, so that a recording means the same in memory and on disk.
@@ -66,7 +69,7 @@ def plain_copy(value: Any, depth: int = 0) -> Any:
     return plain_copy(np.array(array)) if array.dtype.kind in "biuf" else OPAQUE
 
 
-def fill_opaque(value: Any, live: Any) -> Any:
+def fill_opaque(value: object, live: object) -> Any:
     """Return recorded plain data with the parts of a live value where it is opaque."""
     if value is OPAQUE:
         return live
@@ -83,7 +86,7 @@ def fill_opaque(value: Any, live: Any) -> Any:
     return value
 
 
-def is_same_plain(one: Any, other: Any) -> bool:
+def is_same_plain(one: object, other: object) -> bool:
     """Return True if plain data has the same structure and numbers; NaN equals NaN."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(
@@ -100,7 +103,7 @@ def is_same_plain(one: Any, other: Any) -> bool:
     return np.array_equal(first, second, equal_nan=is_float)
 
 
-def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
+def map_arrays(value: object, function: Callable[[Any], Any]) -> Any:
     """Return a value with a function applied to each array and tensor in it."""
     if isinstance(value, dict):
         return {name: map_arrays(item, function) for name, item in value.items()}
@@ -110,7 +113,7 @@ def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value) if isinstance(value, np.ndarray | Tensor) else value
 
 
-def take_rows(value: Any, rows: Sequence[int]) -> Any:
+def take_rows(value: object, rows: Sequence[int]) -> Any:
     """Return rows of a batch: of each array, or the items of a tuple of one action per row."""
     index = list(rows)
     return map_arrays(value, lambda array: array[index] if array.ndim else array)
@@ -122,11 +125,11 @@ class LevelForm:
 
     Args:
         protocol: ``env`` if it returns the values of Gymnasium, ``vec_env`` those of
-            Stable-Baselines3.
+            Stable-Baselines3, ``tensordict`` those of tdx and TorchRL.
         is_batch: True if its values have a batch dim.
     """
 
-    protocol: Literal["env", "vec_env"] = "env"
+    protocol: Literal["env", "vec_env", "tensordict"] = "env"
     is_batch: bool = False
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from tdx.core.meter import Lane
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.patches import Patches
 from tdx.stacks.observe.copies import CopyResult, Entries, copy_result
 from tdx.stacks.observe.events import Event, LevelForm, Method
 
 Original = Callable[..., Any]
+RowEntries = dict[NestedKey, Tensor]
+"""Values by key, ``[R, ...]`` for R rows. An entry of a ``Dict`` observation has its own key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +33,7 @@ class Slot:
         method: The method.
         owner: The object.
         copy: Copies what the method returned. ``None``: it returns nothing.
+        attribute: Name of the method of the object, if it is another one.
     """
 
     level: int
@@ -34,6 +42,12 @@ class Slot:
     method: Method
     owner: Any = None
     copy: CopyResult | None = copy_result
+    attribute: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the method of the object."""
+        return self.attribute or self.method
 
 
 Wrap = Callable[[Slot, Original], Original | None]
@@ -45,6 +59,54 @@ class Levels(ABC):
 
     num_envs: int | None
     """Number of sub-envs; ``None`` for a single env."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of sub-envs; 1 for a single env."""
+        return self.num_envs or 1
+
+    @abstractmethod
+    def slots(self, rows: int | None = None) -> Iterator[Slot]:
+        """Yield the methods of all levels, each object once.
+
+        Args:
+            rows: Number of sub-envs that are observed. ``None``: all.
+        """
+
+    @contextmanager
+    def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
+        """Replace the methods of all levels in a block.
+
+        Args:
+            wrap: Returns what to call instead.
+            rows: Number of sub-envs that are observed. ``None``: all.
+        """
+        with Patches() as patches:
+            for slot in self.slots(rows):
+                patches.hook(slot.owner, slot.name, partial(wrap, slot))
+            yield
+
+    @abstractmethod
+    def base_entries(self, slot: Slot, result: object) -> RowEntries:
+        """Return the values of a result of the env inside, with the rows of the slot."""
+
+    @abstractmethod
+    def base_result(self, slot: Slot, entries: RowEntries, live: object) -> object:
+        """Return a result of the env inside that has given values.
+
+        Args:
+            slot: The method.
+            entries: The values; what is missing or of another shape becomes zeros.
+            live: What the method returned itself; ``None`` if it raised.
+        """
+
+
+class NestedLevels(Levels):
+    """Levels whose methods call those of the level inside, as wrappers do.
+
+    Their calls are recorded as trees of events, and replayed one by one.
+    """
+
     top: int
     """Index of the outermost level."""
 
@@ -61,26 +123,17 @@ class Levels(ABC):
         """Return the number of sub-envs that have a level each; ``None`` outside of sub-envs."""
 
     @abstractmethod
-    def attached(self, wrap: Wrap, rows: int | None = None) -> AbstractContextManager[None]:
-        """Replace the methods of all levels in a block.
-
-        Args:
-            wrap: Returns what to call instead.
-            rows: Number of sub-envs that are observed. ``None``: all.
-        """
-
-    @abstractmethod
     def lane(self, slot: Slot) -> Lane | None:
         """Return the lane that the time of a method counts in; ``None`` if it takes none."""
 
     # Values of events
 
     @abstractmethod
-    def given_entries(self, index: int, given: Any) -> Entries:
+    def given_entries(self, index: int, given: object) -> Entries:
         """Return a copy of an action as tensors by key."""
 
     @abstractmethod
-    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+    def returned_entries(self, index: int, method: Method, returned: object) -> Entries:
         """Return a copy of a result as tensors by key."""
 
     @abstractmethod
@@ -118,17 +171,12 @@ class Levels(ABC):
 
     # Replay
 
-    @property
-    def num_rows(self) -> int:
-        """Number of sub-envs; 1 for a single env."""
-        return self.num_envs or 1
-
     @abstractmethod
     def silenced(self) -> AbstractContextManager[None]:
         """Keep the episodes of a block out of the logs of the stages."""
 
     @abstractmethod
-    def generators(self) -> list[Any]:
+    def generators(self) -> list[object]:
         """Return the random generators of the env and of all stages."""
 
     @abstractmethod
@@ -140,7 +188,7 @@ class Levels(ABC):
         """
 
     @abstractmethod
-    def call(self, method: Method, argument: Any) -> Any:
+    def call(self, method: Method, argument: object) -> object:
         """Call the outermost level: a reset with arguments by name, or a step with an action."""
 
     @abstractmethod

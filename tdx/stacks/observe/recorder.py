@@ -20,7 +20,7 @@ from tdx.stacks.observe.copies import (
     shared_paths,
 )
 from tdx.stacks.observe.events import Event
-from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 
 _ACTION_NAMES = ("action", "actions")
 
@@ -80,13 +80,6 @@ def read_events(log: Log, first: int = 0) -> list[Event]:
     return [event for _, event, _ in complete]
 
 
-def root_of(log: Log) -> tuple[Slot, bool]:
-    """Return the slot of the outermost call, which ended last, and whether it raised."""
-    call = log[-1]
-    assert call is not None
-    return call[0], call[4] is not None and call[4].error is not None
-
-
 class _Thread(threading.local):
     """What one thread has recorded of its current outermost call."""
 
@@ -121,7 +114,7 @@ class EventRecorder:
         self._last: LastResults = {} if last is None else last
 
     @contextmanager
-    def attached(self, levels: Levels, rows: int | None = None) -> Iterator[None]:
+    def attached(self, levels: NestedLevels, rows: int | None = None) -> Iterator[None]:
         """Record the calls of all levels in a block.
 
         Args:
@@ -146,14 +139,15 @@ class EventRecorder:
         is_step, takes_action = slot.method != "reset", slot.method in ("step", "step_async")
         last = self._last.setdefault((slot.level, slot.row), _Last())
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
+        def recorded(*args: object, **kwargs: object) -> object:
             start = clock()
             log = thread.log
             place = len(log)
             log.append(None)
             given = details = returned = None
             if takes_action:
-                given = copy_action(args[0] if args else _named_action(kwargs))
+                named = (kwargs[name] for name in _ACTION_NAMES if name in kwargs)
+                given = copy_action(args[0] if args else next(named, None))
             elif not is_step:
                 given = copy_action(kwargs) or {}
             if on_number is not None:
@@ -200,7 +194,3 @@ class EventRecorder:
             except Exception as error:
                 # The env has made its step: the caller must get the result.
                 self._failure = self._failure or error
-
-
-def _named_action(kwargs: dict[str, Any]) -> Any:
-    return next((kwargs[name] for name in _ACTION_NAMES if name in kwargs), None)

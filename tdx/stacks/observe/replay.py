@@ -37,12 +37,11 @@ from tdx.stacks.observe.events import (
     plain_copy,
     take_rows,
 )
-from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, RowEntries, Slot
 from tdx.stacks.observe.recorder import EventRecorder, Log, read_events
 
 MAX_EVENTS = 50_000
 """Events of a recording; a stack that makes more calls in a few steps is refused."""
-Entries = Mapping[NestedKey, Tensor]
 
 
 class Generators:
@@ -94,7 +93,7 @@ class Recorder:
         max_rows: Number of sub-envs to record.
     """
 
-    def __init__(self, levels: Levels, seed: int, max_rows: int) -> None:
+    def __init__(self, levels: NestedLevels, seed: int, max_rows: int) -> None:
         self._levels, self._max_rows = levels, min(max_rows, levels.num_rows)
         self._seed = seed
         self._generators = Generators(seed, levels.generators())
@@ -129,9 +128,14 @@ class Recorder:
         roots = read_events(log, self._count)
         self._count += len(log)
         for event in (event for root in roots for event in root.walk()):
-            form = self._forms[event.level]
-            event.given = _plain_given(event, form, self._max_rows)
-            event.returned = _plain_returned(event, form, self._max_rows)
+            form, returned = self._forms[event.level], event.returned
+            event.given = plain_copy(event.given)
+            if form.is_batch and event.takes_action:
+                event.given = _first_rows(event.given, self._max_rows)
+            if event.method == "reset" and form.protocol == "vec_env" and returned:
+                # The infos are not returned.
+                returned = returned[0]
+            event.returned = returned_of(form, event.method, returned, self._max_rows)
             event.shared, event.previous = (), None
         self._roots += roots
 
@@ -144,21 +148,9 @@ class Recorder:
         self._generators.seed(self._count + number)
 
 
-def _plain_given(event: Event, form: LevelForm, rows: int) -> Any:
-    given = plain_copy(event.given)
-    return _first_rows(given, rows) if form.is_batch and event.takes_action else given
-
-
-def _plain_returned(event: Event, form: LevelForm, rows: int) -> Any:
-    if event.method == "reset" and form.protocol == "vec_env" and event.returned:
-        # The infos are not returned.
-        return returned_of(form, event.method, event.returned[0], rows)
-    return returned_of(form, event.method, event.returned, rows)
-
-
 def given_of(
-    slot: Slot, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
-) -> Any:
+    slot: Slot, method: Method, args: tuple[object, ...], kwargs: Mapping[str, object], rows: int
+) -> object:
     """Return what a call received: the action, or the arguments of a reset by name."""
     if method == "step_wait":
         return None
@@ -171,7 +163,7 @@ def given_of(
     return copied
 
 
-def returned_of(form: LevelForm, method: Method, result: Any, rows: int) -> Any:
+def returned_of(form: LevelForm, method: Method, result: object, rows: int) -> object:
     """Return what a call returned, of the first rows."""
     if method == "step_async":
         return None
@@ -187,7 +179,7 @@ def returned_of(form: LevelForm, method: Method, result: Any, rows: int) -> Any:
     return (*(_first_rows(plain_copy(value), rows) for value in values), {})
 
 
-def _first_rows(value: Any, rows: int) -> Any:
+def _first_rows(value: object, rows: int) -> Any:
     return map_arrays(value, lambda array: array[:rows] if array.ndim else array)
 
 
@@ -244,7 +236,9 @@ class Replay:
         env_differs: First place at which the env inside did not repeat itself, in words.
     """
 
-    def __init__(self, levels: Levels, recording: Recording, pairs: Mapping[int, int]) -> None:
+    def __init__(
+        self, levels: NestedLevels, recording: Recording, pairs: Mapping[int, int]
+    ) -> None:
         self._levels, self._recording = levels, recording
         self._recorded = dict(pairs)
         self._known = set(pairs.values())
@@ -264,6 +258,7 @@ class Replay:
 
         What a level raises is noted in ``failures``.
         """
+        forms, top = self._recording.forms, self._levels.forms()[self._levels.top]
         with preserved_generators(), self._levels.silenced():
             self._levels.begin(self._recording.seed)
             with self._levels.attached(self._forced):
@@ -272,8 +267,14 @@ class Replay:
                     root = _Frame(None, None, self._queues([event]))
                     self._frames = [root]
                     self._generators.seed(event.start)
+                    if event.method == "reset":
+                        argument: object = dict(event.given or {})
+                    else:
+                        argument = convert_batch(
+                            event.given, forms[event.level], top, self._rows, self._recording.rows
+                        )
                     try:
-                        self._levels.call(event.method, self._argument(event))
+                        self._levels.call(event.method, argument)
                     except Exception as error:
                         if not self._is_known(error):
                             raise
@@ -282,17 +283,10 @@ class Replay:
     def _forced(self, slot: Slot, original: Original) -> Original:
         self._originals[slot.level, slot.row, slot.method] = original
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             return self._on_call(slot, original, args, kwargs)
 
         return call
-
-    def _argument(self, event: Event) -> Any:
-        if event.method == "reset":
-            return dict(event.given or {})
-        form = self._recording.forms[event.level]
-        top = self._levels.forms()[self._levels.top]
-        return convert_batch(event.given, form, top, self._rows, self._recording.rows)
 
     def _queues(self, events: Iterable[Event]) -> dict[tuple[int, int], list[_Item]]:
         queues: dict[tuple[int, int], list[_Item]] = {}
@@ -312,9 +306,9 @@ class Replay:
         self,
         slot: Slot,
         original: Original,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         method = slot.method
         caller = self._frames[-1]
         context = next(
@@ -358,11 +352,11 @@ class Replay:
         self,
         slot: Slot,
         original: Original,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         caller: _Frame,
         context: _Frame,
-    ) -> Any:
+    ) -> object:
         """Run a call that stands for no recorded one."""
         method = slot.method
         known = self._recorded.get(slot.level)
@@ -488,7 +482,7 @@ class Replay:
             return args, plain_copy(event.given or {})
         return args, kwargs
 
-    def _answer(self, slot: Slot, event: Event, live: Any) -> Any:
+    def _answer(self, slot: Slot, event: Event, live: object) -> object:
         """Return the recorded result of a call in the form of the target's level."""
         if event.method == "step_async":
             return None
@@ -513,11 +507,16 @@ class Replay:
         answer = (*(self._rows_of(part, form, slot.form) for part in parts), merged_info)
         return fill_opaque(answer, live)
 
-    def _rows_of(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+    def _rows_of(self, value: object, form: LevelForm, target: LevelForm) -> object:
         return convert_batch(value, form, target, self._rows, self._recording.rows)
 
     def _compare_given(
-        self, caller: Slot, slot: Slot, item: _Item, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        caller: Slot,
+        slot: Slot,
+        item: _Item,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         """Note the action that a paired level passed on, beside the one that was recorded."""
         if slot.row >= self._recording.rows:
@@ -534,7 +533,7 @@ class Replay:
             ),
         )
 
-    def _compare_returned(self, slot: Slot, event: Event, result: Any) -> None:
+    def _compare_returned(self, slot: Slot, event: Event, result: object) -> None:
         """Note what a level returned, beside what was recorded."""
         if slot.row >= self._recording.rows or event.method == "step_async":
             return
@@ -549,8 +548,8 @@ class Replay:
         )
 
     def _entries(
-        self, slot: Slot, method: Method, value: Any, *, is_given: bool = False
-    ) -> Entries:
+        self, slot: Slot, method: Method, value: object, *, is_given: bool = False
+    ) -> RowEntries:
         """Return the numbers in a value by key, ``[R, ...]`` for R rows, without infos."""
         if is_given:
             return _rowed(slot.form, self._levels.given_entries(slot.level, value))
@@ -560,7 +559,7 @@ class Replay:
             return {}
         return _rowed(slot.form, self._levels.returned_entries(slot.level, method, value))
 
-    def _comparable(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+    def _comparable(self, value: object, form: LevelForm, target: LevelForm) -> object:
         """Return a value of the rows that both sides have, in the form of the target's level."""
         rows = min(self._rows, self._recording.rows)
         if not isinstance(value, tuple):
@@ -572,14 +571,14 @@ class Replay:
             for index, part in enumerate(value)
         )
 
-    def _note(self, lane: str, level: int, number: int, one: Entries, other: Entries) -> None:
+    def _note(self, lane: str, level: int, number: int, one: RowEntries, other: RowEntries) -> None:
         empty = torch.empty(0)
         for key in dict.fromkeys((*one, *other)):
             values = one.get(key, empty), other.get(key, empty)
             self.values.setdefault((lane, level, key), []).append((number, *values))
 
 
-def _rowed(form: LevelForm, entries: Mapping[NestedKey, Any]) -> Entries:
+def _rowed(form: LevelForm, entries: Mapping[NestedKey, object]) -> RowEntries:
     """Return the numbers among some entries with a dim for the sub-envs."""
     rowed: dict[NestedKey, Tensor] = {}
     for key, value in entries.items():
@@ -600,8 +599,8 @@ def _rowed(form: LevelForm, entries: Mapping[NestedKey, Any]) -> Entries:
 
 
 def convert_batch(
-    value: Any, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
-) -> Any:
+    value: object, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
+) -> object:
     """Return a copy of a recorded value with the batch dim that the target's level has.
 
     Args:
@@ -628,7 +627,7 @@ def _single(value: Any) -> Any:
     return map_arrays(value, first)
 
 
-def _batched(value: Any, rows: int) -> Any:
+def _batched(value: object, rows: int) -> object:
     if isinstance(value, dict):
         return {name: _batched(item, rows) for name, item in value.items()}
     if isinstance(value, tuple | list):
@@ -641,7 +640,7 @@ def _batched(value: Any, rows: int) -> Any:
     return value
 
 
-def _merged_info(live: Any, recorded: Any) -> dict[Any, Any]:
+def _merged_info(live: object, recorded: object) -> dict[Any, Any]:
     """Return an info of the live call with the recorded numbers and texts."""
     merged = dict(live) if isinstance(live, Mapping) else {}
     if isinstance(recorded, Mapping):

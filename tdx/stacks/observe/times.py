@@ -17,15 +17,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any
 
 from tdx.core.meter import Meter, Part, Work
 from tdx.foundation.errors import EnvError
-from tdx.stacks.observe.levels import Levels, Original, Slot
+from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 
 
 @contextmanager
-def measured(levels: Levels, meter: Meter) -> Iterator[None]:
+def measured(levels: NestedLevels, meter: Meter) -> Iterator[None]:
     """Measure the resets and steps of every level in a block.
 
     Args:
@@ -52,7 +51,7 @@ def measured(levels: Levels, meter: Meter) -> Iterator[None]:
         if slot.level != levels.top:
             return timed
 
-        def record_thread(*args: Any, **kwargs: Any) -> Any:
+        def record_thread(*args: object, **kwargs: object) -> object:
             threads.add(get_ident())
             return timed(*args, **kwargs)
 

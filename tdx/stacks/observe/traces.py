@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,8 @@ from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import new_tensordict
 from tdx.stacks.observe.copies import Entries
 from tdx.stacks.observe.events import FLAGS, INFO, REWARD, Event
-from tdx.stacks.observe.levels import Levels
-from tdx.stacks.observe.recorder import EventRecorder, LastResults, Log, read_events, root_of
+from tdx.stacks.observe.levels import NestedLevels
+from tdx.stacks.observe.recorder import EventRecorder, LastResults, Log, read_events
 from tdx.stacks.tracer import OnTrace
 
 
@@ -44,7 +43,9 @@ class Actor:
 
 
 @contextmanager
-def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -> Iterator[None]:
+def traced(
+    levels: NestedLevels, actor: Actor, last: LastResults, on_trace: OnTrace
+) -> Iterator[None]:
     """Trace the resets and steps that the caller makes in a block.
 
     Args:
@@ -57,7 +58,10 @@ def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -
 
     def on_root(log: Log) -> None:
         nonlocal sent
-        slot, has_failed = root_of(log)
+        # The outermost call ended last.
+        assert log[-1] is not None
+        slot, details = log[-1][0], log[-1][4]
+        has_failed = details is not None and details.error is not None
         if slot.level != levels.top:
             return
         if slot.method == "step_async" and not has_failed:
@@ -67,24 +71,16 @@ def traced(levels: Levels, actor: Actor, last: LastResults, on_trace: OnTrace) -
         halves, sent = sent, []
         phase: Hook = "reset" if slot.method == "reset" else "step"
         calls = log if phase == "reset" else [*halves, *log]
-        build = partial(_build_trace, levels, calls, actor.name, actor.took_ns)
+        name, took_ns = actor.name, actor.took_ns
+
+        def build() -> StepTrace:
+            return _Build(levels, _join_halves(read_events(calls))).trace(name, took_ns)
+
         known = {} if has_failed else {"error": None}
         on_trace(DeferredTrace.of(build, index=0, step=0, episode=0, phase=phase, **known))
 
     with EventRecorder(on_root, last).attached(levels):
         yield
-
-
-def _build_trace(levels: Levels, calls: Log, policy: str, policy_ns: int) -> StepTrace:
-    """Return the trace of an outermost call.
-
-    Args:
-        levels: Levels of the stack.
-        calls: The call, after the one that sent its actions.
-        policy: Name of what chose the action; ``given``: the caller.
-        policy_ns: Nanoseconds that it took.
-    """
-    return _Build(levels, _join_halves(read_events(calls))).trace(policy, policy_ns)
 
 
 def _join_halves(roots: Sequence[Event]) -> Event:
@@ -159,7 +155,7 @@ class _Values:
 class _Build:
     """One trace."""
 
-    def __init__(self, levels: Levels, root: Event) -> None:
+    def __init__(self, levels: NestedLevels, root: Event) -> None:
         self._levels, self._root = levels, root
         self._num_envs, self._forms = levels.num_envs, levels.forms()
         self._phase: Hook = "reset" if root.method == "reset" else "step"
@@ -173,6 +169,12 @@ class _Build:
         self._stages: list[StageTrace] = []
 
     def trace(self, policy: str, policy_ns: int) -> StepTrace:
+        """Return the trace.
+
+        Args:
+            policy: Name of what chose the action; ``given``: the caller.
+            policy_ns: Nanoseconds that it took.
+        """
         times = {
             index: sum(event.own_ns for event in events) for index, events in self._events.items()
         }
@@ -357,7 +359,7 @@ class _Build:
         return root
 
 
-def locate(levels: Levels, failed: Event) -> TdxError:
+def locate(levels: NestedLevels, failed: Event) -> TdxError:
     """Return an error that names the level whose call raised.
 
     Args:

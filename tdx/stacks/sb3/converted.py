@@ -6,16 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from tensordict import TensorDict
 from torch import Tensor
 
 from tdx.envs import EnvBase, GymWrapper
-from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.errors import ArgumentError
@@ -23,12 +19,13 @@ from tdx.foundation.keys import format_key
 from tdx.stacks.conversion import (
     ConvertedStack,
     Counterpart,
-    Entries,
+    NamedTensors,
     action_entries,
 )
 from tdx.stacks.counterparts import convert_stages, root_key
 from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error, with_observation_key
 from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.sb3.adapter import VecEnvAdapter
 from tdx.stacks.sb3.levels import VecLevel, sub_envs
 
 
@@ -82,105 +79,6 @@ def level_at(levels: Sequence[Level], last: int) -> VecLevel:
     return level
 
 
-class SteppedRows:
-    """Sub-envs that are stepped as a ``DummyVecEnv`` steps them, with spaces of any kind.
-
-    A ``DummyVecEnv`` has no memory for text, which a wrapper above these levels may remove.
-
-    Args:
-        envs: The sub-envs.
-        space: Observation space of each.
-    """
-
-    def __init__(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], space: gymnasium.Space[Any]
-    ) -> None:
-        self.num_envs = len(envs)
-        self._envs, self._space = tuple(envs), space
-        self._seeds: list[int | None] = [None] * len(envs)
-
-    def seed(self, seed: int) -> None:
-        """Seed the next reset of each sub-env."""
-        self._seeds = [seed + row for row in range(self.num_envs)]
-
-    def reset(self) -> Any:
-        """Start new episodes in all rows and return their observations."""
-        pairs = zip(self._envs, self._seeds, strict=True)
-        first = [env.reset(seed=seed)[0] for env, seed in pairs]
-        self._seeds = [None] * self.num_envs
-        return self._stacked(first)
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
-        """Step all rows, and reset those that are done."""
-        observations, rewards, dones, infos = [], [], [], []
-        for env, action in zip(self._envs, actions, strict=True):
-            observation, reward, terminated, truncated, info = env.step(action)
-            done = terminated or truncated
-            info = {**info, "TimeLimit.truncated": truncated and not terminated}
-            if done:
-                info["terminal_observation"] = observation
-                observation, _ = env.reset()
-            observations.append(observation)
-            rewards.append(reward)
-            dones.append(done)
-            infos.append(info)
-        return self._stacked(observations), np.array(rewards, np.float32), np.array(dones), infos
-
-    def _stacked(self, observations: Sequence[Any]) -> Any:
-        memory: Any = create_empty_array(self._space, self.num_envs)
-        return concatenate(self._space, observations, memory)
-
-    def close(self) -> None:
-        """Close the sub-envs."""
-        for env in self._envs:
-            env.close()
-
-
-class SteppedVecEnv(VectorEnv[Any, Any, Any]):
-    """A VecEnv as a Gymnasium vector env that resets its rows in the same step.
-
-    Args:
-        level: A level of a stack, also one in the sub-envs.
-    """
-
-    def __init__(self, level: VecLevel) -> None:
-        self._venv: Any = level.owner
-        if level.in_rows:
-            self._venv = SteppedRows(level.owners, level.observation_space)
-        self.num_envs = self._venv.num_envs
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = level.observation_space
-        self.single_action_space = level.action_space
-        self.observation_space = batch_space(level.observation_space, self.num_envs)
-        self.action_space = batch_space(level.action_space, self.num_envs)
-        self.infos: list[Any] = []
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        """Start new episodes in all rows."""
-        if seed is not None:
-            self._venv.seed(seed if isinstance(seed, int) else int(seed[0]))
-        return self._venv.reset(), {}
-
-    def step(self, actions: Any) -> Any:
-        """Step all rows; ``final_obs`` has the last observations of the done rows."""
-        observation, rewards, dones, self.infos = self._venv.step(actions)
-        truncated = np.array([bool(info.get("TimeLimit.truncated")) for info in self.infos])
-        final = np.full(self.num_envs, None, dtype=object)
-        for row in np.flatnonzero(dones):
-            final[row] = self.infos[row]["terminal_observation"]
-        info: dict[str, Any] = {
-            "final_obs": final,
-            "_final_obs": dones,
-            "final_info": {},
-            "_final_info": dones,
-        }
-        return observation, rewards, dones & ~truncated, dones & truncated, info
-
-    def close(self, **kwargs: Any) -> None:
-        """Close the VecEnv."""
-        self._venv.close()
-
-
 class VecEnvReference:
     """A VecEnv whose values are entries ``[N, ...]``, as those of tdx.
 
@@ -191,7 +89,7 @@ class VecEnvReference:
     """
 
     def __init__(self, level: VecLevel, key: str | None, seed: int) -> None:
-        self._env, self._key = SteppedVecEnv(level), key
+        self._env, self._key = VecEnvAdapter(level), key
         layout = Layout(self._env.num_envs, categorical=False, remap_state=True)
         self._observe = codec_of(level.observation_space, layout).encode
         self._observe_one = codec_of(level.observation_space, replace(layout, rows=None)).encode
@@ -199,7 +97,7 @@ class VecEnvReference:
         self._env.action_space.seed(seed)
         self._current: Any = None
 
-    def reset(self, seed: int | None) -> Entries:
+    def reset(self, seed: int | None) -> NamedTensors:
         """See :class:`~tdx.stacks.conversion.Reference`; a step resets the rows already."""
         if self._current is None:
             try:
@@ -208,12 +106,12 @@ class VecEnvReference:
                 raise stack_error("reset", error) from error
         return self._entries(self._observe(self._current))
 
-    def sample_action(self) -> tuple[Any, Entries]:
+    def sample_action(self) -> tuple[Any, NamedTensors]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
-    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: object) -> tuple[NamedTensors, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             self._current, rewards, terminated, truncated, info = self._env.step(action)
@@ -247,7 +145,7 @@ class VecEnvReference:
         self._env.close()
 
 
-def _column(values: Any, dtype: torch.dtype) -> Tensor:
+def _column(values: object, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(np.array(values)).to(dtype).reshape(-1, 1)
 
 
@@ -258,5 +156,5 @@ def wrap_level(level: VecLevel, key: str | None) -> EnvBase:
         level: Its outermost level.
         key: Key of the observation, if it has a single entry.
     """
-    env = GymWrapper(SteppedVecEnv(level))
+    env = GymWrapper(VecEnvAdapter(level))
     return with_observation_key(env, root_key(level.observation_space), key)

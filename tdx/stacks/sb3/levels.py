@@ -19,12 +19,11 @@ from tdx.stacks.gymnasium.levels import (
     MAX_LEVELS,
     Level,
     hidden_envs,
-    list_wrappers,
+    list_owners,
     worker_sentence,
 )
-from tdx.stacks.gymnasium.levels import core_of as core_of_row
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
-from tdx.stacks.stack import Direction, StageInfo
+from tdx.stacks.stack import StageInfo
 
 _MAX_WAIT, _INTERVAL = 20.0, 0.05
 """Seconds in which the workers have to answer or to end, and seconds between two looks."""
@@ -71,7 +70,7 @@ class VecLevel(Level):
             kind.__name__,
             arguments_of(self.owner),
             class_location(kind),
-            direction_of(self.owner),
+            "both" if self.is_core or not passes_actions_on(self.owner) else "forward",
         )
 
 
@@ -84,24 +83,17 @@ def list_levels(env: Any) -> tuple[VecLevel, ...]:
     Args:
         env: The outermost VecEnv.
     """
-    outer, core = list_vec_wrappers(env), core_of(env)
-    levels: list[tuple[tuple[Any, ...], bool]] = []
-    rows = row_wrappers(core)
-    if rows is not None:
-        bases = tuple(core_of_row(sub_env) for sub_env in sub_envs(core))
-        levels.append((bases, True))
-        levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
-    levels.append(((core,), False))
-    levels += [((each,), False) for each in reversed(outer)]
-    found: list[VecLevel] = []
-    for index, (owners, in_rows) in enumerate(levels, start=-1):
-        is_wrapper = not in_rows and "venv" in attributes_of(owners[0])
-        inside = found[-1] if is_wrapper else None
-        found.append(VecLevel(index, owners, env.num_envs, in_rows, inside))
-    return tuple(found)
+    core = core_of(env)
+    owners = list_owners(sub_envs(core), core, list_vec_wrappers(env))
+    levels: list[VecLevel] = []
+    for index, (parts, in_rows) in enumerate(owners, start=-1):
+        is_wrapper = not in_rows and "venv" in attributes_of(parts[0])
+        inside = levels[-1] if is_wrapper else None
+        levels.append(VecLevel(index, parts, env.num_envs, in_rows, inside))
+    return tuple(levels)
 
 
-def core_of(env: Any) -> Any:
+def core_of(env: object) -> Any:
     """Return the VecEnv inside all wrappers."""
     outer = list_vec_wrappers(env)
     return attributes_of(outer[-1])["venv"] if outer else env
@@ -141,7 +133,7 @@ def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
     return True
 
 
-def list_vec_wrappers(env: Any) -> list[Any]:
+def list_vec_wrappers(env: object) -> list[Any]:
     """List the wrappers around a VecEnv, outermost first."""
     wrappers: list[Any] = []
     while "venv" in attributes_of(env) and len(wrappers) < MAX_LEVELS:
@@ -150,19 +142,12 @@ def list_vec_wrappers(env: Any) -> list[Any]:
     return wrappers
 
 
-def sub_envs(core: Any) -> list[Any]:
+def sub_envs(core: object) -> list[object]:
     """Return the sub-envs of a VecEnv that are in this process; empty if they are not."""
     envs = attributes_of(core).get("envs")
     if not isinstance(envs, list | tuple):
         return []
     return list(envs) if all(isinstance(sub_env, gymnasium.Env) for sub_env in envs) else []
-
-
-def row_wrappers(core: Any) -> list[list[Any]] | None:
-    """Return the wrappers of each sub-env; ``None`` if they differ or are not in this process."""
-    rows = [list_wrappers(sub_env) for sub_env in sub_envs(core)]
-    kinds = {tuple(type(wrapper) for wrapper in row) for row in rows}
-    return rows if len(kinds) == 1 else None
 
 
 def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
@@ -171,9 +156,14 @@ def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
     Args:
         levels: Levels of a stack.
     """
-    reason = hidden_reason(levels)
-    rows = hidden_envs([level for level in levels if level.in_rows])
-    return rows if reason is None else (reason, *rows)
+    core = levels[0].owner
+    if levels[0].in_rows:
+        return hidden_envs([level for level in levels if level.in_rows])
+    if sub_envs(core):
+        return ("the sub-envs have different wrappers, which are not shown",)
+    if "processes" in attributes_of(core):
+        return (worker_sentence(core, "DummyVecEnv"),)
+    return (f"{type(core).__name__} does not show its sub-envs",)
 
 
 def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
@@ -196,23 +186,7 @@ def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def hidden_reason(levels: tuple[Level, ...]) -> str | None:
-    """Return why the wrappers in the sub-envs are not stages; ``None`` if they are.
-
-    Args:
-        levels: Levels of a stack.
-    """
-    if levels[0].in_rows:
-        return None
-    core = levels[0].owner
-    if sub_envs(core):
-        return "the sub-envs have different wrappers, which are not shown"
-    if "processes" in attributes_of(core):
-        return worker_sentence(core, "DummyVecEnv")
-    return f"{type(core).__name__} does not show its sub-envs"
-
-
-def arguments_of(owner: Any) -> dict[str, object]:
+def arguments_of(owner: object) -> dict[str, object]:
     """Return the constructor arguments of a VecEnv or wrapper, with their current values.
 
     Args:
@@ -228,13 +202,6 @@ def arguments_of(owner: Any) -> dict[str, object]:
     if "venv" not in attributes:
         arguments["num_envs"] = attributes["num_envs"]
     return arguments
-
-
-def direction_of(owner: Any) -> Direction:
-    """Return the direction of a VecEnv wrapper: ``forward`` if it passes actions on unchanged."""
-    if "venv" not in attributes_of(owner):
-        return "both"
-    return "forward" if passes_actions_on(owner) else "both"
 
 
 def passes_actions_on(owner: Any) -> bool:

@@ -6,16 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from tdx.core.meter import Lane
 from tdx.foundation.keys import NestedKey, split_key
+from tdx.stacks.gymnasium.building import build_batch
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import observation_entries, result_entries
-from tdx.stacks.observe import Event, LevelForm, Method, Slot
+from tdx.stacks.observe import Event, LevelForm, Method, RowEntries, Slot
 from tdx.stacks.observe.copies import Below, Entries, freeze
 from tdx.stacks.observe.events import FLAGS, INFO, OBSERVATION, REWARD
 from tdx.stacks.observe.traces import stack_rows
@@ -74,16 +76,14 @@ def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> Entries:
         space: Space of the observations of one env.
         infos: Info of each sub-env.
     """
-    rows = [_terminal_row(space, info[TERMINAL]) for info in infos if TERMINAL in info]
+    rows = []
+    for value in (info[TERMINAL] for info in infos if TERMINAL in info):
+        own = space
+        if isinstance(value, Mapping) and not isinstance(space, spaces.Dict):
+            # An observation of the sub-env need not have the structure of the space.
+            own, value = spaces.Dict({}), {str(name): part for name, part in value.items()}
+        rows.append(observation_entries(own, value))
     return {terminal_key(key): value for key, value in merge_rows(rows).items()}
-
-
-def _terminal_row(space: Any, value: Any) -> Entries:
-    """Return the entries of an observation that need not have the structure of the space."""
-    if not isinstance(value, Mapping) or isinstance(space, spaces.Dict):
-        return observation_entries(space, value)
-    parts = {str(name): part for name, part in value.items()}
-    return observation_entries(spaces.Dict({}), parts)
 
 
 def terminal_key(key: NestedKey) -> NestedKey:
@@ -154,7 +154,7 @@ class VecEnvLevels(WrapperLevels):
     def _form(self, level: Level) -> LevelForm:
         return super()._form(level) if level.in_rows else LevelForm("vec_env", True)
 
-    def _slots(self, level: Level, row: int, owner: Any) -> Iterator[Slot]:
+    def _slots(self, level: Level, row: int, owner: object) -> Iterator[Slot]:
         if level.in_rows:
             yield from super()._slots(level, row, owner)
             return
@@ -166,6 +166,30 @@ class VecEnvLevels(WrapperLevels):
         yield Slot(level.index, row, form, "step_wait", owner)
         if "step" in vec_methods(owner):
             yield Slot(level.index, row, form, "step", owner)
+
+    def base_entries(self, slot: Slot, result: Any) -> RowEntries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        if slot.form.protocol == "env":
+            return super().base_entries(slot, result)
+        if slot.method == "reset":
+            return self._base_observation(slot, result)
+        observation, reward, done, _ = result
+        entries = self._base_observation(slot, observation)
+        entries[REWARD] = torch.as_tensor(np.asarray(reward, np.float64))
+        entries["terminated"] = torch.as_tensor(np.asarray(done, np.bool_))
+        entries["truncated"] = torch.zeros_like(entries["terminated"])
+        return entries
+
+    def base_result(self, slot: Slot, entries: RowEntries, live: object) -> Any:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        if slot.form.protocol == "env":
+            return super().base_result(slot, entries, live)
+        observation = build_batch(self._spaces(-1)[0], entries, self.num_rows)
+        if slot.method == "reset":
+            return observation
+        done = (entries["terminated"] | entries["truncated"]).numpy()
+        reward = entries[REWARD].numpy().astype(np.float32)
+        return observation, reward, done, [{} for _ in range(self.num_rows)]
 
     def lane(self, slot: Slot) -> Lane | None:
         """See :class:`~tdx.stacks.observe.Levels`."""
@@ -232,13 +256,13 @@ class VecEnvLevels(WrapperLevels):
         else:
             super().begin(seed)
 
-    def call(self, method: Method, argument: Any) -> Any:
+    def call(self, method: Method, argument: object) -> object:
         """See :class:`~tdx.stacks.observe.Levels`."""
         function = getattr(self._target, method)
         return function() if method in ("reset", "step_wait") else function(argument)
 
 
-def _copy_reset(core: Any, result: Any, below: Below) -> tuple[Any, ...] | None:
+def _copy_reset(core: object, result: object, below: Below) -> tuple[object, ...] | None:
     """Copy the first observations, and the infos, which the VecEnv of the sub-envs keeps."""
     try:
         if core is None:

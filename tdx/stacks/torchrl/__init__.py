@@ -47,7 +47,7 @@ def to_torchrl(env: EnvBase) -> Any:
     return TdxEnv(env)
 
 
-def from_torchrl(env: Any) -> EnvBase:
+def from_torchrl(env: object) -> EnvBase:
     """Return an env of tdx that runs a TorchRL env, with one stage for each transform.
 
     The stages run the original transforms, so values, specs, partial resets and state are those
@@ -96,7 +96,7 @@ def to_torchrl_spec(spec: TensorSpec) -> Any:
     return convert_to_torchrl(spec)
 
 
-def from_torchrl_spec(spec: Any) -> TensorSpec:
+def from_torchrl_spec(spec: object) -> TensorSpec:
     """Convert a spec of TorchRL to the spec of tdx with the same values.
 
     Args:

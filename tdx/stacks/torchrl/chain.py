@@ -49,7 +49,7 @@ class ChainState:
             return masks
         return tensordict.select(*source.state_spec.keys(True, True), strict=False)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "reset_input": None}
 
 
@@ -62,8 +62,8 @@ class TorchRLStage(Transform):
         position: Index in that chain.
     """
 
-    _steps_env = True
-    _needs_declared_input = True
+    steps_env = True
+    needs_declared_input = True
     original: Any
 
     def __init__(self, original: Any, chain: ChainState, position: int) -> None:
@@ -166,7 +166,7 @@ class TorchRLStage(Transform):
         """Leave the mode of the original unchanged."""
         return self
 
-    def _follow_device(self, device: torch.device | None) -> None:
+    def follow_env_device(self, device: torch.device | None) -> None:
         """Leave the original on its device."""
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class TorchRLStage(Transform):
         return str(self.original)
 
 
-def create_stage(original: Any, chain: ChainState, position: int) -> TorchRLStage:
+def create_stage(original: object, chain: ChainState, position: int) -> TorchRLStage:
     """Return a stage for a transform; its class has the name of the transform's class."""
     kind: Any = type(original)
     return _stage_class(kind)(original, chain, position)
@@ -194,17 +194,17 @@ def _stage_class(kind: Any) -> type[TorchRLStage]:
     return Stage
 
 
-def _new_stage(kind: Any) -> TorchRLStage:
+def _new_stage(kind: object) -> TorchRLStage:
     created = _stage_class(kind)
     return created.__new__(created)
 
 
-def _keys(original: Any, name: str) -> list[NestedKey]:
+def _keys(original: object, name: str) -> list[NestedKey]:
     keys = getattr(original, name, None)
     return [] if keys is None else [normalize_key(key) for key in keys]
 
 
-def _unlocked(spec: Any) -> Composite:
+def _unlocked(spec: object) -> Composite:
     converted: Composite = convert_from_torchrl(spec)
     return converted.unlock_() if converted.is_locked else converted
 
@@ -230,7 +230,7 @@ class TorchRLBase(EnvBase):
             ``set_seed`` of TorchRL seeds it, which resets a Gymnasium env.
     """
 
-    _writes_all_outputs = True
+    writes_all_outputs = True
     original: Any
 
     def __init__(
@@ -260,7 +260,7 @@ class TorchRLBase(EnvBase):
             return original._complete_done(original.full_done_spec, result)
         return original._step_proc_data(result)
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         original = self.original
         kwargs |= self._next_reset
         self._next_reset = {}
@@ -295,15 +295,15 @@ class TorchRLBase(EnvBase):
         return self.original.set_seed(seed, static_seed=static_seed)
 
     @contextmanager
-    def _noting_threads(self, threads: set[int]) -> Iterator[None]:
+    def record_threads(self, threads: set[int]) -> Iterator[None]:
         """Note the threads that reset or step the env of TorchRL in a block.
 
         Args:
             threads: Receives their ids.
         """
 
-        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            def noted(*args: Any, **kwargs: Any) -> Any:
+        def wrap(original: Callable[..., object]) -> Callable[..., object]:
+            def noted(*args: object, **kwargs: object) -> object:
                 threads.add(get_ident())
                 return original(*args, **kwargs)
 
@@ -348,7 +348,7 @@ class TorchRLChain(TransformedEnv):
         return self.original.rand_action(tensordict)
 
 
-def convert_env(env: Any, seed_options: SeedOptions | None = None) -> EnvBase:
+def convert_env(env: object, seed_options: SeedOptions | None = None) -> EnvBase:
     """Convert an env of TorchRL; see :func:`tdx.from_torchrl`.
 
     Args:
@@ -386,7 +386,7 @@ def list_transforms(env: Any) -> tuple[Any, list[Any]]:
     return base, [*inner, *_flatten(env.transform)]
 
 
-def _has_stages(env: Any) -> bool:
+def _has_stages(env: object) -> bool:
     """Return True if an env runs its transforms as ``TransformedEnv`` does."""
     kind = type(env)
     return isinstance(env, rl.TransformedEnv) and all(
@@ -401,7 +401,7 @@ def _flatten(transform: Any) -> list[Any]:
     return [inner for stage in transform for inner in _flatten(stage)]
 
 
-def _check_resets(env: Any) -> None:
+def _check_resets(env: object) -> None:
     inner = env
     while inner is not None:
         if inner.__dict__.get("_torchrl_native_autoreset", False):

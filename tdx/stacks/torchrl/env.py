@@ -57,7 +57,7 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         env = self.env
         # Values of an earlier step would take precedence over the result.
-        given = tensordict.exclude(*(("next",) if env._steps_some_rows else ("next", "_step")))
+        given = tensordict.exclude(*(("next",) if env.steps_some_rows else ("next", "_step")))
         for key, shape in self._squeezed_actions:
             value = given.get(key)
             if value.ndim < len(shape):
@@ -73,7 +73,7 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
         kwargs.pop("select_reset_only", None)
         return super().reset(tensordict, **kwargs)
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         env = self.env
         if tensordict is None:
             return env.reset(**kwargs)
@@ -113,7 +113,7 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
         return f"TdxEnv({self.env})"
 
 
-def _without_singleton(spec: Any) -> Any:
+def _without_singleton(spec: object) -> object:
     """Describe a single variable without ``MultiCategorical``, whose draws TorchRL squeezes."""
     if type(spec) is not MultiCategorical or spec.shape[-1] != 1 or not spec.shape.numel():
         return spec

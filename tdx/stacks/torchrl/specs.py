@@ -12,12 +12,12 @@ from tdx.foundation.errors import SpecError
 from tdx.specs.composite import prefix_error_key
 
 
-def convert_to_torchrl(spec: Any) -> Any:
+def convert_to_torchrl(spec: object) -> object:
     """Convert a spec of tdx; see :func:`tdx.stacks.torchrl.to_torchrl_spec`."""
     return _convert(spec, ours, rl, convert_to_torchrl)
 
 
-def convert_from_torchrl(spec: Any) -> Any:
+def convert_from_torchrl(spec: object) -> Any:
     """Convert a spec of TorchRL; see :func:`tdx.stacks.torchrl.from_torchrl_spec`."""
     return _convert(spec, rl, ours, convert_from_torchrl)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from inspect import getmodule
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
-from tdx.stacks.conversion import ConvertedStack, Entries, Missing, RandomStream
+from tdx.stacks.conversion import ConvertedStack, Missing, NamedTensors, RandomStream
 from tdx.stacks.counterparts import Place, convert_stages
 from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
@@ -31,12 +31,12 @@ from tdx.stacks.torchrl import from_torchrl
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
 
 if TYPE_CHECKING:
-    from tdx.stacks.replay import BaseCalls
+    from tdx.stacks.native_levels import ChainLevels
 
 _BATCHED: dict[type, Batching] = {rl.SerialEnv: "serial", rl.ParallelEnv: "parallel"}
 
 
-def convert_chain(env: Any, infos: Sequence[StageInfo]) -> ConvertedStack:
+def convert_chain(env: object, infos: Sequence[StageInfo]) -> ConvertedStack:
     """Find the counterparts of the transforms.
 
     Args:
@@ -84,7 +84,7 @@ def _name_env(base: Any) -> tuple[EnvConfig, Missing | None]:
     return replace(config, num_envs=base.num_workers, batching=batching), missing
 
 
-def _name_single_env(base: Any) -> tuple[EnvConfig, Missing | None]:
+def _name_single_env(base: object) -> tuple[EnvConfig, Missing | None]:
     if isinstance(base, rl.GymWrapper):
         return _name_gym_env(base), None
     kind = type(base)
@@ -141,7 +141,7 @@ def seed_options(base: Any, seed: int) -> Mapping[str, Any] | None:
     return {"seed": seed} if isinstance(base, rl.GymWrapper) else None
 
 
-def cut_chain(env: Any, count: int) -> Any:
+def cut_chain(env: object, count: int) -> Any:
     """Return an env with its first transforms only.
 
     Args:
@@ -171,30 +171,27 @@ class TorchRLReference:
         self._current: Any = None
         self._of_env, self._of_actions = RandomStream(seed), RandomStream(seed)
 
-    def reset(self, seed: int | None) -> Entries:
+    def reset(self, seed: int | None) -> NamedTensors:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_env.active(), _reported("reset"):
-            if self._current is None:
-                self._current = self._reset_first(seed)
-            else:
+            if self._current is not None:
                 self._current = self._env.maybe_reset(self._current)
+            else:
+                base, _ = list_transforms(self._env)
+                options = None if seed is None else seed_options(base, seed)
+                if options is None and seed is not None:
+                    self._env.set_seed(seed)
+                self._current = self._env.reset(**(options or {}))
         return _entries(self._current, self._env.action_keys)
 
-    def _reset_first(self, seed: int | None) -> Any:
-        base, _ = list_transforms(self._env)
-        options = None if seed is None else seed_options(base, seed)
-        if options is None and seed is not None:
-            self._env.set_seed(seed)
-        return self._env.reset(**(options or {}))
-
-    def sample_action(self) -> tuple[Any, Entries]:
+    def sample_action(self) -> tuple[Any, NamedTensors]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_actions.active(), _reported("rand_action"):
             drawn = self._env.rand_action(self._current.clone(False))
         action = drawn.select(*self._env.action_keys)
         return action, {format_key(key): action[key].clone() for key in self._env.action_keys}
 
-    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+    def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_env.active(), _reported("step"):
             result = self._env.step(self._current.update(action))
@@ -207,7 +204,7 @@ class TorchRLReference:
             self._env.close()
 
 
-def _entries(tensordict: Any, actions: Sequence[Any]) -> Entries:
+def _entries(tensordict: Any, actions: Sequence[Any]) -> NamedTensors:
     leaves = tensordict.exclude(*actions).items(True, True)
     return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
 
@@ -222,7 +219,7 @@ def _reported(method: str) -> Iterator[None]:
         raise stack_error(method, error) from error
 
 
-def base_env(env: Any, count: int) -> EnvBase:
+def base_env(env: object, count: int) -> EnvBase:
     """Return an env with its first transforms as one env of tdx, seeded as by the reference.
 
     Args:
@@ -292,20 +289,20 @@ class TorchRLStack(NativeStack):
         """See :class:`~tdx.stacks.Stack`."""
         return False
 
-    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`; of the original env, which frame skips step."""
+    def observed_levels(self) -> ChainLevels:
+        """See :class:`~tdx.stacks.Stack`; inside is the original env, which frame skips step."""
         from tdx.core.chain import flatten_chain
-        from tdx.stacks.replay import replaced_env
+        from tdx.stacks.native_levels import ChainLevels
 
-        return replaced_env(flatten_chain(self.target)[0].original, calls, hooks="_")
+        return ChainLevels(self.target, flatten_chain(self.target)[0].original)
 
-    def state_owners(self) -> Sequence[Any]:
+    def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms of TorchRL."""
         return self._originals()
 
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.replay import write_tensor
+        from tdx.stacks.states import write_tensor
 
         originals = self._originals()
         return [
@@ -324,7 +321,7 @@ class TorchRLStack(NativeStack):
         return [getattr(stage, "original", stage) for stage in chain_stages(self.target)]
 
 
-def _check_open(env: Any) -> None:
+def _check_open(env: object) -> None:
     from torchrl.envs import GymWrapper
 
     from tdx.stacks.torchrl.chain import list_transforms

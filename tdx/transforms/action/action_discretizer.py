@@ -225,7 +225,7 @@ class ActionDiscretizer(ActionTransform):
         return result
 
     @property
-    def _exposed_keys(self) -> tuple[NestedKey, ...]:
+    def exposed_keys(self) -> tuple[NestedKey, ...]:
         return () if self.out_action_key == self.action_key else (self.action_key,)
 
     def __repr__(self) -> str:

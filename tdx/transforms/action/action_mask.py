@@ -70,7 +70,7 @@ class ActionMask(Transform):
         return self.in_keys[0]
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
+    def written_keys(self) -> tuple[NestedKey, ...]:
         return ()
 
     @property

@@ -142,10 +142,10 @@ class DeviceCastTransform(Transform):
                 raise self._missing_key(source, tensordict)
         return tensordict
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if self._moves_all:
-            return ChunkKernel(self._run_chunk if self._changes_batch else lambda chunk: None)
-        return None if self._changes_batch else super()._chunk_kernel()
+            return ChunkKernel(self._run_chunk if self.changes_batch else lambda chunk: None)
+        return None if self.changes_batch else super().make_chunk_kernel()
 
     def _run_chunk(self, chunk: Chunk) -> None:
         """Move each entry once, for any number of steps."""
@@ -154,13 +154,13 @@ class DeviceCastTransform(Transform):
             setattr(chunk, name, {key: value.to(self.device) for key, value in columns.items()})
 
     @property
-    def _changes_batch(self) -> bool:  # type: ignore[override]
+    def changes_batch(self) -> bool:  # type: ignore[override]
         return self._inner_device not in (None, self.device)
 
-    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.to(self.device) if self._moves_all else tensordict
 
-    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._reset_env_preprocess(tensordict.clone(recurse=False))
 
     # Specs
@@ -191,7 +191,7 @@ class DeviceCastTransform(Transform):
         return map_leaves(spec, self._inverse_pairs, self._to_device, rename=True)
 
     def _without_device(self, spec: Composite) -> Composite:
-        return unlocked_copy(spec).clear_device_() if self._changes_batch else spec
+        return unlocked_copy(spec).clear_device_() if self.changes_batch else spec
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """Return the output spec with its entries, or those of the in-keys, on the device."""

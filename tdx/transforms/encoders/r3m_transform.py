@@ -90,7 +90,7 @@ class R3MTransform(Transform):
 
     _is_verified = True
     # Convolutions round in another way for another number of images.
-    _mixes_rows = True
+    mixes_rows = True
 
     time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)
@@ -151,7 +151,7 @@ class R3MTransform(Transform):
         """Dtype of the network and of its vectors."""
         return self.mean.dtype
 
-    def _follow_device(self, device: torch.device | None) -> None:
+    def follow_env_device(self, device: torch.device | None) -> None:
         """Do nothing: the network follows the images, or stays where it was moved."""
 
     def _network(self, device: torch.device | None) -> nn.Module:
@@ -193,7 +193,7 @@ class R3MTransform(Transform):
         super()._apply(fn, recurse)
         if self.device != before:
             self._follows_images = False
-        self._notify_changed()
+        self.notify_changed()
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -46,7 +46,7 @@ class BatchSizeTransform(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
-    _changes_batch = True
+    changes_batch = True
 
     def __init__(
         self,
@@ -123,30 +123,30 @@ class BatchSizeTransform(Transform):
 
     # Data
 
-    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reshape the input or output of the env ``[*B]`` to the new batch size."""
         return tensordict if self._outer_size is None else _reshape(tensordict, self._outer_size)
 
-    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reshape the policy's data to the env's batch size."""
         return tensordict if self._inner_size is None else _reshape(tensordict, self._inner_size)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         if upstream(self) is None:  # data that a replay buffer writes has its batch dims
             return tensordict
-        return self._to_inner_batch(tensordict.exclude("next"))
+        return self.to_inner_batch(tensordict.exclude("next"))
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._to_inner_batch(tensordict.exclude("next"))
+        return self.to_inner_batch(tensordict.exclude("next"))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self._to_outer_batch(next_tensordict)
+        return self.to_outer_batch(next_tensordict)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         if self.reset_func is None:
-            return self._to_outer_batch(tensordict_reset)
+            return self.to_outer_batch(tensordict_reset)
         extra: dict[str, Any] = {"env": self.container} if self.env_kwarg else {}
         result = self.reset_func(tensordict, tensordict_reset, **extra)
         if not isinstance(result, TensorDictBase) or result.batch_size != self._outer_size:

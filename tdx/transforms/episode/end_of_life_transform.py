@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import missing_key_error, require_free_key, with_entries
-from tdx.foundation.errors import ChainError, EnvError, StoredDataError, Where
+from tdx.foundation.errors import ArgumentError, ChainError, EnvError, StoredDataError, Where
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
@@ -27,10 +27,11 @@ class EndOfLifeTransform(Transform):
         eol_key: Key of the flag, which has the shape of the done flag.
         lives_key: Key of the number of lives, int64 ``[*B]``.
         done_key: Done flag of the env.
-        eol_attribute: Attribute of the env, or path of attributes, with the number of lives: an
-            integer, an array ``[*B]``, or a function that returns one.
+        eol_attribute: Public attribute of the env, or path of such attributes, with the number of
+            lives: an integer, an array ``[*B]``, or a function that returns one.
 
     Raises:
+        ArgumentError: A name in ``eol_attribute`` is not public.
         KeyNotFoundError: The env has no such done flag (when its specs are computed).
         ChainError: The env already writes a key (when its specs are computed), or the transform
             is not in an env.
@@ -45,7 +46,7 @@ class EndOfLifeTransform(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
-    _episode_memory = ("_last",)
+    episode_memory = ("_last",)
     _last: dict[NestedKey, Tensor]
 
     def __init__(
@@ -59,6 +60,14 @@ class EndOfLifeTransform(Transform):
         self.done_key = normalize_key(done_key)
         super().__init__(in_keys=[], out_keys=[self.eol_key, self.lives_key])
         self.eol_attribute = eol_attribute
+        # The path may come from the pipeline file of a stranger and what it leads to is called:
+        # private names would lead to modules' globals (unwrapped.step.__globals__.clear).
+        for name in eol_attribute.split("."):
+            if not name.isidentifier() or name.startswith("_"):
+                raise ArgumentError(
+                    f"eol_attribute {eol_attribute!r} has a name that is not public: {name!r}",
+                    where=Where(transform="EndOfLifeTransform"),
+                )
         self._done_spec: TensorSpec | None = None
         self._batch_size = torch.Size(())
 

@@ -107,7 +107,7 @@ class ExpandAs(Transform):
         self._expand_entry(TensorDictEntries(tensordict_reset), self._shape)
         return tensordict_reset
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance or self._shape is None:
             return None
         return ChunkKernel(self._run_chunk, (*self.in_keys, self.ref_key), tuple(self.out_keys))

@@ -49,7 +49,7 @@ class FrameSkipTransform(Transform):
     """
 
     _is_verified = True
-    _steps_env = True
+    steps_env = True
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -75,7 +75,7 @@ class FrameSkipTransform(Transform):
             self._done_keys += ends or group.keys
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
+    def written_keys(self) -> tuple[NestedKey, ...]:
         return () if self.frame_skip == 1 else self._stepped_keys
 
     # Steps
@@ -130,21 +130,21 @@ class FrameSkipTransform(Transform):
         """
         env, stages = self._upstream()
         for stage in reversed(stages):
-            current = stage._to_inner_batch(current)
+            current = stage.to_inner_batch(current)
         states = env.full_state_spec.keys(True, True)
         if states:
             # Upstream stages must invert the outputs that the env reads as its states.
             given = following.exclude()
             for stage in reversed(stages):
-                given = stage._inv_present(given)
+                given = stage.inv_present(given)
             for key in states:
                 value = given.get(key, None)
                 if value is not None:
                     current.set(key, value)
-        result = env._completed_step(current)
+        result = env.completed_step(current)
         for stage in stages:
             result = stage._step(current, result)
-            current = stage._to_outer_batch(current)
+            current = stage.to_outer_batch(current)
         return result
 
     def _upstream(self) -> tuple[EnvBase, list[Transform]]:

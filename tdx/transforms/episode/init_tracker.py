@@ -64,7 +64,7 @@ class InitTracker(Transform):
             write(next_tensordict, key, group.new_entry(False, torch.bool, next_tensordict))
         return next_tensordict
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if len(self._groups) != 1:
             return None
         ((name, group),) = self._groups.items()
@@ -87,7 +87,7 @@ class InitTracker(Transform):
             write(tensordict_reset, key, flag if rows is None else flag & rows)
         return tensordict_reset
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         return ChunkKernel(self._run_chunk, writes=tuple(self._groups), scan=True)
 
     def _run_chunk(self, chunk: Chunk) -> None:

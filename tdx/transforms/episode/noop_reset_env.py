@@ -52,7 +52,7 @@ class NoopResetEnv(Transform):
     """
 
     _is_verified = True
-    _steps_env = True
+    steps_env = True
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -97,7 +97,7 @@ class NoopResetEnv(Transform):
             )
         env, stages = inside
         stateful = [s for s in stages if s.time_behavior is not TimeBehavior.POINTWISE]
-        if batch_dims and (stateful or not env._steps_some_rows):
+        if batch_dims and (stateful or not env.steps_some_rows):
             which = type(stateful[0] if stateful else env).__name__
             raise ChainError(
                 f"{which}, upstream of it, cannot step some rows of a batch",
@@ -136,7 +136,7 @@ class NoopResetEnv(Transform):
                 before = stage._inv_call(before)
         if not bool(rows.all()):
             before.set("_step", rows.to(before.device or "cpu"))
-        following = env._completed_step(before)
+        following = env.completed_step(before)
         for stage in stages:
             following = stage._step(before, following)
         following = following.exclude(*self._reward_keys)
@@ -165,7 +165,7 @@ class NoopResetEnv(Transform):
         for stage in reversed(stages):
             inner = stage._reset_env_preprocess(inner)
         whole = all(bool(mask.all()) for mask in masks.values())
-        result = env._completed_reset(inner.exclude(*masks) if whole else inner)
+        result = env.completed_reset(inner.exclude(*masks) if whole else inner)
         for stage in stages:
             result = stage._reset(given, result)
         if not whole:

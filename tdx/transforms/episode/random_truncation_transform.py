@@ -52,7 +52,7 @@ class RandomTruncationTransform(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
-    _episode_memory = ("_horizons", "_is_first")
+    episode_memory = ("_horizons", "_is_first")
     _horizons: dict[NestedKey, Tensor]
     _is_first: dict[NestedKey, Tensor]
 
@@ -92,7 +92,7 @@ class RandomTruncationTransform(Transform):
         return first, second
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
+    def written_keys(self) -> tuple[NestedKey, ...]:
         return tuple(key for count_key in self._counters for key in self._flag_keys(count_key))
 
     # Data

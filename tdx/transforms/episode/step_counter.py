@@ -14,7 +14,14 @@ from torch import Tensor
 from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import StoredGroup, steps_since_start, stored_groups
-from tdx.core.transforms.kernels import Chunk, ChunkKernel, StepLimit
+from tdx.core.transforms.kernels import (
+    Chunk,
+    ChunkKernel,
+    DictStep,
+    Entries,
+    StepLimit,
+    are_flat,
+)
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_integer, check_name
 from tdx.foundation.errors import ArgumentError
@@ -127,8 +134,8 @@ class StepCounter(RunningTransform):
         return [group.sibling(name) for group in self._groups.values() for name in self._flag_names]
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
-        return (*super()._written_keys, *self._flags)
+    def written_keys(self) -> tuple[NestedKey, ...]:
+        return (*super().written_keys, *self._flags)
 
     # The counter
 
@@ -146,18 +153,25 @@ class StepCounter(RunningTransform):
 
     # The flags
 
-    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        # Overrides the eager form, so that tdx does not use the inherited dict form, which would
-        # count without truncating: see `tdx.core.chain.has_step_dict`.
-        next_tensordict = super()._step(tensordict, next_tensordict)
-        get = partial(read, next_tensordict)
+    def make_dict_step(self) -> DictStep | None:
+        step = super().make_dict_step()
+        return step if self.max_steps is None or are_flat(self._flags) else None
+
+    def _step_entries(
+        self,
+        pairs: tuple[tuple[NestedKey | None, NestedKey], ...],
+        root: Entries,
+        fields: Entries,
+        output: TensorDictBase | None = None,
+    ) -> None:
+        super()._step_entries(pairs, root, fields, output)
+        if self.max_steps is None:
+            return
         groups: Mapping[NestedKey, DoneGroup | StoredGroup] = self._groups
         # Without an env, there is a single group at the root.
-        groups = groups or {self.step_count_key: StoredGroup((), ())}
-        for key, group in groups.items() if self.max_steps is not None else ():
-            for flag_key, flag in self._truncate(group, get(key), get).items():
-                write(next_tensordict, flag_key, flag)
-        return next_tensordict
+        for key, group in (groups or {self.step_count_key: StoredGroup((), ())}).items():
+            for flag_key, flag in self._truncate(group, fields.get(key), fields.get).items():
+                fields[flag_key] = flag
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
@@ -170,8 +184,8 @@ class StepCounter(RunningTransform):
                 write(tensordict_reset, key, flag)
         return tensordict_reset
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
-        kernel = super()._chunk_kernel()
+    def make_chunk_kernel(self) -> ChunkKernel | None:
+        kernel = super().make_chunk_kernel()
         if kernel is None or self.max_steps is None:
             return kernel
         known = {key for group in self._groups.values() for key in group.keys}
@@ -190,7 +204,7 @@ class StepCounter(RunningTransform):
                 shape = (len(chunk.times), *count.shape[1:])
                 chunk.resets[flag_key] = count.new_zeros(shape, dtype=torch.bool)
 
-    def _step_limits(self) -> tuple[StepLimit, ...]:
+    def step_limits(self) -> tuple[StepLimit, ...]:
         if self.max_steps is None or not self.update_done:
             return ()
         return tuple(

@@ -252,7 +252,7 @@ class TensorDictPrimer(Transform):
                 write(next_tensordict, key, value)
         return next_tensordict
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         default = self.default_value
         values = default.values() if isinstance(default, Mapping) else (default,)
         varies = self.random or any(map(callable, values))

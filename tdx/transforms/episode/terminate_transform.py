@@ -114,7 +114,7 @@ class TerminateTransform(Transform):
         return tensordict
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
+    def written_keys(self) -> tuple[NestedKey, ...]:
         return tuple(group.sibling(name) for group in self._groups for name in self._names)
 
     @property

@@ -46,7 +46,7 @@ class TrajCounter(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
-    _episode_memory = ("_last",)
+    episode_memory = ("_last",)
     _last: dict[NestedKey, Tensor]
     traj_count: Tensor
 

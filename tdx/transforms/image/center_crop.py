@@ -71,7 +71,7 @@ class CenterCrop(ObservationTransform):
         check_channels_first(spec.shape, "CenterCrop")
         return spec.apply_view(self._apply_transform)
 
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+    def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype:
             return None
         check_channels_first(torch.Size(shape), "CenterCrop")

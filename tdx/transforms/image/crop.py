@@ -84,7 +84,7 @@ class Crop(ObservationTransform):
             return spec.apply_view(self._apply_transform)
         return map_bounds(spec, self._apply_transform)
 
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+    def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         self._check_image(torch.Size(shape))
         if dtype != LinearImage.out_dtype or not self._is_inside(torch.Size(shape)):
             return None

@@ -57,7 +57,7 @@ class GrayScale(ObservationTransform):
         _check_channels(tensor.shape)
         return _kernel()(tensor)
 
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+    def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype or shape[0] != 3:  # integers are rounded down
             return None
         return LinearImage(shape, dtype, mix=np.array([GRAY]))

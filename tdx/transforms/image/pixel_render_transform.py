@@ -166,7 +166,7 @@ class PixelRenderTransform(Transform):
         if mode not in ("on", "off", True, False, None):
             raise ArgumentError(f"unknown mode {mode!r}", hint="one of on, off, True and False")
         self._enabled = not self._enabled if mode is None else mode in ("on", True)
-        self._notify_changed()
+        self.notify_changed()
 
     # Specs
 

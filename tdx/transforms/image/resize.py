@@ -70,7 +70,7 @@ class Resize(ObservationTransform):
         resize, mode = _kernel(self.interpolation)
         return resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
 
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+    def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype:
             return None
         check_channels_first(torch.Size(shape), "Resize")

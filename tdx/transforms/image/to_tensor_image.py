@@ -87,7 +87,7 @@ class ToTensorImage(ObservationTransform):
         tensor = floats
         return tensor.unsqueeze(0) if self.unsqueeze and tensor.ndim == 3 else tensor
 
-    def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
+    def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         made = self.dtype or torch.get_default_dtype()
         if made != LinearImage.out_dtype or self.unsqueeze:
             return None

@@ -110,7 +110,7 @@ class VideoRecorder(ObservationTransform):
         """Number of dumps."""
 
     @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
+    def written_keys(self) -> tuple[NestedKey, ...]:
         return tuple(out_key for in_key, out_key in self._pairs if in_key != out_key)
 
     def clone(self) -> Self:

@@ -80,7 +80,7 @@ class ExcludeTransform(KeyFilter):
         """Drop entries of stored data, in place; missing ones are ignored."""
         return self._call(tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         names = self.excluded_keys
         if self.inverse or any(isinstance(name, tuple) for name in names):
             return None
@@ -92,7 +92,7 @@ class ExcludeTransform(KeyFilter):
 
         return step
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if self.inverse:
             return ChunkKernel(lambda chunk: None)
         excluded = [split_key(key) for key in self.excluded_keys]

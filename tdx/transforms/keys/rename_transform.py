@@ -83,12 +83,12 @@ class RenameTransform(Transform):
             elif strict and not self._missing_tolerance:
                 raise self._missing_key(old, entries)
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if self._missing_tolerance or not are_flat((*self.in_keys, *self.out_keys)):
             return None
         return lambda root, fields: self._rename(fields, self._pairs, strict=True)
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         if self._missing_tolerance:
             return None
         old, new = tuple(self.in_keys), tuple(self.out_keys)

@@ -85,7 +85,7 @@ class SelectTransform(KeyFilter):
         """Drop the entries of stored data that are not selected, in place."""
         return self._select(tensordict)
 
-    def _step_dict(self) -> DictStep | None:
+    def make_dict_step(self) -> DictStep | None:
         if any(isinstance(key, tuple) for key in (*self.selected_keys, *self._known_keys)):
             return None
         drop = self._make_drop()
@@ -104,7 +104,7 @@ class SelectTransform(KeyFilter):
 
         return drop
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         drop = self._make_drop()
 
         def run(chunk: Chunk) -> None:

@@ -55,7 +55,7 @@ class NextObservationDelta(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.SCAN
-    _episode_memory = ("_last",)
+    episode_memory = ("_last",)
     _last: dict[NestedKey, Tensor]
 
     def __init__(
@@ -138,7 +138,7 @@ class NextObservationDelta(Transform):
             write(tensordict_reset, out_key, delta)
         return tensordict_reset
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         reads, writes = tuple(self.in_keys), tuple(self.out_keys)
         return ChunkKernel(self._run_chunk, reads, writes, root=reads, scan=True)
 

@@ -128,7 +128,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         if not self.standard_normal:
             loc, scale = -loc / scale, 1 / scale
         self._set_affine(loc, scale, self.standard_normal, self.eps)
-        self._notify_changed()
+        self.notify_changed()
 
     def _check_in_keys(self, output_spec: Composite) -> None:
         """Check the in-keys; if one of several is measured, a step checks the others."""

@@ -160,12 +160,12 @@ class VecNormV2(RunningNorm):
         weight = count if self.decay == 1 else (1 - kept) / (1 - self.decay)
         statistics.mul_(kept).add_(added / count.clamp_min(1) * weight)
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
+    def make_chunk_kernel(self) -> ChunkKernel | None:
         # In a batch, rows that are not reset keep their statistics, or count together.
-        return None if self._batch_dims or not self.stateful else super()._chunk_kernel()
+        return None if self._batch_dims or not self.stateful else super().make_chunk_kernel()
 
-    def _step_dict(self) -> DictStep | None:
-        return super()._step_dict() if self.stateful else None
+    def make_dict_step(self) -> DictStep | None:
+        return super().make_dict_step() if self.stateful else None
 
     def _loc_and_scale(self, moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         total, squares, count = moments.unbind(0)

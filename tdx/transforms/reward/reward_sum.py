@@ -119,8 +119,8 @@ class RewardSum(RunningTransform):
             delete(result, key)  # A reset returns no rewards.
         return result
 
-    def _chunk_kernel(self) -> ChunkKernel | None:
-        return None if self.reward_spec else super()._chunk_kernel()
+    def make_chunk_kernel(self) -> ChunkKernel | None:
+        return None if self.reward_spec else super().make_chunk_kernel()
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Sum the rewards of a stored rollout, at the root and in ``next``, in place.

@@ -111,7 +111,7 @@ class Backend(Protocol):
     def cancel(self, ticket: Ticket[Any]) -> None:
         """Tell the worker to skip an answer; it may ignore that."""
 
-    def send(self, ticket: Ticket[Any], value: Any) -> None:
+    def send(self, ticket: Ticket[Any], value: object) -> None:
         """Send a value to a running request."""
 
     def restart(self, worker: str) -> None:
@@ -126,16 +126,6 @@ class Backend(Protocol):
     def close(self) -> None:
         """Kill all workers."""
 
-
-__all__ = [
-    "CANCELLED",
-    "Backend",
-    "ProcessBackend",
-    "RequestError",
-    "SupersededError",
-    "Ticket",
-    "WorkerDiedError",
-]
 
 PUSH_INTERVAL = 1 / 30
 """Seconds between two deliveries of intermediate values; only the latest are delivered."""
@@ -154,7 +144,7 @@ class _WorkerHandle:
     process: WorkerProcess
     received: deque[object] = field(default_factory=deque)
     tickets: dict[int, Ticket[Any]] = field(default_factory=dict)
-    pushed: dict[tuple[int, str], Any] = field(default_factory=dict)
+    pushed: dict[tuple[int, str], object] = field(default_factory=dict)
     delivery: asyncio.TimerHandle | None = None
     delivered: float = 0.0
 
@@ -204,7 +194,7 @@ class ProcessBackend:
         """See :meth:`Backend.cancel`."""
         self._send_to(ticket, Cancel(ticket.number))
 
-    def send(self, ticket: Ticket[Any], value: Any) -> None:
+    def send(self, ticket: Ticket[Any], value: object) -> None:
         """See :meth:`Backend.send`."""
         self._send_to(ticket, Send(ticket.number, value))
 
@@ -247,7 +237,7 @@ class ProcessBackend:
     def _start_worker(self, name: str) -> _WorkerHandle:
         loop = asyncio.get_running_loop()
 
-        def in_loop(callback: Callable[..., None], *args: Any) -> None:
+        def in_loop(callback: Callable[..., None], *args: object) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(callback, *args)
 
@@ -336,7 +326,7 @@ class ProcessBackend:
             if ticket is not None and ticket.on_push is not None:
                 ticket.on_push(topic, value)
 
-    def _settle(self, handle: _WorkerHandle, number: int, result: Any) -> None:
+    def _settle(self, handle: _WorkerHandle, number: int, result: object) -> None:
         ticket = handle.tickets.pop(number, None)
         if ticket is None or ticket.future.done():
             return
@@ -357,7 +347,11 @@ class ProcessBackend:
         self._forward_output(name, handle, last=True)
         output, reason = process.output_tail(), process.exit_reason
         process.close()
-        self._fail_all(handle, WorkerDiedError(_death_problem(reason), output))
+        hint = "it restarts when needed; F12 shows its output"
+        if reason.hint is not None:
+            hint = f"{reason.hint}; {hint}"
+        problem = Problem("TDX000", f"the worker process {reason}", hint)
+        self._fail_all(handle, WorkerDiedError(problem, output))
         if self.on_exit is not None:
             self.on_exit(name, reason, output)
 
@@ -374,10 +368,3 @@ class ProcessBackend:
 
 
 _SUPERSEDED = Problem("TDX000", "superseded by a newer request")
-
-
-def _death_problem(reason: ExitReason) -> Problem:
-    hint = "it restarts when needed; F12 shows its output"
-    if reason.hint is not None:
-        hint = f"{reason.hint}; {hint}"
-    return Problem("TDX000", f"the worker process {reason}", hint)

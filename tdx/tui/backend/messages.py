@@ -12,17 +12,26 @@ from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import ActivityRecord
 
 T = TypeVar("T")
+Answer_co = TypeVar("Answer_co", covariant=True)
 
 
-class Request(Generic[T]):
-    """A request to a worker, answered with a ``T``; a subclass is a frozen dataclass of plain data.
+class Request(Generic[Answer_co]):
+    """A request to a worker, answered with a value; a subclass is a frozen dataclass of plain data.
 
-    :mod:`tdx.tui.backend.worker` maps it to the function that answers it. Only the worker imports
-    that function, so the app needs to import nothing that the function needs.
+    :meth:`answer` runs in the worker. It imports what it needs when it is called, so that the app,
+    which only sends the request, imports neither torch nor an env.
     """
 
     endless: ClassVar[bool] = False
     """True if the answer comes only when the request is cancelled."""
+
+    def answer(self, job: Job) -> Answer_co:
+        """Return the answer.
+
+        Args:
+            job: Pushes intermediate values, receives what the app sends, and has a cache.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +39,7 @@ class Submit:
     """Asks the worker to answer a request."""
 
     number: int
-    request: Request[Any]
+    request: Request[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Send:
     """Sends a value to a running request, such as a new step rate."""
 
     number: int
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class Answer:
     """Result of a request."""
 
     number: int
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,7 @@ class Push:
 
     number: int
     topic: str
-    value: Any
+    value: object
 
 
 _TITLES = {
@@ -116,17 +125,17 @@ class WorkerEvent:
 
 
 class Job:
-    """One request while it is being answered, as seen by the function that answers it.
+    """One request while it is being answered.
 
     Args:
         push: Sends an intermediate value by topic.
         cache: What the worker keeps between requests, such as an env.
-        activity: Where the function records what it is doing. ``None``: nobody reads it.
+        activity: Where :meth:`Request.answer` records what it is doing. ``None``: nobody reads it.
     """
 
     def __init__(
         self,
-        push: Callable[[str, Any], None],
+        push: Callable[[str, object], None],
         cache: dict[str, Any],
         activity: ActivityRecord | None = None,
     ) -> None:
@@ -149,7 +158,7 @@ class Job:
         """Sleep until the time is over or the job is cancelled; return True if it is cancelled."""
         return self._cancelled.wait(seconds)
 
-    def send(self, value: Any) -> None:
+    def send(self, value: object) -> None:
         """Queue a value for :meth:`receive`."""
         self._inbox.append(value)
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO
 
 from tdx.foundation.processes import ExitReason, ProgramChild
 from tdx.tui.backend.activity import ActivityRecord
@@ -122,8 +122,11 @@ class WorkerProcess:
         activity: What it is doing; after its death, what it was doing.
     """
 
-    def __init__(self, on_message: Callable[[Any], None], on_exit: Callable[[], None]) -> None:
+    def __init__(self, on_message: Callable[[object], None], on_exit: Callable[[], None]) -> None:
         self.output = Output()
+        headless = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
+        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            headless = {}
         with tempfile.TemporaryFile() as shared:
             self.activity = ActivityRecord(shared.fileno())
             self._child = ProgramChild(
@@ -131,7 +134,7 @@ class WorkerProcess:
                 [json.dumps(sys.path), str(shared.fileno())],
                 output=self.output.file,
                 descriptors=[shared.fileno()],
-                environ={**_QUIET_ENVIRONMENT, **os.environ, **_headless_environment()},
+                environ={**_QUIET_ENVIRONMENT, **os.environ, **headless},
             )
         self._on_message, self._on_exit = on_message, on_exit
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -176,9 +179,3 @@ class WorkerProcess:
                 self._on_message(self._child.connection.recv())
         self._on_exit()
         self._child.connection.close()
-
-
-def _headless_environment() -> dict[str, str]:
-    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        return {}
-    return {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}

@@ -1,4 +1,4 @@
-"""Requests to inspect, check and dump the chain, and the functions that answer them in a worker."""
+"""Requests to inspect, check, repair and dump the chain."""
 
 from __future__ import annotations
 
@@ -18,111 +18,106 @@ from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.rollouts.dump.progress import ShardProgress
-    from tdx.rollouts.dump.writing import Progress
+    from tdx.rollouts.dump.progress import Progress, ShardProgress
+
+
+def _get_env_cache(job: Job, allow_code: bool) -> EnvCache:
+    return job.get_cached("envs", lambda: EnvCache(allow_code))
 
 
 @dataclass(frozen=True, slots=True)
 class InspectChain(Request[ChainOverview]):
-    """Inspect the specs of each stage."""
+    """Inspect the specs of each stage, up to the first failing one."""
 
     pipeline: Pipeline
     allow_code: bool = False
 
+    def answer(self, job: Job) -> ChainOverview:
+        cache = _get_env_cache(job, self.allow_code)
+        if not self.pipeline.is_factory:
+            return inspect_overview(self.pipeline, cache)
+        from tdx.inspection.stack_overview import inspect_target
+
+        return inspect_target(self.pipeline, cache)
+
 
 @dataclass(frozen=True, slots=True)
 class CheckChain(Request[tuple[Finding, ...]]):
-    """Check the chain as ``tdx check`` does."""
+    """Check the chain as ``tdx check`` does, with steps if requested.
+
+    The wrappers of other libraries are only checked with steps, because they declare nothing.
+    """
 
     pipeline: Pipeline
     allow_code: bool = False
     steps: bool = False
 
+    def answer(self, job: Job) -> tuple[Finding, ...]:
+        cache, env = _get_env_cache(job, self.allow_code), self.pipeline.env
+        stack = cache.stack(self.pipeline)
+        if stack is not None and stack.chain_env is None:
+            from tdx.inspection.stack_check import check
+
+            return check(stack, env.id, seed=env.seed).findings if self.steps else ()
+        base = None
+        if stack is not None:
+            base = stack.chain_env
+        elif not self.steps:
+            # The rules only read its specs. If it cannot be made, the report says why.
+            with suppress(TdxError):
+                base = cache.base(env)
+        report = check_pipeline(
+            self.pipeline, allow_code=self.allow_code, steps=self.steps, base=base
+        )
+        if stack is not None or not report.env_stages:
+            return report.findings
+        findings = []
+        for finding in report.findings:
+            # Stages are numbered from the first one of the draft.
+            where, stage = finding.where, finding.where.stage
+            if stage is not None:
+                at = stage - report.env_stages
+                where = replace(where, stage=at if at >= 0 else None)
+            findings.append(replace(finding, where=where))
+        return tuple(findings)
+
+
+class _CancelledError(Exception):
+    """The request was cancelled."""
+
 
 @dataclass(frozen=True, slots=True)
 class ObserveKeys(Request[Lineage | None]):
-    """Observe the keys of a stack of another library in random steps; ``None`` if cancelled."""
+    """Trace every key of a stack of another library in random steps; ``None`` if cancelled."""
 
     pipeline: Pipeline
     allow_code: bool = False
 
+    def answer(self, job: Job) -> Lineage | None:
+        def stop_if_cancelled(trace: object) -> None:
+            if job.is_cancelled:
+                raise _CancelledError
+
+        stack = _get_env_cache(job, self.allow_code).stack(self.pipeline)
+        with suppress(_CancelledError):
+            return inspect_keys(stack, self.pipeline.env.id, on_trace=stop_if_cancelled)
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class ListEnvs(Request["tuple[RegisteredEnv, ...]"]):
-    """List the envs."""
+    """List all envs: installed ones, then missing ones, then those with a newer version."""
 
+    def answer(self, job: Job) -> tuple[RegisteredEnv, ...]:
+        from tdx.inspection.envs import list_envs
 
-def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
-    """Inspect the chain up to the first failing stage."""
-    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
-    if not request.pipeline.is_factory:
-        return inspect_overview(request.pipeline, cache)
-    from tdx.inspection.stack_overview import inspect_target
-
-    return inspect_target(request.pipeline, cache)
-
-
-def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
-    """Check the chain with the rules, and with steps if requested.
-
-    The wrappers of other libraries are only checked with steps, because they declare nothing.
-    """
-    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
-    stack = cache.stack(request.pipeline)
-    if stack is not None and stack.chain_env is None:
-        from tdx.inspection.stack_check import check
-
-        env = request.pipeline.env
-        return check(stack, env.id, seed=env.seed).findings if request.steps else ()
-    base = None
-    if stack is not None:
-        base = stack.chain_env
-    elif not request.steps:
-        # The rules only read its specs. If it cannot be made, the report says why.
-        with suppress(TdxError):
-            base = cache.base(request.pipeline.env)
-    report = check_pipeline(
-        request.pipeline, allow_code=request.allow_code, steps=request.steps, base=base
-    )
-    if stack is not None:
-        return report.findings
-    return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
-
-
-def _with_draft_stage(finding: Finding, env_stages: int) -> Finding:
-    """Renumber the stage of a finding from the first stage of the draft."""
-    stage = finding.where.stage
-    if stage is None or not env_stages:
-        return finding
-    at = stage - env_stages
-    return replace(finding, where=replace(finding.where, stage=at if at >= 0 else None))
-
-
-def observe_keys(request: ObserveKeys, job: Job) -> Lineage | None:
-    """Trace every key of a stack as ``tdx inspect keys`` does."""
-    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
-    stack = cache.stack(request.pipeline)
-
-    def stop_if_cancelled(trace: object) -> None:
-        if job.is_cancelled:
-            raise _CancelledError
-
-    with suppress(_CancelledError):
-        return inspect_keys(stack, request.pipeline.env.id, on_trace=stop_if_cancelled)
-    return None
-
-
-def list_env_choices(request: ListEnvs, job: Job) -> tuple[RegisteredEnv, ...]:
-    """Return all envs: installed ones, then missing ones, then those with a newer version."""
-    from tdx.inspection.envs import list_envs
-
-    envs = list_envs(missing=True)
-    return tuple(sorted(envs, key=lambda env: (env.replaced_by is not None, not env.installed)))
+        envs = list_envs(missing=True)
+        return tuple(sorted(envs, key=lambda env: (env.replaced_by is not None, not env.installed)))
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureNorm(Request[tuple[StageConfig, ...]]):
-    """Measure the normalizer at the end of a chain; the answer replaces it.
+    """Measure the normalizer at the end of a chain in random steps; the answer replaces it.
 
     Args:
         pipeline: The chain up to the normalizer.
@@ -134,38 +129,29 @@ class MeasureNorm(Request[tuple[StageConfig, ...]]):
     steps: int
     allow_code: bool = False
 
+    def answer(self, job: Job) -> tuple[StageConfig, ...]:
+        from tdx.inspection.measured_norms import measure_norm
+
+        return measure_norm(self.pipeline, self.steps, allow_code=self.allow_code)
+
 
 @dataclass(frozen=True, slots=True)
 class FindUnstorable(Request[tuple[NestedKey, ...]]):
-    """Find the entries of the env's output that a dump cannot store."""
+    """Find the entries that a dump cannot store, and that an ``ExcludeTransform`` can drop."""
 
     pipeline: Pipeline
     allow_code: bool = False
 
+    def answer(self, job: Job) -> tuple[NestedKey, ...]:
+        from tdx.rollouts.dump import entries
+        from tdx.stacks.building import build_env
 
-def measure_norm(request: MeasureNorm, job: Job) -> tuple[StageConfig, ...]:
-    """Measure the statistics of a normalizer in random steps."""
-    from tdx.inspection import measured_norms
-
-    return measured_norms.measure_norm(
-        request.pipeline, request.steps, allow_code=request.allow_code
-    )
-
-
-def find_unstorable(request: FindUnstorable, job: Job) -> tuple[NestedKey, ...]:
-    """Return the entries that are not tensors, and that an ``ExcludeTransform`` can drop."""
-    from tdx.rollouts.dump import entries
-    from tdx.stacks.building import build_env
-
-    env = build_env(request.pipeline, request.allow_code)
-    try:
-        keys = entries.find_unstorable(env)
-        return tuple(key for key in keys if key in env.output_spec["full_observation_spec"])
-    finally:
-        env.close()
-
-
-PROGRESS = "progress"
+        env = build_env(self.pipeline, self.allow_code)
+        try:
+            keys = entries.find_unstorable(env)
+            return tuple(key for key in keys if key in env.output_spec["full_observation_spec"])
+        finally:
+            env.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,30 +159,37 @@ class DumpProgress:
     """Progress of a dump.
 
     Args:
-        steps: Steps made by each env.
-        episodes: Completed episodes.
-        goal_steps: Number of steps to make. ``None``: episodes are counted.
-        goal_episodes: Number of episodes to complete. ``None``: steps are counted.
+        share: Recorded share, from 0 to 1.
+        text: Description for the user: steps and episodes, or shards by their state.
     """
 
-    steps: int
-    episodes: int
-    goal_steps: int | None
-    goal_episodes: int | None
+    share: float
+    text: str
 
-    @property
-    def share(self) -> float:
-        """Completed share, from 0 to 1."""
-        if self.goal_steps is not None:
-            return min(1.0, self.steps / max(self.goal_steps, 1))
-        return min(1.0, self.episodes / max(self.goal_episodes or 1, 1))
+    @classmethod
+    def of(cls, progress: Progress | ShardProgress) -> DumpProgress:
+        """Describe the progress of a dump."""
+        from tdx.rollouts.dump.progress import ShardProgress
 
-    @property
-    def text(self) -> str:
-        """Description for the user."""
-        steps = f"{self.steps:,}" + (f" of {self.goal_steps:,}" if self.goal_steps else "")
-        of = f" of {self.goal_episodes:,}" if self.goal_episodes else ""
-        return f"{steps} steps, {self.episodes:,}{of} episodes"
+        goal = progress.goal
+        if isinstance(progress, ShardProgress):
+            parts = [
+                f"{progress.committed:,} of {progress.shards:,} shards",
+                f"{progress.running:,} running",
+                f"{progress.failed:,} failed",
+            ]
+            share = progress.committed / progress.shards
+            if goal.steps is not None:
+                parts.append(f"{progress.steps:,} of {goal.steps:,} steps")
+                share = min(1.0, progress.steps / max(goal.steps, 1))
+            return cls(share, "  ".join(parts))
+        if goal.steps is not None:
+            share = progress.steps / max(goal.steps, 1)
+        else:
+            share = progress.episodes / max(goal.episodes or 1, 1)
+        steps = f"{progress.steps:,}" + (f" of {goal.steps:,}" if goal.steps else "")
+        of_all = f" of {goal.episodes:,}" if goal.episodes else ""
+        return cls(min(1.0, share), f"{steps} steps, {progress.episodes:,}{of_all} episodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +211,10 @@ class DumpResult:
 
 @dataclass(frozen=True, slots=True)
 class DumpRollout(Request[DumpResult]):
-    """Dump a rollout; pushes :class:`DumpProgress` after each chunk."""
+    """Dump a rollout; pushes :class:`DumpProgress` after each chunk.
+
+    What is complete is kept if the request is cancelled.
+    """
 
     pipeline: Pipeline
     path: str
@@ -229,100 +225,50 @@ class DumpRollout(Request[DumpResult]):
     force: bool = False
     allow_code: bool = False
 
+    def answer(self, job: Job) -> DumpResult:
+        from tdx.rollouts.dump.manifest import Goal, Manifest
+        from tdx.rollouts.dump.progress import Progress
+        from tdx.rollouts.recording.request import DumpRequest
+        from tdx.rollouts.recording.rollout import roll_out
 
-class _CancelledError(Exception):
-    """The request was cancelled."""
+        def on_chunk(progress: Progress) -> None:
+            job.push("progress", DumpProgress.of(progress))
+            if job.is_cancelled:
+                raise _CancelledError
 
-
-def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
-    """Roll out in the worker; keep what is complete if the job is cancelled."""
-    from tdx.rollouts.dump.manifest import Goal
-    from tdx.rollouts.recording.request import DumpRequest
-    from tdx.rollouts.recording.rollout import roll_out
-
-    def on_chunk(progress: Progress) -> None:
-        goal = progress.goal
-        update = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
-        job.push(PROGRESS, update)
-        if job.is_cancelled:
-            raise _CancelledError
-
-    goal = None
-    if request.steps is not None or request.episodes is not None:
-        goal = Goal(request.steps, request.episodes)
-    dump_request = DumpRequest(
-        request.pipeline,
-        goal,
-        seed=request.seed,
-        # The default of the form is the policy of the pipeline file, not one that the user typed.
-        policy=None if request.policy == request.pipeline.policy else request.policy,
-        chunk_steps=None,
-        allow_code=request.allow_code,
-    )
-    folder = Path(request.path)
-    with suppress(_CancelledError):
-        roll_out(dump_request, folder, force=request.force, on_chunk=on_chunk)
-    return _load_result(folder)
-
-
-def _load_result(folder: Path) -> DumpResult:
-    from tdx.rollouts.dump.manifest import Manifest
-
-    manifest = Manifest.load(folder)
-    goal = manifest.goal
-    progress = DumpProgress(manifest.steps, len(manifest.episodes), goal.steps, goal.episodes)
-    return DumpResult(str(folder), progress, manifest.complete, manifest.seed)
+        goal = None
+        if self.steps is not None or self.episodes is not None:
+            goal = Goal(self.steps, self.episodes)
+        request = DumpRequest(
+            self.pipeline,
+            goal,
+            seed=self.seed,
+            # The default of the form is the policy of the pipeline file, not one that was typed.
+            policy=None if self.policy == self.pipeline.policy else self.policy,
+            chunk_steps=None,
+            allow_code=self.allow_code,
+        )
+        folder = Path(self.path)
+        with suppress(_CancelledError):
+            roll_out(request, folder, force=self.force, on_chunk=on_chunk)
+        manifest = Manifest.load(folder)
+        final = Progress(manifest.steps, len(manifest.episodes), manifest.goal, 0)
+        return DumpResult(str(folder), DumpProgress.of(final), manifest.complete, manifest.seed)
 
 
 @dataclass(frozen=True, slots=True)
-class DumpState:
-    """Progress of a dump that other processes record.
-
-    Args:
-        share: Recorded share, from 0 to 1.
-        text: Description for the user: shards by their state, and steps.
-        is_complete: True if everything is recorded; only in the last one.
-    """
-
-    share: float
-    text: str
-    is_complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FollowDump(Request[DumpState]):
-    """Push the :class:`DumpState` of a dump every second, until it is complete."""
+class FollowDump(Request[DumpProgress]):
+    """Push the progress of a dump every second; answered when it is complete or cancelled."""
 
     path: str
 
+    def answer(self, job: Job) -> DumpProgress:
+        from tdx.rollouts.dump.progress import follow_dump
 
-def report_dump(request: FollowDump, job: Job) -> DumpState:
-    """Follow a dump until it is complete or the job is cancelled."""
-    from tdx.rollouts.dump.progress import follow_dump
-
-    state = DumpState(0.0, "", False)
-    for progress in follow_dump(request.path):
-        state = _dump_state(progress)
-        job.push(PROGRESS, state)
-        if job.is_cancelled:
-            return state
-    return replace(state, is_complete=True)
-
-
-def _dump_state(progress: Progress | ShardProgress) -> DumpState:
-    from tdx.rollouts.dump.progress import ShardProgress
-
-    goal = progress.goal
-    if not isinstance(progress, ShardProgress):
-        plain = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
-        return DumpState(plain.share, plain.text, False)
-    parts = [
-        f"{progress.committed:,} of {progress.shards:,} shards",
-        f"{progress.running:,} running",
-        f"{progress.failed:,} failed",
-    ]
-    share = progress.committed / progress.shards
-    if goal.steps is not None:
-        parts.append(f"{progress.steps:,} of {goal.steps:,} steps")
-        share = min(1.0, progress.steps / max(goal.steps, 1))
-    return DumpState(share, "  ".join(parts), False)
+        shown = DumpProgress(0.0, "")
+        for progress in follow_dump(self.path):
+            shown = DumpProgress.of(progress)
+            job.push("progress", shown)
+            if job.is_cancelled:
+                break
+        return shown

@@ -1,8 +1,4 @@
-"""Worker process: one thread receives messages, the main thread answers requests.
-
-:data:`_HANDLERS` maps each request to the function that answers it. The modules of the tabs are
-imported when their first request comes.
-"""
+"""Worker process: one thread receives messages, the main thread answers requests."""
 
 from __future__ import annotations
 
@@ -13,8 +9,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -23,6 +19,7 @@ from tdx.foundation.processes import prepare_program
 from tdx.inspection.overview import Problem, find_user_line
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (
+    TRACEBACK_HINT,
     Answer,
     Cancel,
     Failure,
@@ -32,108 +29,19 @@ from tdx.tui.backend.messages import (
     Send,
     Submit,
 )
-from tdx.tui.backend.requests import (
-    CheckChain,
-    DumpRollout,
-    FindUnstorable,
-    FollowDump,
-    InspectChain,
-    ListEnvs,
-    MeasureNorm,
-    ObserveKeys,
-    check_chain,
-    dump_rollout,
-    find_unstorable,
-    inspect_chain,
-    list_env_choices,
-    measure_norm,
-    observe_keys,
-    report_dump,
-)
-from tdx.tui.contract.messages import CompareContract, FreezeContract
-from tdx.tui.live.messages import RunSession
-from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
-
-Handler = Callable[[Any, Job], Any]
 
 
-def _run_session(request: RunSession, job: Job) -> None:
-    from tdx.tui.live.worker import run_session
-
-    run_session(request, job)
-
-
-def _measure_pipeline(request: MeasurePipeline, job: Job) -> Any:
-    from tdx.tui.profile.worker import measure_pipeline
-
-    return measure_pipeline(request, job)
-
-
-def _find_advice(request: FindAdvice, job: Job) -> Any:
-    from tdx.tui.profile.worker import find_advice
-
-    return find_advice(request, job)
-
-
-def _compare_contract(request: CompareContract, job: Job) -> Any:
-    from tdx.tui.contract.worker import compare_contract
-
-    return compare_contract(request, job)
-
-
-def _freeze_contract(request: FreezeContract, job: Job) -> Any:
-    from tdx.tui.contract.worker import freeze_contract
-
-    return freeze_contract(request, job)
-
-
-_HANDLERS: dict[type[Request[Any]], Handler] = {
-    InspectChain: inspect_chain,
-    CheckChain: check_chain,
-    ListEnvs: list_env_choices,
-    ObserveKeys: observe_keys,
-    DumpRollout: dump_rollout,
-    FollowDump: report_dump,
-    MeasureNorm: measure_norm,
-    FindUnstorable: find_unstorable,
-    RunSession: _run_session,
-    MeasurePipeline: _measure_pipeline,
-    FindAdvice: _find_advice,
-    CompareContract: _compare_contract,
-    FreezeContract: _freeze_contract,
-}
-
-
-def register_handler(kind: type[Request[Any]], handler: Handler) -> None:
-    """Let a function answer all requests of a class.
-
-    Args:
-        kind: Class of the requests. The module that defines it calls this, so that the worker knows
-            the handler as soon as it unpickles a request.
-        handler: Called in the worker with the request and its job; returns the answer.
-    """
-    _HANDLERS[kind] = handler
-
-
-def find_handler(kind: type[Request[Any]]) -> Handler:
-    """Return the function that answers requests of a class."""
-    return _HANDLERS[kind]
-
-
-def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
-    """Call the handler of a request."""
+def answer(number: int, request: Request[object], job: Job) -> Answer | Failure:
+    """Answer a request, or say why it cannot be answered."""
     try:
-        return Answer(number, find_handler(type(request))(request, job))
+        return Answer(number, request.answer(job))
     except TdxError as error:
         return Failure(number, Problem.of(error), traceback.format_exc())
     except (Exception, SystemExit) as error:
-        return Failure(number, _unexpected_problem(error), traceback.format_exc())
-
-
-def _unexpected_problem(error: BaseException) -> Problem:
-    lines = str(error).strip().splitlines() or ["no message"]
-    message = f"{type(error).__name__}: {lines[0]}"
-    return Problem("TDX000", message, "F12 shows the traceback", origin=find_user_line(error))
+        lines = str(error).strip().splitlines() or ["no message"]
+        message = f"{type(error).__name__}: {lines[0]}"
+        problem = Problem("TDX000", message, TRACEBACK_HINT, origin=find_user_line(error))
+        return Failure(number, problem, traceback.format_exc())
 
 
 def main(descriptor: int, shared: int) -> None:
@@ -189,24 +97,19 @@ class _Worker:
             while True:
                 message = self._pipe.recv()
                 if isinstance(message, Submit):
-                    number = message.number
-                    self._jobs[number] = Job(self._pusher(number), self._cache, self._activity)
+                    push = partial(self._push, message.number)
+                    self._jobs[message.number] = Job(push, self._cache, self._activity)
                     self._queue.put(message)
                 elif isinstance(message, Cancel | Send):
-                    self._dispatch(message)
+                    job = self._jobs.get(message.number)
+                    if job is not None and isinstance(message, Cancel):
+                        job.cancel()
+                    elif job is not None and isinstance(message, Send):
+                        job.send(message.value)
         _exit_group()
 
-    def _dispatch(self, message: Cancel | Send) -> None:
-        job = self._jobs.get(message.number)
-        if job is None:
-            return
-        if isinstance(message, Cancel):
-            job.cancel()
-        else:
-            job.send(message.value)
-
-    def _pusher(self, number: int) -> Callable[[str, Any], None]:
-        return lambda topic, value: self._send(Push(number, topic, value))
+    def _push(self, number: int, topic: str, value: object) -> None:
+        self._send(Push(number, topic, value))
 
     def _send(self, message: object) -> None:
         try:

@@ -194,15 +194,30 @@ class CatalogPane(Vertical):
         options = self.query_one("#catalog", OptionList)
         before = self.current_transform
         options.clear_options()
-        found = _search_options(name) if name.strip() else _category_options()
+        found: list[Option] = []
+        if name.strip():
+            for info, positions in _search(name):
+                text = Text(f"  {info.name}")
+                for place in positions:
+                    text.stylize("bold underline", place + 2, place + 3)
+                found.append(Option(text, id=info.name))
+        else:
+            for category in load_catalog().categories:
+                heading = Text(category.upper(), style="bold dim")
+                found.append(Option(heading, disabled=True))
+                found += [
+                    Option(f"  {info.name}", id=info.name)
+                    for info in load_catalog().transforms
+                    if info.category == category
+                ]
         options.add_options(found or [Option("  no match", disabled=True)])
-        first = next((n for n, each in enumerate(options.options) if not each.disabled), None)
+        enabled = [n for n, option in enumerate(options.options) if not option.disabled]
         # Enter in an empty field adds nothing, unless a transform was selected.
-        options.highlighted = first if name.strip() else None
+        options.highlighted = enabled[0] if enabled and name.strip() else None
         kept = None if arguments is None or before is None else before.name
-        if kept is not None and kept in {each.id for each in options.options}:
+        if kept is not None and kept in {option.id for option in options.options}:
             options.highlighted = options.get_option_index(kept)
-        self.border_subtitle = f"{sum(not each.disabled for each in options.options)}"
+        self.border_subtitle = str(len(enabled))
         self._show_documentation()
 
     def list_completions(self, text: str) -> tuple[str, ...]:
@@ -290,31 +305,9 @@ def _current_field(fields: tuple[FormField, ...], words: list[str], text: str) -
     return free[at] if at < len(free) else None
 
 
-def _category_options() -> list[Option]:
-    found: list[Option] = []
-    for category in load_catalog().categories:
-        found.append(Option(Text(category.upper(), style="bold dim"), disabled=True))
-        found += [
-            Option(f"  {info.name}", id=info.name)
-            for info in load_catalog().transforms
-            if info.category == category
-        ]
-    return found
-
-
 def _search(words: str) -> list[tuple[TransformInfo, Sequence[int]]]:
     """Return transforms whose names match, with the matched letters, then those whose help does."""
     by_name = fuzzy_sort(words, load_catalog().transforms, lambda info: info.name)
     named = {info.name for info, _ in by_name}
     rest = [(info, ()) for info in load_catalog().search(words) if info.name not in named]
     return [*by_name, *rest]
-
-
-def _search_options(words: str) -> list[Option]:
-    options = []
-    for info, positions in _search(words):
-        text = Text(f"  {info.name}")
-        for place in positions:
-            text.stylize("bold underline", place + 2, place + 3)
-        options.append(Option(text, id=info.name))
-    return options

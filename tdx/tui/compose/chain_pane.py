@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from rich.segment import Segment
 from rich.style import Style
@@ -15,8 +16,100 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tdx.tui.chain_status import ENV, ChainRow, build_chain_rows, build_key_rows
+from tdx.foundation.keys import format_key
+from tdx.pipeline.editing import Draft
+from tdx.pipeline.grammar import format_arguments
+from tdx.tui.chain_status import ENV, ChainStatus, ErrorStore, compact_shape, truncate_middle
+from tdx.tui.line_widgets import truncate
 from tdx.tui.workspace import Workspace
+
+Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
+_MAX_NAME = 28
+"""Maximum width of a key below the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """A row of the chain list.
+
+    Args:
+        kind: What the row shows.
+        place: Place in the chain.
+        title: Name.
+        detail: Text after the name.
+        badge: Status of the stage.
+    """
+
+    kind: Literal["env", "stage", "problem", "output", "key"]
+    place: int
+    title: str
+    detail: str = ""
+    badge: Badge = ""
+
+
+def build_chain_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> list[ChainRow]:
+    """Return the rows for a chain and its status."""
+
+    def worst_severity(number: int | None) -> Badge:
+        severities = {lint.finding.severity for lint in status.lints.get(number, ())}
+        ranked: tuple[Badge, ...] = ("error", "warning", "suggestion")
+        return next((badge for badge in ranked if badge in severities), "")
+
+    rows: list[ChainRow] = []
+    env = draft.env
+    if env is None:
+        rows.append(ChainRow("env", ENV, "no env yet", "press e"))
+    else:
+        failures = errors.at(None)
+        parts = (
+            f"×{env.num_envs}" if env.num_envs is not None else "",
+            "pixels" if env.from_pixels else "",
+            env.device or "",
+            f"seed {env.seed}" if env.seed is not None else "",
+        )
+        detail = " ".join(part for part in parts if part)
+        rows.append(
+            ChainRow("env", ENV, env.id, detail, "failed" if failures else worst_severity(None))
+        )
+        rows += [ChainRow("problem", ENV, error.problem.message) for error in failures]
+    for place, stage in enumerate(draft.stages):
+        failures = errors.at(stage.number) if stage.enabled else ()
+        badge: Badge = "failed"
+        if not stage.enabled:
+            badge = "off"
+        elif not failures:
+            # Without a working env, nothing is known of its stages.
+            is_unknown = None in status.problems or stage.number not in status.last_good
+            badge = "unknown" if is_unknown else worst_severity(stage.number)
+        code, wrapper = stage.config.code, stage.wrapper
+        name = stage.config.name if code is None else code.name
+        arguments = format_arguments(stage.config.args, stage.config.kwargs)
+        detail = arguments if wrapper is None else wrapper.text
+        rows.append(ChainRow("stage", place, name, detail, badge))
+        rows += [ChainRow("problem", place, error.problem.message) for error in failures]
+    keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
+    words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
+    detail = words.get(status.phase, f"{keys} keys")
+    return [*rows, ChainRow("output", len(draft.stages), "output", detail)]
+
+
+def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
+    """Return a row for each key of the output and the action, with shape and dtype."""
+    changes = () if status.overview is None else status.overview.changes
+    known = [change.after for change in changes if change.after is not None]
+    leaves = [leaf for leaf in known if leaf.part != "state"]
+    names = [format_key(leaf.key) for leaf in leaves]
+    width = min(max(map(len, names), default=0), _MAX_NAME)
+    return [
+        ChainRow(
+            "key",
+            len(draft.stages),
+            truncate_middle(name, width).ljust(width),
+            f"{compact_shape(leaf)} {leaf.dtype}",
+        )
+        for name, leaf in zip(names, leaves, strict=True)
+    ]
+
 
 _MARKS = {
     "": ("●", "on"),
@@ -97,7 +190,7 @@ cannot be created."""
         """Update the rows."""
         workspace = self.workspace
         rows = build_chain_rows(workspace.draft, workspace.status, workspace.errors)
-        keys = build_key_rows(workspace.draft, workspace.status)
+        keys = _build_key_rows(workspace.draft, workspace.status)
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
         if rows != self.rows:
@@ -145,41 +238,38 @@ cannot be created."""
     def _segments(self, row: ChainRow, width: int) -> list[Segment]:
         if row.kind == "problem":
             lead = "│    " if row.place >= 0 else "│ "
-            text = _truncate(row.title, width - len(lead))
+            text = truncate(row.title, width - len(lead))
             return [self._styled_segment(lead, "line"), self._styled_segment(text, "problem")]
         if row.kind == "stage":
-            return self._stage_segments(row, width)
+            sign, kind = _MARKS[row.badge]
+            number = f"{row.place:>2} "
+            title = truncate(row.title, width - 6)
+            left = width - 2 - len(number) - len(title) - 2
+            detail = f"  {truncate(row.detail, left)}" if left > 4 and row.detail else ""
+            is_off = row.badge == "off"
+            name = "off" if is_off else "problem" if kind == "failed" else "name"
+            return [
+                self._styled_segment(f"{sign} ", kind),
+                self._styled_segment(number, "number"),
+                self._styled_segment(title, name),
+                self._styled_segment(detail, "off" if is_off else "detail"),
+            ]
         if row.kind == "key":
             room = width - len(row.title) - 7
             # Without room for both, the shape comes before the dtype.
             detail = row.detail if len(row.detail) <= room else row.detail.partition(" ")[0]
-            detail = _truncate(detail, room)
+            detail = truncate(detail, room)
             return [
                 self._styled_segment(f"     {row.title}", "key"),
                 self._styled_segment(f"  {detail}", "line"),
             ]
-        mark, detail = ("◆ " if row.kind == "env" else "◇ "), _truncate(row.detail, width // 2)
+        mark, detail = ("◆ " if row.kind == "env" else "◇ "), truncate(row.detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
-        title = _truncate(row.title, width - len(detail) - 4)
+        title = truncate(row.title, width - len(detail) - 4)
         gap = " " * max(1, width - len(title) - len(detail) - 3)
         return [
             *(self._styled_segment(mark, kind), self._styled_segment(title, kind)),
             *(self._styled_segment(gap, "detail"), self._styled_segment(f"{detail} ", "detail")),
-        ]
-
-    def _stage_segments(self, row: ChainRow, width: int) -> list[Segment]:
-        sign, kind = _MARKS[row.badge]
-        number = f"{row.place:>2} "
-        title = _truncate(row.title, width - 6)
-        left = width - 2 - len(number) - len(title) - 2
-        detail = f"  {_truncate(row.detail, left)}" if left > 4 and row.detail else ""
-        is_off = row.badge == "off"
-        name = "off" if is_off else "problem" if kind == "failed" else "name"
-        return [
-            self._styled_segment(f"{sign} ", kind),
-            self._styled_segment(number, "number"),
-            self._styled_segment(title, name),
-            self._styled_segment(detail, "off" if is_off else "detail"),
         ]
 
     def _styled_segment(self, text: str, kind: str) -> Segment:
@@ -235,13 +325,6 @@ cannot be created."""
             self.post_message(self.Opened())
 
 
-def _truncate(text: str, width: int) -> str:
-    """Shorten a text with an ellipsis."""
-    if len(text) <= width:
-        return text
-    return f"{text[: max(0, width - 1)]}…" if width > 0 else ""
-
-
 _EDITS = frozenset({"switch", "remove", "duplicate", "move"})
 """Actions that change a stage."""
 _MOVE = Binding.Group("move", compact=True)
@@ -271,6 +354,15 @@ class ChainPane(Vertical):
         ),
         Binding("x", "fix", "fix", id="chain.fix"),
     ]
+    TITLES: ClassVar[dict[str, str]] = {
+        "chain.edit": "Edit the stage",
+        "chain.switch": "Enable or disable the stage",
+        "chain.remove": "Remove the stage",
+        "chain.duplicate": "Duplicate the stage",
+        "chain.move_up": "Move the stage up",
+        "chain.move_down": "Move the stage down",
+        "chain.fix": "Fix the finding of the stage",
+    }
 
     class Edit(Message):
         """The form of the selected stage should open."""

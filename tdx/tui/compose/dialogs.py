@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key
-from tdx.inspection.overview import Problem
-from tdx.pipeline.conversions import to_command
+from tdx.pipeline.conversions import to_command, to_python
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.model import EnvConfig, Pipeline
-from tdx.specs.leaf import LeafSpec, domain_text, shape_text
+from tdx.specs.leaf import domain_text, shape_text
 from tdx.tui.backend.client import RequestError, SupersededError
 from tdx.tui.backend.requests import InspectChain, ListEnvs
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.compose.form_row import FormRow
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen, TextScreen, ask
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -34,12 +32,15 @@ class ComposeDialogs:
     Args:
         screen: Screen below the dialogs.
         workspace: State of the app.
+
+    Attributes:
+        envs: Known envs; empty until they are loaded.
     """
 
     def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
         self._screen = screen
         self._workspace = workspace
-        self._envs: tuple[RegisteredEnv, ...] = ()
+        self.envs: tuple[RegisteredEnv, ...] = ()
         self._descriptions: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -47,21 +48,16 @@ class ComposeDialogs:
         """Ask for the env; entries appear as soon as the envs are known."""
         dialog = ChoiceScreen(
             "Choose an env",
-            _env_choices(self._envs) if self._envs else None,
+            _env_choices(self.envs) if self.envs else None,
             allow_custom=True,
             describe=self._describe_env,
         )
-        self._screen.app.push_screen(dialog, self._env_chosen)
+        ask(self._screen.app, dialog, self.set_env)
         self.load_envs(dialog)
-
-    @property
-    def envs(self) -> tuple[RegisteredEnv, ...]:
-        """Known envs; empty until they are loaded."""
-        return self._envs
 
     def load_envs(self, dialog: ChoiceScreen | None = None) -> None:
         """Request the list of envs, for a dialog that waits or for later."""
-        if not self._envs:
+        if not self.envs:
             self._task = asyncio.get_running_loop().create_task(self._load_envs(dialog))
 
     def set_env(self, name: str) -> None:
@@ -74,30 +70,18 @@ class ComposeDialogs:
         """Ask for a sample pipeline."""
         choices = [Choice(preset.name, preset.name, preset.title) for preset in list_presets()]
         dialog = ChoiceScreen("Start with a sample pipeline", choices)
-        self._screen.app.push_screen(dialog, self.load_preset)
+        ask(self._screen.app, dialog, self.load_preset)
 
     def pick_keys(self, row: FormRow) -> None:
         """Ask for the key or keys of a form field."""
-        if not row.field.many:
+        app, title = self._screen.app, f"{row.field.name}: available keys"
+        if row.field.many:
+            chosen = [part.strip() for part in row.text.split(",") if part.strip()]
+            several = MultiChoiceScreen(title, row.keys, chosen)
+            ask(app, several, lambda keys: row.enter_text(", ".join(keys)))
+        else:
             choices = [Choice(key, key) for key in row.keys]
-            dialog_of_one = ChoiceScreen(
-                f"{row.field.name}: available keys", choices, allow_custom=True
-            )
-
-            def chosen(key: str | None) -> None:
-                if key is not None:
-                    row.enter_text(key)
-
-            self._screen.app.push_screen(dialog_of_one, chosen)
-            return
-        chosen_keys = [part.strip() for part in row.text.split(",") if part.strip()]
-        dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, chosen_keys)
-
-        def enter_keys(keys: list[str] | None) -> None:
-            if keys is not None:
-                row.enter_text(", ".join(keys))
-
-        self._screen.app.push_screen(dialog, enter_keys)
+            ask(app, ChoiceScreen(title, choices, allow_custom=True), row.enter_text)
 
     def fix(self) -> None:
         """Apply the first fix for the selected stage."""
@@ -122,28 +106,24 @@ class ComposeDialogs:
         # The program of a factory is the code of the user.
         if self._workspace.stack is None:
             forms.append(Choice("python", "Python", "from tdx import …"))
-        self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copy_as)
+        ask(self._screen.app, ChoiceScreen("Copy as", forms), self._copy_as)
 
     def details(self) -> None:
         """Show all errors with tracebacks, those of the selected stage first."""
         workspace = self._workspace
         here = None if workspace.stage is None else workspace.stage.number
-        errors = sorted(workspace.errors.all(), key=lambda each: each.number != here)
-        texts = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
-        texts += [
-            f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
-            for each in workspace.list_selected_problems()[1]
-        ]
-        self._read("Problems", "\n\n".join(texts) or "No problems.")
-
-    def _read(self, title: str, text: str) -> None:
-        from tdx.tui.screens.dialogs import TextScreen
-
-        self._screen.app.push_screen(TextScreen(title, text))
-
-    def _env_chosen(self, name: str | None) -> None:
-        if name is not None:
-            self.set_env(name)
+        texts = []
+        for error in sorted(workspace.errors.all(), key=lambda error: error.number != here):
+            problem = error.problem
+            head = f"{problem.code}  {workspace.name_of(error.number)}: {problem.message}"
+            details = f"\n{problem.details}" if problem.details else ""
+            parts = (head, problem.origin, problem.hint, details)
+            texts.append("\n".join(part for part in parts if part))
+        for lint in workspace.list_selected_problems()[1]:
+            finding = lint.finding
+            texts.append(f"{finding.code}  {finding.message}\n{finding.why or ''}")
+        text = "\n\n".join(texts) or "No problems."
+        self._screen.app.push_screen(TextScreen("Problems", text))
 
     async def _describe_env(self, name: str) -> str:
         """Return the spaces of an env, or why it cannot be made."""
@@ -156,24 +136,27 @@ class ComposeDialogs:
             except RequestError as error:
                 return error.problem.message
             problem = overview.env_problem
-            spaces = "\n".join(map(_describe_leaf, _interesting(overview.base)))
+            spaces = "\n".join(
+                f"{leaf.part}  {format_key(leaf.key)}  {shape_text(leaf.shape)} {leaf.dtype}  "
+                f"{domain_text(leaf, whole=False)}"
+                for leaf in overview.base
+                if leaf.part in ("observation", "action")
+            )
             self._descriptions[name] = spaces if problem is None else f"✕ {problem.message}"
         return self._descriptions[name]
 
     async def _load_envs(self, dialog: ChoiceScreen | None) -> None:
         try:
-            self._envs = await self._workspace.backend.ask(ListEnvs())
+            self.envs = await self._workspace.backend.ask(ListEnvs())
         except RequestError as error:
             self._screen.notify(error.problem.message, severity="error")
             return
         if dialog is not None:
-            dialog.set_choices(_env_choices(self._envs))
+            dialog.set_choices(_env_choices(self.envs))
 
-    def load_preset(self, name: str | None) -> None:
+    def load_preset(self, name: str) -> None:
         """Replace the chain by a sample pipeline."""
-        preset = next((each for each in list_presets() if each.name == name), None)
-        if preset is None:
-            return
+        preset = next(preset for preset in list_presets() if preset.name == name)
         from tdx.pipeline.file.pipeline_file import PipelineFile
 
         try:
@@ -184,9 +167,7 @@ class ComposeDialogs:
         fresh = replace(Draft.of(pipeline), file=None)
         self._workspace.edit(f"start with {preset.name}", fresh, place=-1)
 
-    def _copy_as(self, form: str | None) -> None:
-        if form is None:
-            return
+    def _copy_as(self, form: str) -> None:
         pipeline = self._workspace.draft.pipeline()
         if form == "command":
             text = to_command(pipeline)
@@ -197,17 +178,9 @@ class ComposeDialogs:
 
             text = write_pipeline(pipeline)
         else:
-            from tdx.pipeline.conversions import to_python
-
             text = to_python(pipeline)
         self._screen.app.copy_to_clipboard(text)
-        self._read("Copied to the clipboard", text)
-
-
-def _error_text(name: str, problem: Problem) -> str:
-    head = f"{problem.code}  {name}: {problem.message}"
-    parts = (head, problem.origin, problem.hint, f"\n{problem.details}" if problem.details else "")
-    return "\n".join(part for part in parts if part)
+        self._screen.app.push_screen(TextScreen("Copied to the clipboard", text))
 
 
 CURATED_ENVS = (
@@ -223,21 +196,9 @@ def _env_choices(envs: tuple[RegisteredEnv, ...]) -> list[Choice]:
     by_id = {env.id: env for env in envs}
     curated = [by_id[name] for name in CURATED_ENVS if name in by_id and by_id[name].hint is None]
     others = [env for env in envs if env not in curated]
-    return [
-        Choice(env.id, env.id, _env_note(env), env.replaced_by is not None, env in curated)
-        for env in (*curated, *others)
-    ]
-
-
-def _env_note(env: RegisteredEnv) -> str:
-    return env.hint or (f"{env.package} · old version" if env.replaced_by else env.package)
-
-
-def _interesting(leaves: Sequence[LeafSpec]) -> list[LeafSpec]:
-    """Return the observations and actions of an env."""
-    return [leaf for leaf in leaves if leaf.part in ("observation", "action")]
-
-
-def _describe_leaf(leaf: LeafSpec) -> str:
-    shape, domain = shape_text(leaf.shape), domain_text(leaf, whole=False)
-    return f"{leaf.part}  {format_key(leaf.key)}  {shape} {leaf.dtype}  {domain}"
+    choices = []
+    for env in (*curated, *others):
+        is_old = env.replaced_by is not None
+        note = env.hint or (f"{env.package} · old version" if is_old else env.package)
+        choices.append(Choice(env.id, env.id, note, is_last=is_old, is_first=env in curated))
+    return choices

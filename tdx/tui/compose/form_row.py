@@ -266,14 +266,12 @@ class FormRow(Widget):
         if event.key in _PICK_KEYS and self.field.kind == "keys":
             event.stop()
             self.post_message(self.PickKeys(self))
-        elif event.key in ("up", "down") and not self._is_open:
+        elif event.key in ("up", "down") and not any(
+            select.expanded for select in self.query(Select)
+        ):
             event.stop()
             event.prevent_default()
             self.post_message(self.Left(self, -1 if event.key == "up" else 1))
-
-    @property
-    def _is_open(self) -> bool:
-        return any(select.expanded for select in self.query(Select))
 
     def _emit(self, text: str) -> None:
         if text != self._text:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from tdx.pipeline.values import CodeReference, StageConfig
 from tdx.tui.backend.client import RequestError
 from tdx.tui.backend.requests import FindUnstorable, MeasureNorm
 from tdx.tui.chain_status import NO_PIPELINE
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, ask
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -69,18 +69,24 @@ def find_source(workspace: Workspace) -> SourceLine | str:
     """
     stage = workspace.stage
     for problem in workspace.list_selected_problems()[0]:
-        found = None if problem.origin is None else _parse_location(problem.origin)
-        if found is not None:
-            return found
+        source = None if problem.origin is None else _parse_location(problem.origin)
+        if source is not None:
+            return source
     env = workspace.draft.env
     name = "the env" if stage is None else stage.config.name
     if stage is not None and stage.wrapper is not None:
-        found = _parse_location(stage.wrapper.location or "")
-        return found or f"{name} has no Python source"
+        source = _parse_location(stage.wrapper.location or "")
+        return source or f"{name} has no Python source"
     code = env.code if stage is None and env is not None else stage and stage.config.code
     if isinstance(code, CodeReference):
-        found = next(_find_definitions(code), None)
-        return found or f"{code} was not found in the current folder or on the Python path"
+        # Nothing is imported.
+        inside = code.module.replace(".", "/")
+        names = (code.module,) if code.is_file else (f"{inside}.py", f"{inside}/__init__.py")
+        for folder in (".", *sys.path):
+            for path in (Path(folder or ".", file).expanduser() for file in names):
+                if path.is_file():
+                    return SourceLine(path, _line_of(path, code.name.partition(".")[0]))
+        return f"{code} was not found in the current folder or on the Python path"
     file, line = workspace.draft.file, 1 if stage is None else stage.config.line
     if file is not None and line is not None and os.path.isfile(file):
         return SourceLine(Path(file), line)
@@ -92,16 +98,6 @@ def _parse_location(text: str) -> SourceLine | None:
     if not line.isdecimal() or not os.path.isfile(path):
         return None
     return SourceLine(Path(path), int(line))
-
-
-def _find_definitions(code: CodeReference) -> Iterator[SourceLine]:
-    """Yield where an object may be defined; nothing is imported."""
-    inside = code.module.replace(".", "/")
-    for folder in (".", *sys.path):
-        names = (code.module,) if code.is_file else (f"{inside}.py", f"{inside}/__init__.py")
-        for path in (Path(folder or ".", name).expanduser() for name in names):
-            if path.is_file():
-                yield SourceLine(path, _line_of(path, code.name.partition(".")[0]))
 
 
 def _line_of(path: Path, name: str) -> int:
@@ -117,7 +113,7 @@ def _line_of(path: Path, name: str) -> int:
         if is_definition and getattr(node, "name", None) == name:
             return node.lineno
         if isinstance(node, ast.Assign):
-            names = [each.id for each in node.targets if isinstance(each, ast.Name)]
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             if name in names:
                 return node.lineno
     return 1
@@ -217,30 +213,31 @@ class Repairs:
         title = "Measure loc and scale over"
         if stage.config.name != "ObservationNorm":
             title = f"Replace {stage.config.name} by its statistics after"
-        choices = [Choice(str(each), f"{each:,} random steps") for each in _STEPS]
-        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=str.isdecimal)
-        self._screen.app.push_screen(dialog, lambda text: self._start_measuring(stage, text))
 
-    def _start_measuring(self, stage: DraftStage, text: str | None) -> None:
-        if text is None:
-            return
-        if not text.isdecimal() or not 2 <= int(text[:9]) <= _MAX_STEPS:
-            self._screen.notify(f"enter 2 to {_MAX_STEPS:,} steps", severity="warning", timeout=4)
-            return
-        self._run(self._measure(stage, int(text)))
+        def start(text: str) -> None:
+            if text.isdecimal() and 2 <= int(text[:9]) <= _MAX_STEPS:
+                self._run(self._measure(stage, int(text)))
+            else:
+                notice = f"enter 2 to {_MAX_STEPS:,} steps"
+                self._screen.notify(notice, severity="warning", timeout=4)
+
+        choices = [Choice(str(steps), f"{steps:,} random steps") for steps in _STEPS]
+        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=str.isdecimal)
+        ask(self._screen.app, dialog, start)
 
     async def _measure(self, stage: DraftStage, steps: int) -> None:
         workspace = self._workspace
         place = workspace.draft.find_place(stage.number)
         if place is None:
             return
-        before = tuple(each.config for each in workspace.draft.stages[:place] if each.enabled)
-        chain = replace(workspace.draft.pipeline(), transforms=(*before, stage.config), off=())
+        stages = [*(other for other in workspace.draft.stages[:place] if other.enabled), stage]
+        transforms = tuple(stage.config for stage in stages)
+        chain = replace(workspace.draft.pipeline(), transforms=transforms, off=())
         what = f"measuring {stage.config.name} over {steps:,} steps"
         self._screen.notify(f"{what} … (Ctrl+K cancels)", timeout=30)
-        asked = MeasureNorm(chain, steps, workspace.allow_code)
+        request = MeasureNorm(chain, steps, workspace.allow_code)
         try:
-            found = await workspace.backend.ask(asked, worker=WORKER, slot="repair")
+            measured = await workspace.backend.ask(request, worker=WORKER, slot="repair")
         except RequestError as error:
             self._show_error("Not measured", error)
             return
@@ -248,9 +245,9 @@ class Repairs:
         if place is None or workspace.draft.stages[place].config != stage.config:
             self._screen.notify("the stage has changed: measure it again", severity="warning")
             return
-        draft = workspace.draft.replace(place, found[0])
-        if found[1:]:
-            draft = draft.insert(place + 1, found[1:])
+        draft = workspace.draft.replace(place, measured[0])
+        if measured[1:]:
+            draft = draft.insert(place + 1, measured[1:])
         workspace.edit(f"measure {stage.config.name}", draft, place=place)
         self._screen.notify(f"measured over {steps:,} steps; u undoes it", timeout=5)
 
@@ -266,9 +263,9 @@ class Repairs:
     async def _exclude(self) -> None:
         workspace = self._workspace
         revision = workspace.editor.revision
-        asked = FindUnstorable(workspace.draft.pipeline(), workspace.allow_code)
+        request = FindUnstorable(workspace.draft.pipeline(), workspace.allow_code)
         try:
-            keys = await workspace.backend.ask(asked, worker=WORKER, slot="repair")
+            keys = await workspace.backend.ask(request, worker=WORKER, slot="repair")
         except RequestError as error:
             self._show_error("Not excluded", error)
             return
@@ -288,13 +285,10 @@ class Repairs:
 
     def open_source(self) -> None:
         """Open the line of the selected stage, or of its error, in the editor of the user."""
-        found = find_source(self._workspace)
-        if isinstance(found, SourceLine):
-            problem = edit_source(self._screen.app, found)
-            if problem is None and found.has_changed:
-                self._workspace.reload_code()
-        else:
-            problem = found
+        source = find_source(self._workspace)
+        problem = source if isinstance(source, str) else edit_source(self._screen.app, source)
+        if isinstance(source, SourceLine) and problem is None and source.has_changed:
+            self._workspace.reload_code()
         if problem is not None:
             self._screen.notify(problem, timeout=6)
 

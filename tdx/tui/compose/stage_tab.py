@@ -28,7 +28,7 @@ from tdx.pipeline.editing.forms import (
     set_env_field,
 )
 from tdx.pipeline.grammar import format_stage
-from tdx.pipeline.stack_facts import StackFacts, Wrapper
+from tdx.pipeline.stack_facts import Wrapper
 from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
@@ -104,14 +104,10 @@ the last valid value. `F2` in a field for keys lists the available keys."""
     async def open_form(self) -> None:
         """Focus the first field, after the form of the selected stage is built."""
         self.update()
-        await self._wait_until_built()
-        self._focus_form()
-
-    async def _wait_until_built(self) -> None:
-        """Wait until the rows are mounted."""
         while self._building is not None and not self._building.is_finished:
             with suppress(WorkerError):  # superseded by a newer one
                 await self._building.wait()
+        self._focus_form()
 
     @property
     def default_focus(self) -> Widget:
@@ -154,23 +150,23 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         note = "Enter edits · ↑ ↓ select · Esc returns to the chain" if self.query(FormRow) else ""
         text = Content.styled(note, "dim") if row is None else row.describe()
         self.query_one("#form-help", Static).update(text)
-        self.post_message(self.Editing("" if row is None else self._editing_text(row)))
+        editing = ""
+        if row is not None:
+            # After Enter, the next field takes the keys.
+            has_next = isinstance(row.input, Input) and row is not self.query(FormRow).last()
+            editing = f"editing {row.field.name}{' · ⏎ next' if has_next else ''} · esc done"
+        self.post_message(self.Editing(editing))
 
     @property
     def _focused_row(self) -> FormRow | None:
         return next((row for row in self.query(FormRow) if row.has_focus_within), None)
-
-    def _editing_text(self, row: FormRow) -> str:
-        """Return which field takes the keys: after Enter it is the next one."""
-        has_next = isinstance(row.input, Input) and row is not self.query(FormRow).last()
-        return f"editing {row.field.name}{' · ⏎ next' if has_next else ''} · esc done"
 
     def _show_about(self) -> None:
         """Describe below the form what the stage changes, if there is room."""
         if not self.query("#form-about"):
             return  # the app exits meanwhile
         form = self.query_one("#form")
-        taken = sum(each.virtual_size.height for each in form.children)
+        taken = sum(row.virtual_size.height for row in form.children)
         above = self.query_one("#form-title").outer_size.height
         is_roomy = self.size.height - above - taken - _HELP_HEIGHT >= _MIN_ABOUT
         self.set_class(is_roomy, "-roomy")
@@ -186,7 +182,11 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             self._shown_title = title
             self.query_one("#form-title", Static).update(title)
         if shown == self._shown:
-            self._update_rows()
+            fields = {field.name: field for field in self._fields()}
+            for row in self.query(FormRow):
+                field = fields.get(row.field.name)
+                if field is not None and row.is_mounted:
+                    row.set_field(field, self._keys(field))
             self._show_about()
             return
         self._shown = shown
@@ -205,8 +205,13 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             rows.append(Button(f"{label} …", id="form-env", compact=True))
         if self.workspace.draft.env is None:
             rows.append(Static(_WELCOME, classes="form-note"))
-        if self.workspace.place == ENV and self.workspace.stack is not None:
-            rows.append(Static(_describe_stack(self.workspace.stack), classes="form-note"))
+        stack = self.workspace.stack
+        if self.workspace.place == ENV and stack is not None:
+            count = len(stack.wrappers)
+            kind = f"A {stack.kind} env with {count} stage{'' if count == 1 else 's'}."
+            notes = [f"{kind} Edit its code and press Ctrl+L to import it again."]
+            notes += [f"{note[:1].upper()}{note[1:]}." for note in stack.notes]
+            rows.append(Static(Content.styled("\n".join(notes), "dim"), classes="form-note"))
         rows += [FormRow(field, self._keys(field)) for field in self._fields()]
         if not rows:
             rows.append(Static(self._empty_text(), classes="form-note"))
@@ -260,22 +265,19 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             return ()
         return available_keys(self.workspace.status, stage, inverse=field.name.endswith("_inv"))
 
-    def _update_rows(self) -> None:
-        """Update the rows with the current values and keys."""
-        fields = {field.name: field for field in self._fields()}
-        for row in self.query(FormRow):
-            field = fields.get(row.field.name)
-            if field is not None and row.is_mounted:
-                row.set_field(field, self._keys(field))
-
     def _title(self) -> Content:
         stage, env = self.workspace.stage, self.workspace.draft.env
         if stage is None and self.workspace.place == ENV:
             return Content.styled("Welcome to tdx" if env is None else env.id, "bold")
         if stage is None:
             return Content.styled("output", "bold")
-        if self._wrapper is not None:
-            return _wrapper_title(self._wrapper)
+        if (wrapper := self._wrapper) is not None:
+            count = "" if wrapper.rows is None else f" · in {wrapper.rows} envs"
+            # The folder of an installed library is not what tells its wrappers apart.
+            file = (wrapper.location or "").rpartition("site-packages/")[2]
+            origin = f"\n{file}" if file else ""
+            details = f"  {wrapper.direction}{count}{origin}"
+            return Content.assemble((wrapper.name, "bold"), (details, "dim"))
         info = load_catalog().find(stage.config.name)
         off = "" if stage.enabled else "  disabled"
         about = f"  {info.category} · {info.time_behavior}" if info is not None else ""
@@ -284,11 +286,20 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
 
     def _empty_text(self) -> Content:
+        """Return what to show instead of fields."""
         stage = self.workspace.stage
         if stage is None:
             return Content("")
-        if self._wrapper is not None and self.workspace.stack is not None:
-            return _describe_wrapper(self._wrapper, self.workspace.stack.reason)
+        wrapper, stack = self._wrapper, self.workspace.stack
+        if wrapper is not None and stack is not None:
+            width = max((len(name) for name, _ in wrapper.arguments), default=0)
+            lines = [
+                Content.assemble((f"{name:<{width}}  ", "bold"), value)
+                for name, value in wrapper.arguments
+            ]
+            lines = lines or [Content.styled("No known arguments.", "dim")]
+            why = Content.styled(f"Read-only: {stack.reason}", "dim")
+            return Content("\n").join([*lines, Content(""), why])
         if load_catalog().find(stage.config.name) is None:
             return Content(format_stage(stage.config))
         return Content.styled("No arguments.", "dim")
@@ -313,7 +324,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             return
         row.show_error(None)
         workspace.edit(label, draft, merge=merge)
-        field = next((each for each in self._fields() if each.name == name), None)
+        field = next((field for field in self._fields() if field.name == name), None)
         if field is not None:
             row.accept(field)
 
@@ -336,28 +347,26 @@ def describe_stage(workspace: Workspace, width: int) -> Content:
         width: Maximum width of the lines with specs.
     """
     specs, stage = specs_at(workspace), workspace.stage
-    shown = [each for each in specs.changes if stage is None or each.change != "same"]
+    shown = [change for change in specs.changes if stage is None or change.change != "same"]
     # What is carried to the next step is an input as well.
-    outputs = {each.key for each in shown if each.part != "state"}
-    shown = [each for each in shown if each.part != "state" or each.key not in outputs]
-    names = [format_key(each.key) for each in shown]
-    leaves = [leaf for each in shown if (leaf := each.after or each.before) is not None]
+    outputs = {change.key for change in shown if change.part != "state"}
+    shown = [change for change in shown if change.part != "state" or change.key not in outputs]
+    names = [format_key(change.key) for change in shown]
+    leaves = [leaf for change in shown if (leaf := change.after or change.before) is not None]
     widths = ColumnWidths.of(map(len, names), leaves, width)
     title = "Changes" if stage is not None else "Keys"
     parts = [Content.styled(title, "bold $foreground")] if shown else []
     for name, change in zip(names, shown, strict=True):
-        parts += _wrap_label(key_label(name, change, widths, 0), width)
+        label = key_label(name, change, widths, 0)
+        lines, at = [label], label.plain.find("← ")
+        if at >= 0 and label.cell_length > width:
+            # The previous specs of a changed key get a line of their own.
+            head, tail = label.divide([at])
+            lines = [head, Content("    ").append(tail)]
+        parts += [line.truncate(width, ellipsis=True) for line in lines]
     info = None if stage is None else load_catalog().find(stage.config.name)
     parts += [] if info is None else [Content(""), *_behavior_lines(info.doc)]
     return Content("\n").join(parts)
-
-
-def _wrap_label(label: Content, width: int) -> list[Content]:
-    """Put the previous specs of a changed key on a line of their own if they do not fit."""
-    at = label.plain.find("← ")
-    lines = [label] if at < 0 or label.cell_length <= width else label.divide([at])
-    indented = [lines[0], *(Content("    ").append(each) for each in lines[1:])]
-    return [each.truncate(width, ellipsis=True) for each in indented]
 
 
 def _behavior_lines(docstring: str) -> Iterator[Content]:
@@ -373,32 +382,3 @@ def _behavior_lines(docstring: str) -> Iterator[Content]:
         text = dedent(rest) if is_section else " ".join(block.split("\n"))
         yield Content(text if head.startswith("Example") else _CONTINUED.sub(" ", text))
         yield Content("")
-
-
-def _describe_stack(stack: StackFacts) -> Content:
-    """Return what kind of env a factory creates, and what the app does not show of it."""
-    count = len(stack.wrappers)
-    kind = f"A {stack.kind} env with {count} stage{'' if count == 1 else 's'}."
-    code = "Edit its code and press Ctrl+L to import it again."
-    lines = [f"{kind} {code}", *(f"{note[:1].upper()}{note[1:]}." for note in stack.notes)]
-    return Content.styled("\n".join(lines), "dim")
-
-
-def _wrapper_title(wrapper: Wrapper) -> Content:
-    count = "" if wrapper.rows is None else f" · in {wrapper.rows} envs"
-    # The folder of an installed library is not what tells its wrappers apart.
-    file = (wrapper.location or "").rpartition("site-packages/")[2]
-    origin = f"\n{file}" if file else ""
-    return Content.assemble(
-        (wrapper.name, "bold"), (f"  {wrapper.direction}{count}{origin}", "dim")
-    )
-
-
-def _describe_wrapper(wrapper: Wrapper, reason: str) -> Content:
-    """Return the arguments of a wrapper, and why they cannot be edited."""
-    width = max((len(name) for name, _ in wrapper.arguments), default=0)
-    lines = [
-        Content.assemble((f"{name:<{width}}  ", "bold"), value) for name, value in wrapper.arguments
-    ]
-    known = lines or [Content.styled("No known arguments.", "dim")]
-    return Content("\n").join([*known, Content(""), Content.styled(f"Read-only: {reason}", "dim")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from tdx.tui.backend.client import RequestError
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.contract.messages import WORKER, FreezeContract
 from tdx.tui.files.path_screen import PathScreen
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, ask
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -46,16 +45,36 @@ class ContractCommands:
             # The worker compares after it has written the contract.
             note = "being frozen" if self.is_freezing else "last time"
             known.append(Choice(self._last, self._last, note))
-        choices = [*known, *(choice for choice in _find_references() if choice.id != self._last)]
+        # Contracts and pipeline files here, and contracts in folders one level below.
+        entries = _scan(".")
+        folders = [entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."]
+        below = [f"{name}/{entry.name}" for name in folders for entry in _scan(name)]
+        references = [
+            Choice(folder, folder, "contract")
+            for folder in (*folders, *below[:_MAX_ENTRIES])
+            if os.path.lexists(os.path.join(folder, _DOCUMENT))
+        ]
+        references += [
+            Choice(entry.name, entry.name, "pipeline")
+            for entry in entries
+            if entry.name.endswith((".yaml", ".yml")) and entry.name != _DOCUMENT
+            if entry.is_file()
+        ]
+        choices = [*known, *(choice for choice in references if choice.id != self._last)]
         title = "Compare with: a contract, a pipeline file or module:function"
-        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_verbatim)
-        self._screen.app.push_screen(dialog, self._compare_with)
+
+        def is_verbatim(text: str) -> bool:
+            # A path or a function, even if it resembles an entry of the list.
+            return "/" in text or ":" in text or (bool(text) and os.path.exists(text))
+
+        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=is_verbatim)
+        ask(self._screen.app, dialog, self._compare_with)
 
     def freeze(self) -> None:
         """Ask for a folder, and write a contract of the chain."""
         if self._has_pipeline():
             dialog = PathScreen("Freeze a contract", "save", "contract")
-            self._screen.app.push_screen(dialog, self._freeze_into)
+            ask(self._screen.app, dialog, self._freeze_into)
 
     @property
     def is_freezing(self) -> bool:
@@ -72,18 +91,13 @@ class ContractCommands:
             self._screen.notify(NO_PIPELINE, timeout=3)
         return self._workspace.draft.env is not None
 
-    def _compare_with(self, reference: str | None) -> None:
-        if reference is None:
-            return
+    def _compare_with(self, reference: str) -> None:
         from tdx.tui.contract.contract_screen import ContractScreen
 
         self._last = reference
         self._screen.app.push_screen(ContractScreen(self._workspace, reference))
 
-    def _freeze_into(self, path: str | None) -> None:
-        if path is None:
-            return
-
+    def _freeze_into(self, path: str) -> None:
         def answer(reply: str | None) -> None:
             if reply == "replace":
                 self._start_freezing(path, force=True)
@@ -120,24 +134,6 @@ class ContractCommands:
                 )
             return
         self._screen.app.notify(text, title="Frozen", timeout=6)
-
-
-def _is_verbatim(text: str) -> bool:
-    """Return True for a path or a function, even if it resembles an entry of the list."""
-    return "/" in text or ":" in text or (bool(text) and os.path.exists(text))
-
-
-def _find_references() -> Iterator[Choice]:
-    """Yield the contracts and pipeline files here, and the contracts in folders one level below."""
-    entries = _scan(".")
-    folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    below = [f"{name}/{entry.name}" for name in folders for entry in _scan(name) if entry.is_dir()]
-    for folder in (*folders, *below[:_MAX_ENTRIES]):
-        if os.path.lexists(os.path.join(folder, _DOCUMENT)):
-            yield Choice(folder, folder, "contract")
-    for entry in entries:
-        if entry.name.endswith((".yaml", ".yml")) and entry.name != _DOCUMENT and entry.is_file():
-            yield Choice(entry.name, entry.name, "pipeline")
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:

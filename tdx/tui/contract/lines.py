@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from tdx.compare.report import ContractReport, Difference
+from tdx.compare.report import ContractReport
 from tdx.tui.contract.messages import (
     Comparison,
     KeyValues,
@@ -53,7 +53,11 @@ class Line:
     def mark(self) -> str:
         """Sign between both sides."""
         if self.key is None:
-            return _stage_mark(self.stage)
+            if self.stage.status == "not compared":
+                return "·"
+            if self.stage.a is None or self.stage.b is None:
+                return "+" if self.stage.a is None else "-"
+            return {"same": "=", "differs": "≠", "follows": "↳"}[self.stage.status]
         if self.stage.is_random:
             return "?"
         if not self.key.differs:
@@ -71,49 +75,34 @@ class Line:
         mark, is_stage = self.mark, self.key is None
         first = (f"{FIRST} " if self.is_first else "  ", "bold $error")
         side = "bold" if is_stage and mark != "·" else "dim" if mark == "·" else ""
-        left, right = (_fit(text, column) for text in self._sides(column))
+        if self.key is None:
+            texts = ["" if side is None else side.title for side in _both(self.stage)]
+        else:
+            sides = ((self.key.left, self.key.a), (self.key.right, self.key.b))
+            texts = [
+                "" if spec is None else _key_text(self.key, spec, records, column)
+                for spec, records in sides
+            ]
+        left, right = (
+            Content(text).truncate(column, ellipsis=True, pad=True).plain for text in texts
+        )
         sign = (f" {mark} ", _STYLES.get(mark, ""))
         return Content.assemble(first, (left, side), sign, (right.rstrip(), side))
 
-    def _sides(self, column: int) -> tuple[str, str]:
-        if self.key is None:
-            left, right = ("" if side is None else side.title for side in _both(self.stage))
-            return left, right
-        left, right = (
-            "" if spec is None else self._key_text(spec, records, column)
-            for spec, records in ((self.key.left, self.key.a), (self.key.right, self.key.b))
-        )
-        return left, right
 
-    def _key_text(self, spec: str, records: Records, column: int) -> str:
-        """Return key and spec, with the first values if there is room."""
-        key = self.key
-        assert key is not None
-        text = f"  {key.key}{' ←' if key.is_inverse else ''}  {spec}"
-        step = key.first_step
-        if step < len(records) and len(text) + _PREVIEW <= column:
-            shown = " ".join(_number(value, 3) for value in records[step][:_SHOWN])
-            more = " …" if len(records[step]) > _SHOWN else ""
-            text = f"{text:<{column - _PREVIEW}}  {shown}{more}"
-        return text
+def _key_text(key: KeyValues, spec: str, records: Records, column: int) -> str:
+    """Return key and spec, with the first values if there is room."""
+    text = f"  {key.key}{' ←' if key.is_inverse else ''}  {spec}"
+    step = key.first_step
+    if step < len(records) and len(text) + _PREVIEW <= column:
+        shown = " ".join(_number(value, 3) for value in records[step][:_SHOWN])
+        more = " …" if len(records[step]) > _SHOWN else ""
+        text = f"{text:<{column - _PREVIEW}}  {shown}{more}"
+    return text
 
 
 def _both(stage: StageComparison) -> tuple[StageText | None, StageText | None]:
     return stage.a, stage.b
-
-
-def _stage_mark(stage: StageComparison) -> str:
-    if stage.status == "not compared":
-        return "·"
-    if stage.a is None:
-        return "+"
-    if stage.b is None:
-        return "-"
-    return {"same": "=", "differs": "≠", "follows": "↳"}[stage.status]
-
-
-def _fit(text: str, width: int) -> str:
-    return Content(text).truncate(width, ellipsis=True, pad=True).plain
 
 
 def list_lines(comparison: Comparison) -> list[Line]:
@@ -164,20 +153,27 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
         step: Reference step whose values are shown.
         width: Available columns.
     """
+    stage, report = line.stage, comparison.report
     parts = list(_difference_parts(comparison, line))
     if line.key is not None:
         parts += _value_lines(line.key, step, width)
-    parts += _follow_lines(comparison, line.stage)
+    if report.follows and any(difference in report.causes for difference in stage.differences):
+        what = "the difference" if len(report.causes) == 1 else "the differences"
+        parts += [Content(""), Content.styled(f"follows from {what}", "bold")]
+        sentences = dict.fromkeys(difference.sentence for difference in report.follows)
+        parts += [Content.assemble(("↳ ", "$warning"), sentence) for sentence in sentences]
     if line.key is None:
-        parts += _unlisted_lines(comparison, line.stage)
-        parts += _stage_lines(line.stage, width)
-        if line.stage.a is not None and line.stage.a.index < 0:
-            parts += [Content.styled(f"· {note}", "dim") for note in _notes(comparison.report)]
+        sides = [side for side in _both(stage) if side is not None]
+        names = dict.fromkeys(name for side in sides for name in side.unlisted)
+        if names:
+            compared = " and ".join(report.compare)
+            text = f"writes {', '.join(names)}, not compared: the contract compares {compared}"
+            parts.append(Content.styled(text, "dim"))
+        parts += _stage_lines(stage, width)
+        if stage.a is not None and stage.a.index < 0:
+            notes = [*(f"excluded: {name}" for name in report.excluded), *report.notes]
+            parts += [Content.styled(f"· {note}", "dim") for note in notes]
     return Content("\n").join(parts)
-
-
-def _notes(report: ContractReport) -> list[str]:
-    return [*(f"excluded: {stage}" for stage in report.excluded), *report.notes]
 
 
 def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
@@ -196,30 +192,18 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
     elif not shown:
         yield Content(_STATUS_TEXTS[stage.status])
     for difference in shown:
-        yield from _difference_lines(difference, report)
+        is_first, is_cause = difference == report.first, difference in report.causes
+        sign = FIRST if is_first else "≠" if is_cause else "↳"
+        style = "bold $error" if is_cause else "$warning"
+        where = "first difference  " if is_first else ""
+        yield Content.assemble((f"{sign} {where}{difference.code} {difference.kind}", style))
+        has_size = difference.size is None or "up to" in difference.message
+        size = "" if has_size else f" (up to {difference.size:.4g})"
+        yield Content(f"{difference.sentence}{size}")
+        if difference.hint:
+            yield Content.styled(f"→ {difference.hint}", "dim")
     if shown and report.first is not None and shown[0] not in report.causes:
         yield Content.styled(f"follows from {report.first.place}", "dim")
-
-
-def _follow_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Content]:
-    """Yield what follows from the causes, at a stage with one."""
-    causes, follows = comparison.report.causes, comparison.report.follows
-    if follows and any(difference in causes for difference in stage.differences):
-        yield Content("")
-        what = "the difference" if len(causes) == 1 else "the differences"
-        yield Content.styled(f"follows from {what}", "bold")
-        sentences = dict.fromkeys(difference.sentence for difference in follows)
-        yield from (Content.assemble(("↳ ", "$warning"), sentence) for sentence in sentences)
-
-
-def _unlisted_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Content]:
-    """Yield the keys that a stage writes and the contract does not compare."""
-    sides = [side for side in _both(stage) if side is not None]
-    names = dict.fromkeys(name for side in sides for name in side.unlisted)
-    if names:
-        compared = " and ".join(comparison.report.compare)
-        text = f"writes {', '.join(names)}, not compared: the contract compares {compared}"
-        yield Content.styled(text, "dim")
 
 
 _STATUS_TEXTS = {
@@ -227,19 +211,6 @@ _STATUS_TEXTS = {
     "not compared": "· not compared: it changes nothing that a policy reads or does, or belongs to "
     "training only",
 }
-
-
-def _difference_lines(difference: Difference, report: ContractReport) -> Iterator[Content]:
-    is_first, is_cause = difference == report.first, difference in report.causes
-    sign = FIRST if is_first else "≠" if is_cause else "↳"
-    style = "bold $error" if is_cause else "$warning"
-    where = "first difference  " if is_first else ""
-    yield Content.assemble((f"{sign} {where}{difference.code} {difference.kind}", style))
-    has_size = difference.size is None or "up to" in difference.message
-    size = "" if has_size else f" (up to {difference.size:.4g})"
-    yield Content(f"{difference.sentence}{size}")
-    if difference.hint:
-        yield Content.styled(f"→ {difference.hint}", "dim")
 
 
 def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
@@ -272,7 +243,8 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
     names = f"  {'':{label}} {'contract':>{column}} {'target':>{column}} {'difference':>{column}}"
     yield Content.styled(names, "dim")
     for at, name in enumerate(key.labels):
-        a, b = (_element(records, step, at) for records in (key.a, key.b))
+        elements = [records[step] if step < len(records) else () for records in (key.a, key.b)]
+        a, b = (record[at] if at < len(record) else None for record in elements)
         apart = "" if a is None or b is None or a == b else f"{b - a:+.4g}"
         texts = " ".join(f"{text:>{column}}" for text in (_number(a), _number(b), apart))
         sign = "≠" if at in unequal else " "
@@ -280,11 +252,6 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
         yield Content.assemble((f"{sign} ", "bold $error"), (f"{name:{label}} {texts}", style))
     if key.note:
         yield Content.styled(f"  {key.note}", "dim")
-
-
-def _element(records: Records, step: int, at: int) -> float | None:
-    record = records[step] if step < len(records) else ()
-    return record[at] if at < len(record) else None
 
 
 def _number(value: float | None, digits: int = 6) -> str:
@@ -301,22 +268,17 @@ def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
         if names:
             yield Content("")
             yield Content.styled(title, "bold")
-            for name in names:
-                yield from _entry_lines(name, sides[0], sides[1], width, stage)
-
-
-def _entry_lines(
-    name: str, a: Mapping[str, str], b: Mapping[str, str], width: int, stage: StageComparison
-) -> Iterator[Content]:
-    one, other = a.get(name), b.get(name)
-    if one == other or stage.a is None or stage.b is None:
-        yield Content.assemble("  ", (name, "dim"), f"  {one if one is not None else other}")
-        return
-    left, right = ("–" if text is None else text for text in (one, other))
-    head = [("≠ ", "bold $error"), (name, "dim")]
-    if len(name) + len(left) + len(right) + 8 <= width:
-        yield Content.assemble(*head, f"  {left}", ("  →  ", "dim"), right)
-        return
-    yield Content.assemble(*head)
-    yield Content.assemble(("    contract  ", "dim"), left)
-    yield Content.assemble(("    target    ", "dim"), right)
+        for name in names:
+            one, other = (side.get(name) for side in sides)
+            if one == other or stage.a is None or stage.b is None:
+                text = one if one is not None else other
+                yield Content.assemble("  ", (name, "dim"), f"  {text}")
+                continue
+            left, right = one or "–", other or "–"
+            head = [("≠ ", "bold $error"), (name, "dim")]
+            if len(name) + len(left) + len(right) + 8 <= width:
+                yield Content.assemble(*head, f"  {left}", ("  →  ", "dim"), right)
+            else:
+                yield Content.assemble(*head)
+                yield Content.assemble(("    contract  ", "dim"), left)
+                yield Content.assemble(("    target    ", "dim"), right)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tdx.compare.report import ContractReport, Difference, RowStatus
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Request
+from tdx.tui.backend.messages import Job, Request
 
 WORKER = "contract"
 MAX_ELEMENTS = 64
@@ -135,6 +135,11 @@ class CompareContract(Request[Comparison]):
     evaluation: bool = False
     allow_code: bool = False
 
+    def answer(self, job: Job) -> Comparison:
+        from tdx.tui.contract.worker import compare_contract
+
+        return compare_contract(self)
+
 
 @dataclass(frozen=True, slots=True)
 class FreezeContract(Request[str]):
@@ -151,3 +156,8 @@ class FreezeContract(Request[str]):
     path: str
     force: bool = False
     allow_code: bool = False
+
+    def answer(self, job: Job) -> str:
+        from tdx.tui.contract.worker import freeze_contract
+
+        return freeze_contract(self)

@@ -21,7 +21,6 @@ from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
-from tdx.tui.backend.messages import Job
 from tdx.tui.contract.messages import (
     MAX_ELEMENTS,
     CompareContract,
@@ -32,11 +31,12 @@ from tdx.tui.contract.messages import (
     StageComparison,
     StageText,
 )
+from tdx.tui.line_widgets import truncate
 
 _MAX_TEXT = 200
 
 
-def compare_contract(request: CompareContract, job: Job) -> Comparison:
+def compare_contract(request: CompareContract) -> Comparison:
     """Run the recorded inputs of a contract through the chain, and compare stage by stage."""
     try:
         contract = _read_reference(request.reference, request.allow_code)
@@ -59,7 +59,7 @@ def compare_contract(request: CompareContract, job: Job) -> Comparison:
     return described
 
 
-def freeze_contract(request: FreezeContract, job: Job) -> str:
+def freeze_contract(request: FreezeContract) -> str:
     """Write a contract of the chain."""
     path = Path(request.path)
     check_target(path, force=request.force)
@@ -111,7 +111,14 @@ def _escape(value: Any) -> Any:
 
 
 def _describe(inputs: Sequence[Segment], report: ContractReport) -> Comparison:
-    padded = _find_padded(report.rows)
+    # Outputs of the env that do not fit the target.
+    padded = ", ".join(
+        f"{key.key} {list(key.b.shape)} instead of {list(key.a.shape)}"
+        for row in report.rows[:1]
+        for key in row.keys
+        if key.lane == "forward" and _has_other_shape(key)
+        if key.a is not None and key.b is not None
+    )
     inside_a, inside_b = (
         {stage.index + 1: stage for stage in stages if stage is not None}
         for stages in ([row.a for row in report.rows], [row.b for row in report.rows])
@@ -128,18 +135,6 @@ def _describe(inputs: Sequence[Segment], report: ContractReport) -> Comparison:
         for row in report.rows
     )
     return Comparison(replace(report, rows=()), stages)
-
-
-def _find_padded(rows: Sequence[StageRow]) -> str:
-    """Return which outputs of the env do not fit the target, in words; empty if all do."""
-    unequal = [
-        f"{key.key} {list(key.b.shape)} instead of {list(key.a.shape)}"
-        for row in rows[:1]
-        for key in row.keys
-        if key.lane == "forward" and _has_other_shape(key)
-        if key.a is not None and key.b is not None
-    ]
-    return ", ".join(unequal)
 
 
 def _has_other_shape(key: KeyRow) -> bool:
@@ -167,7 +162,7 @@ def _describe_stage(
     return StageText(
         stage.index,
         stage.name,
-        {name: _shorten(repr(value)) for name, value in stage.arguments.items()},
+        {name: truncate(repr(value), _MAX_TEXT) for name, value in stage.arguments.items()},
         {
             spec.key: f"{list(spec.shape)} {spec.dtype} {spec.domain}"
             for spec in sorted(stage.specs, key=lambda spec: spec.key not in changed)
@@ -188,10 +183,6 @@ def _describe_state(shape: Sequence[int], dtype: str, value: Tensor | None) -> s
         return format_number(value)
     shown = " ".join(format_number(number) for number in value.flatten()[:4])
     return f"{list(shape)} {shown}{' …' if value.numel() > 4 else ''}"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
 def _describe_key(row: KeyRow, inputs: Sequence[Segment], padded: str) -> KeyValues:
@@ -275,19 +266,17 @@ def _pick_elements(a: Values | None, b: Values | None) -> Picked:
             chosen = apart.argsort(descending=True, stable=True)
             note += ", the most different ones"
         chosen = chosen[:MAX_ELEMENTS].sort().values
-    labels = tuple(_name_element(int(place), shape, rows) for place in chosen)
+    labels = []
+    size = max(shape.numel(), 1)
+    for place in chosen.tolist():
+        row, place = divmod(place, size)
+        index: list[int] = []
+        for dim in reversed(shape):
+            place, at = divmod(place, dim)
+            index.insert(0, at)
+        text = f"[{', '.join(map(str, index))}]" if index else ""
+        labels.append(f"env {row} {text}".rstrip() if rows > 1 or not text else text)
     picked = [
         None if side is None else side[:, chosen[chosen < side.shape[1]]] for side in (one, other)
     ]
-    return picked[0], picked[1], labels, note.removesuffix("; ")
-
-
-def _name_element(place: int, shape: Sequence[int], rows: int) -> str:
-    size = torch.Size(shape).numel()
-    row, place = divmod(place, max(size, 1))
-    index: list[int] = []
-    for dim in reversed(shape):
-        place, at = divmod(place, dim)
-        index.insert(0, at)
-    text = f"[{', '.join(map(str, index))}]" if index else ""
-    return f"env {row} {text}".rstrip() if rows > 1 or not text else text
+    return picked[0], picked[1], tuple(labels), note.removesuffix("; ")

@@ -21,7 +21,7 @@ from tdx.foundation.settings import state_path
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, TextScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, TextScreen, ask
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -140,17 +140,14 @@ class DiskWatch:
         elif reply == "diff":
             self.show_difference(document, lambda: self._ask(document))
         else:
-            self._keep_mine(document)
-
-    def _keep_mine(self, document: Document) -> None:
-        """Treat the draft as an edit of what is on disk."""
-        document.accept_disk()
-        editor = self._workspace.editor
-        saved = Draft(file=str(document.path))
-        with suppress(TdxError):
-            saved = replace(Draft.of(Document.load(document.path)[1]), file=saved.file)
-        editor.restore(saved, editor.done, editor.undone)
-        self._workspace.edited.publish(self._workspace.draft)
+            # From now on, the draft is an edit of what is on disk.
+            document.accept_disk()
+            editor = self._workspace.editor
+            saved = Draft(file=str(document.path))
+            with suppress(TdxError):
+                saved = replace(Draft.of(Document.load(document.path)[1]), file=saved.file)
+            editor.restore(saved, editor.done, editor.undone)
+            self._workspace.edited.publish(self._workspace.draft)
 
 
 SAVE_DELAY = 0.1
@@ -241,12 +238,8 @@ class Autosave:
             Choice(name, session.title, _session_facts(session))
             for name, session in by_name.items()
         ]
-
-        def restore(name: str | None) -> None:
-            if name is not None:
-                self._restore(by_name[name])
-
-        self._app.push_screen(ChoiceScreen("Restore a session", choices), restore)
+        dialog = ChoiceScreen("Restore a session", choices)
+        ask(self._app, dialog, lambda name: self._restore(by_name[name]))
 
     # ------------------------------------------------------------------ writing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
@@ -15,9 +15,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static, Switch
 
 from tdx.foundation.text import escape_control_characters
-from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.backend.requests import DumpProgress, DumpResult, DumpRollout, DumpState, FollowDump
+from tdx.tui.backend.requests import DumpProgress, DumpResult, DumpRollout, FollowDump
 from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.workspace import Workspace
 
@@ -44,7 +43,7 @@ class DumpJob:
         self._task: asyncio.Task[None] | None = None
         self.progress: DumpProgress | None = None
         self.path = ""
-        self.on_change: Callable[[], Any] | None = None
+        self.on_change: Callable[[], None] | None = None
 
     @property
     def is_running(self) -> bool:
@@ -71,7 +70,7 @@ class DumpJob:
         if self._ticket is ticket:
             self._workspace.backend.restart(_WORKER)
 
-    def _update_progress(self, topic: str, value: Any) -> None:
+    def _update_progress(self, topic: str, value: DumpProgress) -> None:
         self.progress = value
         # Pushed values arrive outside of the context of the app.
         self._app.call_later(self._notify_change)
@@ -125,7 +124,7 @@ class DumpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         pipeline = self._workspace.draft.pipeline()
         values = {
-            "path": _default_folder(pipeline),
+            "path": f"{suggest_name(pipeline.env.id)}-dump",
             "steps": str(pipeline.rollout.max_steps or 1000),
             "seed": "" if pipeline.env.seed is None else str(pipeline.env.seed),
             "policy": pipeline.policy or "random",
@@ -178,8 +177,8 @@ class DumpScreen(ModalScreen[None]):
         event.stop()
         path = self._text("path")
         steps, episodes = self._number("steps"), self._number("episodes")
-        error = self._validate(path, steps, episodes)
-        if error:
+        if not path or not (steps or episodes):
+            error = "enter a number of steps or episodes" if path else "enter a folder"
             self._note(Content.styled(error, "$text-error"))
             return
         self._job.start(
@@ -205,23 +204,12 @@ class DumpScreen(ModalScreen[None]):
         note.update(text)
         note.display = bool(text.plain)
 
-    def _validate(self, path: str, steps: int | None, episodes: int | None) -> str:
-        if not path:
-            return "enter a folder"
-        if not (steps or episodes):
-            return "enter a number of steps or episodes"
-        return ""
-
     def _text(self, name: str) -> str:
         return self.query_one(f"#dump-{name}", Input).value.strip()
 
     def _number(self, name: str) -> int | None:
         text = self._text(name)
         return int(text) if text.isdecimal() else None
-
-
-def _default_folder(pipeline: Pipeline) -> str:
-    return f"{suggest_name(pipeline.env.id)}-dump"
 
 
 class WatchScreen(ModalScreen[None]):
@@ -237,7 +225,7 @@ class WatchScreen(ModalScreen[None]):
     def __init__(self, path: str, workspace: Workspace) -> None:
         super().__init__()
         self._path, self._workspace = path, workspace
-        self._ticket: Ticket[DumpState] | None = None
+        self._ticket: Ticket[DumpProgress] | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_complete = False
 
@@ -261,27 +249,27 @@ class WatchScreen(ModalScreen[None]):
         if self._task is not None:
             self._task.cancel()
 
-    def _receive(self, topic: str, value: Any) -> None:
+    def _receive(self, topic: str, value: DumpProgress) -> None:
         # Pushed values arrive outside of the context of the app.
         if self.is_mounted:
             self.app.call_later(self._show, value)
 
-    async def _wait(self, ticket: Ticket[DumpState]) -> None:
+    async def _wait(self, ticket: Ticket[DumpProgress]) -> None:
         try:
-            state = await ticket
+            final = await ticket
         except RequestError as error:
             self._note(error.sentence)
             self.query_one(ProgressBar).display = False
         else:
-            self._show(state)
+            self._show(final, is_complete=True)
 
-    def _show(self, state: DumpState) -> None:
+    def _show(self, progress: DumpProgress, *, is_complete: bool = False) -> None:
         # The last pushed value may arrive after the answer.
         if self.is_mounted and not self._is_complete:
-            self._is_complete = state.is_complete
+            self._is_complete = is_complete
             # A new total starts the estimate of the remaining time.
-            self.query_one(ProgressBar).update(total=1.0, progress=state.share)
-            self._note(f"complete  {state.text}" if state.is_complete else state.text)
+            self.query_one(ProgressBar).update(total=1.0, progress=progress.share)
+            self._note(f"complete  {progress.text}" if is_complete else progress.text)
 
     def _note(self, text: str) -> None:
         path = escape_control_characters(self._path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentF
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.files.document import Autosave, CurrentDocument, DiskWatch
-from tdx.tui.files.dumps import DumpJob
+from tdx.tui.files.dumps import DumpJob, DumpScreen, WatchScreen
 from tdx.tui.files.path_screen import PathScreen, is_dump, suggest_name
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, ask
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -36,6 +37,17 @@ FILE_BINDINGS = (
     Binding("R", "file('restore')", "restore a session", id="file.restore", show=False),
     Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
 )
+
+FILE_TITLES = {
+    "file.save": "Save the pipeline",
+    "file.save_as": "Save under another name",
+    "file.open": "Open a pipeline file",
+    "file.recent": "Open a recent file",
+    "file.new": "Start a new pipeline",
+    "file.reload": "Reload from disk",
+    "file.restore": "Restore a session",
+    "file.dump": "Dump a rollout",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,18 @@ class Files:
             return  # the app exits already
         file = self.workspace.draft.file
         if file is not None:
-            self._load_initial(file)
+            # Options of the command line may have changed what the file says.
+            path, editor = Path(file).expanduser().absolute(), self.workspace.editor
+            try:
+                self.documents.opened, pipeline = Document.load(path)
+            except TdxError:
+                editor.rename(None)
+            else:
+                editor.rename(str(path))
+                saved = replace(Draft.of(pipeline), file=str(path))
+                if saved != editor.draft:
+                    editor.restore(saved, (), ())
+                self._add_recent(path)
         self.autosave.start()
         self.watch.start()
 
@@ -100,7 +123,7 @@ class Files:
     def open(self) -> None:
         """Ask for a file and open it."""
         screen = PathScreen("Open", "open", recent=self._recent_files())
-        self._app.push_screen(screen, self._open_chosen)
+        ask(self._app, screen, self._open_chosen)
 
     def open_recent(self) -> None:
         """Ask for a recently opened file and open it."""
@@ -109,7 +132,7 @@ class Files:
             self._app.notify("no recent files", timeout=2)
             return
         choices = [Choice(str(path), path.name, str(path.parent)) for path in files]
-        self._app.push_screen(ChoiceScreen("Recent files", choices), self._open_chosen)
+        ask(self._app, ChoiceScreen("Recent files", choices), self._open_chosen)
 
     def new(self) -> None:
         """Start a new, empty pipeline."""
@@ -153,31 +176,15 @@ class Files:
         """Ask for an unsaved session and restore it."""
         self._ask_to_save("Restore another session?", self.autosave.choose)
 
-    def _open_chosen(self, path: str | None) -> None:
-        if path is not None and is_dump(path):
+    def _open_chosen(self, path: str) -> None:
+        if is_dump(path):
             self.watch_dump(path)
-        elif path is not None:
-            name = Path(path).name
-            self._ask_to_save(f"Open {name}?", lambda: self.open_path(path))
+        else:
+            self._ask_to_save(f"Open {Path(path).name}?", lambda: self.open_path(path))
 
     def _load(self, draft: Draft, document: Document | None) -> None:
         self.documents.opened = document
         self.workspace.load(draft)
-
-    def _load_initial(self, file: str) -> None:
-        """Load the document of the initial draft, which command-line options may have changed."""
-        path = Path(file).expanduser().absolute()
-        editor = self.workspace.editor
-        try:
-            self.documents.opened, pipeline = Document.load(path)
-        except TdxError:
-            editor.rename(None)
-            return
-        editor.rename(str(path))
-        saved = replace(Draft.of(pipeline), file=str(path))
-        if saved != editor.draft:
-            editor.restore(saved, (), ())
-        self._add_recent(path)
 
     # ------------------------------------------------------------------ save
 
@@ -206,13 +213,11 @@ class Files:
         if draft.env is None:
             self._app.notify(NO_PIPELINE, timeout=3)
             return
-
-        def write(path: str | None) -> None:
-            if path is not None:
-                self._write(self.documents.at(path), then)
-
         text = draft.file or f"{suggest_name(draft.env.id)}.yaml"
-        self._app.push_screen(PathScreen("Save as", "save", _relative(text)), write)
+        with suppress(ValueError, OSError):  # elsewhere, or the current folder was deleted
+            text = str(Path(text).relative_to(Path.cwd()))
+        dialog = PathScreen("Save as", "save", text)
+        ask(self._app, dialog, lambda path: self._write(self.documents.at(path), then))
 
     def _write(self, document: Document, then: Then | None, force: bool = False) -> None:
         template = self.documents.current
@@ -298,14 +303,11 @@ class Files:
         if quitting and self.autosave.is_available:
             replies.append(Reply("keep", "Keep for next time"))
         replies.append(Reply("discard", "Discard", is_destructive=True))
-        self._app.push_screen(QuestionScreen(title, self._unsaved_text(), replies), answer)
-
-    def _unsaved_text(self) -> str:
-        editor = self.workspace.editor
         count = len(editor.done)
         edits = f"{count} unsaved edit{'' if count == 1 else 's'}"
         last = f"; the last one: {editor.done[-1].label}" if editor.done else ""
-        return f"The pipeline has {edits}{last}."
+        text = f"The pipeline has {edits}{last}."
+        self._app.push_screen(QuestionScreen(title, text, replies), answer)
 
     # ------------------------------------------------------------------ dumps
 
@@ -314,14 +316,10 @@ class Files:
         if self.workspace.draft.env is None:
             self._app.notify(NO_PIPELINE, timeout=3)
             return
-        from tdx.tui.files.dumps import DumpScreen
-
         self._app.push_screen(DumpScreen(self.dump_job, self.workspace))
 
     def watch_dump(self, path: str) -> None:
         """Show the progress of a dump that any process records."""
-        from tdx.tui.files.dumps import WatchScreen
-
         self._app.push_screen(WatchScreen(path, self.workspace))
 
     # ------------------------------------------------------------------ recent files
@@ -335,11 +333,3 @@ class Files:
                 self._storage.recent.add(path)
             except TdxError as error:
                 self.autosave.warn_once(str(error))
-
-
-def _relative(path: str) -> str:
-    """Return the path relative to the current folder if it is inside."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except (ValueError, OSError):  # elsewhere, or the current folder was deleted
-        return path

@@ -64,12 +64,11 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
         typed: Incomplete path.
         recent: Recently opened files.
     """
-    found: list[PathEntry] = []
-    if not typed:
-        existing = [path for path in recent if path.exists()]
-        found = [
-            PathEntry(str(path), path.name, _with_tilde(path.parent)) for path in existing[:10]
-        ]
+    entries: list[PathEntry] = []
+    for path in [path for path in recent if path.exists()][:10] if not typed else ():
+        home, parent = str(Path.home()), str(path.parent)
+        note = f"~{parent.removeprefix(home)}" if parent.startswith(f"{home}/") else parent
+        entries.append(PathEntry(str(path), path.name, note))
     head, _, prefix = typed.rpartition("/")
     folder = Path(f"{head}/" if "/" in typed else ".").expanduser()
     lead = f"{head}/" if "/" in typed else ""
@@ -78,15 +77,15 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
             os.scandir(folder), key=lambda entry: (not entry.is_dir(), entry.name.lower())
         )
     except OSError:
-        return found
+        return entries
     for entry in inside:
         if not entry.name.startswith(prefix) or (entry.name.startswith(".") and not prefix):
             continue
         if entry.is_dir():
-            found.append(PathEntry(f"{lead}{entry.name}/", f"{entry.name}/", is_folder=True))
+            entries.append(PathEntry(f"{lead}{entry.name}/", f"{entry.name}/", is_folder=True))
         elif entry.name.endswith(SUFFIXES):
-            found.append(PathEntry(f"{lead}{entry.name}", entry.name))
-    return found[:MAX_ENTRIES]
+            entries.append(PathEntry(f"{lead}{entry.name}", entry.name))
+    return entries[:MAX_ENTRIES]
 
 
 class PathScreen(ModalScreen[str | None]):
@@ -137,8 +136,13 @@ class PathScreen(ModalScreen[str | None]):
         typed = self.query_one("#path-input", Input).value
         self._entries = list_entries(typed, self._recent if self._purpose == "open" else ())
         options = self.query_one("#path-list", OptionList)
+        listed = []
+        for entry in self._entries:
+            style = "bold $text-primary" if entry.is_folder else ""
+            note = f"  {entry.note}" if entry.note else ""
+            listed.append(Option(Content.assemble((entry.name, style), (note, "dim"))))
         options.clear_options()
-        options.add_options(Option(_entry_label(entry)) for entry in self._entries)
+        options.add_options(listed)
         chosen = self._purpose == "open" or typed.endswith("/")
         options.highlighted = 0 if self._entries and chosen else None
         self.query_one("#path-note", Static).update(Content(self._note(typed)))
@@ -166,7 +170,7 @@ class PathScreen(ModalScreen[str | None]):
         names = [entry.text for entry in self._entries]
         typed = self.query_one("#path-input", Input).value
         at = self.query_one("#path-list", OptionList).highlighted
-        shared = _common_prefix(names)
+        shared = os.path.commonprefix(names)  # noqa: RUF071 - completes characters
         if at is not None and len(shared) <= len(typed):
             shared = names[at]
         if len(shared) > len(typed):
@@ -203,23 +207,3 @@ class PathScreen(ModalScreen[str | None]):
 
     def _take(self, text: str) -> None:
         self.dismiss(str(Path(text).expanduser().absolute()))
-
-
-def _entry_label(entry: PathEntry) -> Content:
-    style = "bold $text-primary" if entry.is_folder else ""
-    return Content.assemble((entry.name, style), (f"  {entry.note}" if entry.note else "", "dim"))
-
-
-def _common_prefix(names: Sequence[str]) -> str:
-    """Return the longest common prefix."""
-    if not names:
-        return ""
-    first, last = min(names), max(names)
-    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
-    return first if length is None else first[:length]
-
-
-def _with_tilde(path: Path) -> str:
-    home = str(Path.home())
-    text = str(path)
-    return f"~{text.removeprefix(home)}" if text.startswith(f"{home}/") else text

@@ -20,21 +20,17 @@ from tdx.tui.backend.activity import Activity
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.backend.messages import with_app_hint
 from tdx.tui.live.messages import (
-    RATES,
     Command,
     CommandEnvelope,
-    CompareWith,
     FocusEnv,
     LateTrace,
     LiveState,
-    Pause,
     Reset,
     Run,
     RunSession,
     SessionInfo,
     SetActionSource,
     SetPanes,
-    SetRate,
     ShowTrace,
 )
 from tdx.tui.live.panes import LivePanes
@@ -46,7 +42,7 @@ ANSWER_TIMEOUT = 1.0
 MAX_CACHED_TRACES = 150
 _RESTART_DELAY = 0.4
 """Seconds without an edit after which the session restarts."""
-_DEFAULT_RATE = 20
+DEFAULT_RATE = 20
 _OVERDUE_INTERVAL = 0.5
 _RESTART_HINT = "press Space or r to restart"
 _HISTORY_HINT = f"← → browse the history · {_RESTART_HINT}"
@@ -141,7 +137,7 @@ class LiveConnection:
         self._panes, self._on_layout = panes, on_layout
         self.state: LiveState | None = None
         self.info: SessionInfo | None = None
-        self.rate: float | None = _DEFAULT_RATE
+        self.rate: float | None = DEFAULT_RATE
         self.action_source = "random"
         self.stop_condition: str | None = None
         self.cache = TraceCache()
@@ -270,12 +266,11 @@ class LiveConnection:
         if state is None or not state.steps or not self.is_open:
             self.show_message("nothing to branch from: make a step first")
         else:
-            self.start(repeat=True, until=self._current(state))
+            self.start(repeat=True, until=self.current_trace(state))
 
     def restart_after_edit(self, draft: Draft) -> None:
         """Restart when the chain has changed and no further edit follows for a moment."""
-        is_same = draft.env is not None and draft.pipeline() == self._pipeline
-        if is_same:
+        if draft.env is not None and draft.pipeline() == self._pipeline:
             return
         self._report(None)
         is_running = self.is_running
@@ -383,7 +378,7 @@ class LiveConnection:
             self._on_layout()
         elif topic == "trace":
             self.cache.add(value)
-            self._panes.show_trace(value)
+            self._panes.values.show_view(value)
         elif topic == "images":
             self.cache.add_images(value)
             if self._panes.show_images(value):
@@ -445,13 +440,6 @@ class LiveConnection:
             envelope = CommandEnvelope(self._last_command, command)
             self._workspace.backend.send(self._ticket, envelope)
 
-    def toggle_run(self) -> None:
-        """Pause if running, else run until the stop condition holds."""
-        if self.is_running and self.is_open:
-            self.send_if_open(Pause())
-        else:
-            self.run(until=self.stop_condition)
-
     def run(self, steps: int | None = None, until: str | None = None) -> None:
         """Step the env.
 
@@ -471,26 +459,6 @@ class LiveConnection:
             self.send_if_open(Reset())
         else:
             self.start()
-
-    def run_until(self, condition: str | None) -> None:
-        """Set the stop condition and run. ``None``: remove the condition, do not run."""
-        self.stop_condition = condition
-        self._on_layout()
-        if condition is not None:
-            self.send(Run(until=condition))
-
-    def change_rate(self, by: int) -> None:
-        """Use the next larger or smaller rate."""
-        at = RATES.index(self.rate) if self.rate in RATES else RATES.index(_DEFAULT_RATE)
-        self.rate = RATES[max(0, min(at + by, len(RATES) - 1))]
-        self.send_if_open(SetRate(self.rate))
-        self._on_layout()
-
-    def set_action_source(self, source: str) -> None:
-        """Take actions from another source from now on."""
-        self.action_source = source
-        self.send_action_source()
-        self._on_layout()
 
     def send_action_source(self) -> None:
         """Send the action source, and the action if it is set by hand."""
@@ -527,9 +495,14 @@ class LiveConnection:
         if state is None:
             return
         if target == "trace":
-            self.show_trace(self._current(state) + by)
+            self.show_trace(self.current_trace(state) + by)
         elif target == "episode":
-            self._show_episode(state, by)
+            now, starts = self.current_trace(state), state.episode_starts
+            if by < 0:
+                earlier = (start for start in starts if start < now)
+                self.show_trace(max(earlier, default=state.first))
+            else:
+                self.show_trace(min((start for start in starts if start > now), default=None))
         elif target == "problem":
             self._show_next(state, state.problem_traces, "no problems in the history")
         elif target == "difference":
@@ -546,63 +519,29 @@ class LiveConnection:
         if index is not None:
             index = max(state.first, min(index, state.last))
         if not self.is_open or self.overdue() >= ANSWER_TIMEOUT:
-            self._show_cached_trace(state, state.last if index is None else index)
+            # The worker is gone or busy.
+            cached = self.cache.nearest(state.last if index is None else index, state.shown)
+            if cached is not None:
+                view, images = cached
+                self.requested = None
+                self.state = state = replace(state, shown=view.index, follows_latest=False)
+                self._panes.values.show_view(view)
+                self._panes.images.show(images)
+                self._panes.timeline.show(state)
+                self._panes.plots.set_cursor(view.index)
             return
         is_latest = index is None or (index >= state.last and state.status == "paused")
         self.requested = index
         self.send_if_open(ShowTrace(None if is_latest else index))
-
-    def _show_episode(self, state: LiveState, by: int) -> None:
-        """Show the start of an earlier or later episode."""
-        now, starts = self._current(state), state.episode_starts
-        if by < 0:
-            self.show_trace(max((start for start in starts if start < now), default=state.first))
-        else:
-            self.show_trace(min((start for start in starts if start > now), default=None))
 
     def _show_next(self, state: LiveState, traces: Sequence[int], otherwise: str) -> None:
         """Show the next of some traces; start over after the last one."""
         if not traces:
             self._owner.notify(otherwise, timeout=2)
         else:
-            later = (trace for trace in traces if trace > self._current(state))
+            later = (trace for trace in traces if trace > self.current_trace(state))
             self.show_trace(next(later, traces[0]))
 
-    def toggle_earlier(self) -> None:
-        """Compare with the earlier rollout, or with the previous trace."""
-        state = self.state
-        if state is None or state.differences is None:
-            self._owner.notify("no earlier rollout: edit the chain, or branch with B", timeout=3)
-            return
-        is_earlier = not state.is_earlier
-        self.send_if_open(CompareWith(is_earlier=is_earlier))
-        what = "earlier rollout" if is_earlier else "previous trace"
-        self.show_message(f"comparing with the {what}")
-
-    def mark_for_comparison(self) -> None:
-        """Compare with the shown trace; if it is marked already, with the previous trace."""
-        state = self.state
-        if state is not None and self.is_open:
-            shown = self._current(state)
-            mark = None if state.reference == shown else shown
-            self.send_if_open(CompareWith(mark))
-            self.show_message(
-                "comparing with the previous trace"
-                if mark is None
-                else f"comparing with trace {mark}"
-            )
-
-    def _current(self, state: LiveState) -> int:
+    def current_trace(self, state: LiveState) -> int:
+        """Return the trace that is shown, or was requested and will be."""
         return state.shown if self.requested is None else self.requested
-
-    def _show_cached_trace(self, state: LiveState, index: int) -> None:
-        """Show a trace of the cache: the worker is gone or busy."""
-        cached = self.cache.nearest(index, state.shown)
-        if cached is not None:
-            view, images = cached
-            self.requested = None
-            self.state = state = replace(state, shown=view.index, follows_latest=False)
-            self._panes.show_trace(view)
-            self._panes.images.show(images)
-            self._panes.timeline.show(state)
-            self._panes.plots.set_cursor(view.index)

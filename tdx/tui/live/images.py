@@ -12,7 +12,7 @@ from rich.style import Style
 from textual.message import Message
 
 from tdx.inspection.live.views import ImageView
-from tdx.tui.live.line_widgets import RowWidget, truncate
+from tdx.tui.line_widgets import RowWidget, truncate
 
 _GAP = 2
 _MIN_IMAGE_WIDTH = 12
@@ -155,35 +155,28 @@ stage is selected, only the images before and after it."""
             return
         number = 0
         for line in place_images(shown, *self.size):
-            yield tuple(
-                _padded(_image_title(placed, number + n), placed) for n, placed in enumerate(line)
-            )
-            number += len(line)
+            titles = []
+            for placed in line:
+                # The writer and the shape, as far as they fit.
+                place, shape = placed.image.place, "×".join(map(str, placed.image.shape))
+                texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}")
+                fitting = (text for text in texts if len(text) <= placed.room)
+                titles.append(_padded(next(fitting, place), placed))
+                number += 1
+            yield tuple(titles)
             if _title_height(line) > 1:
                 yield tuple(_padded(_frame_labels(placed), placed) for placed in line)
-            yield from _half_cell_rows(line)
-
-
-def _half_cell_rows(line: Sequence[PlacedImage]) -> Iterator[ImageRow]:
-    """Yield the rows of images side by side."""
-    images = [list(_half_cells(image)) for image in line]
-    for y in range(max(map(len, images))):
-        parts: list[str | tuple[Cell, ...]] = []
-        for image, rows in zip(line, images, strict=True):
-            cells = rows[y] if y < len(rows) else ()
-            parts += [cells, " " * (image.room - len(cells) + _GAP)]
-        yield tuple(parts)
+            images = [list(_half_cells(placed)) for placed in line]
+            for y in range(max(map(len, images))):
+                parts: list[str | tuple[Cell, ...]] = []
+                for placed, rows in zip(line, images, strict=True):
+                    cells = rows[y] if y < len(rows) else ()
+                    parts += [cells, " " * (placed.room - len(cells) + _GAP)]
+                yield tuple(parts)
 
 
 def _padded(text: str, placed: PlacedImage) -> str:
     return truncate(text, placed.room).ljust(placed.room + _GAP)
-
-
-def _image_title(placed: PlacedImage, number: int) -> str:
-    """Return the writer and the shape, as far as they fit."""
-    place, shape = placed.image.place, "×".join(map(str, placed.image.shape))
-    texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}")
-    return next((text for text in texts if len(text) <= placed.room), place)
 
 
 def _frame_labels(placed: PlacedImage) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -12,23 +12,28 @@ from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
-from tdx.tui.chain_status import ChainStatus
+from tdx.tui.chain_status import ENV, ChainStatus
 from tdx.tui.files.path_screen import suggest_name
-from tdx.tui.live.connection import LiveConnection, Target
+from tdx.tui.line_widgets import LineList
+from tdx.tui.live.connection import DEFAULT_RATE, LiveConnection, Target
 from tdx.tui.live.history import EnvStrip, Timeline
 from tdx.tui.live.images import ImagePane
-from tdx.tui.live.line_widgets import LineList
 from tdx.tui.live.manual_action import ManualActionPane
-from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
-from tdx.tui.live.panes import PANES, TITLES, ActionLabel, LivePanes, Pane
+from tdx.tui.live.messages import (
+    RATES,
+    CompareWith,
+    DumpSteps,
+    FocusEnv,
+    Pause,
+    Run,
+    SetPanes,
+    SetRate,
+)
+from tdx.tui.live.panes import PANES, PLOT_WINDOWS, ActionLabel, LivePanes, Pane
 from tdx.tui.live.plots import PlotPane
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, ask
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
-
-if TYPE_CHECKING:
-    from textual.app import App
-
 
 _STEP_COUNTS = (1, 10, 50, 100, 200, 500, 1000, 5000)
 _STOP_CONDITIONS = (
@@ -45,100 +50,6 @@ _SOURCES = (
     ("manual", "set by hand, with sliders"),
 )
 _SEQUENCE_SUFFIXES = (".npy", ".json")
-
-
-def ask_steps(app: App[Any], then: Callable[[int], None]) -> None:
-    """Ask how many steps to make."""
-
-    def chosen(text: str | None) -> None:
-        if text is None:
-            return
-        plain = text.replace(",", "").replace("_", "")
-        if plain.isdecimal() and int(plain) > 0:
-            then(int(plain))
-        else:
-            app.notify(f"{text!r} is not a number of steps", severity="warning")
-
-    choices = [Choice(str(count), str(count)) for count in _STEP_COUNTS]
-    title = "Number of steps: choose one or type a number"
-    app.push_screen(
-        ChoiceScreen(title, choices, allow_custom=True, is_verbatim=str.isdecimal), chosen
-    )
-
-
-def ask_stop_condition(app: App[Any], now: str | None, then: Callable[[str | None], None]) -> None:
-    """Ask when to stop; ``None`` stands for no condition."""
-    choices = [Choice(name, name, note) for name, note in _STOP_CONDITIONS]
-    if now is not None:
-        known = [choice for choice in choices if choice.id != now]
-        choices = [
-            Choice("", "no condition", "run until paused"),
-            Choice(now, now, "current"),
-            *known,
-        ]
-
-    def chosen(text: str | None) -> None:
-        if text is not None:
-            then(text or None)
-
-    title = "Run until: choose one or type reward > 0.5 and step_count >= 10"
-    screen = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_comparison)
-    app.push_screen(screen, chosen)
-
-
-def _is_comparison(text: str) -> bool:
-    """Return True for a condition on a key, which is not the beginning of a choice."""
-    return any(sign in text for sign in "<>=!")
-
-
-def ask_action_source(app: App[Any], now: str, then: Callable[[str], None]) -> None:
-    """Ask where actions come from."""
-    choices = [Choice(name, name, note) for name, note in _SOURCES]
-    if now not in [choice.id for choice in choices]:
-        choices.append(Choice(now, now, "current"))
-
-    def chosen(text: str | None) -> None:
-        if text is not None:
-            then(_parse_source(text, [choice.id for choice in choices]))
-
-    title = "Action source: choose one or type sequence:FILE, module:FILE"
-    app.push_screen(ChoiceScreen(title, choices, allow_custom=True), chosen)
-
-
-def _parse_source(text: str, known: Sequence[str]) -> str:
-    """Return the action source for a typed text; the suffix of a file tells its kind."""
-    if text in known or ":" in text:
-        return text
-    path = Path(text).expanduser()
-    if path.is_dir() or path.suffix in _SEQUENCE_SUFFIXES:
-        return f"sequence:{path}"
-    return f"module:{path}" if path.suffix else text
-
-
-def ask_dump_folder(app: App[Any], env: str, then: Callable[[str], None]) -> None:
-    """Ask for the folder of a dump."""
-
-    def chosen(path: str | None) -> None:
-        if path is not None:
-            then(str(Path(path).expanduser().absolute()))
-
-    name = f"{suggest_name(env)}-live"
-    known = [Choice(name, name, "new folder")]
-    title = "Dump the steps since the reset: choose a folder or type one"
-    app.push_screen(ChoiceScreen(title, known, allow_custom=True), chosen)
-
-
-def ask_plot(
-    app: App[Any], names: Sequence[str], shown: Sequence[str], then: Callable[[str], None]
-) -> None:
-    """Ask for the key to plot, or whose plot to remove."""
-    choices = [Choice(name, name, "plotted" if name in shown else "") for name in names]
-
-    def chosen(text: str | None) -> None:
-        if text is not None:
-            then(text)
-
-    app.push_screen(ChoiceScreen("Plot a key (again removes it)", choices), chosen)
 
 
 _SCRUB = Binding.Group("scrub", compact=True)
@@ -198,14 +109,43 @@ LIVE_BINDINGS = (
 class LiveTab(SearchableTab):
     """Steps the env of the workspace in a worker and shows its history.
 
-    The actions of the keys are one line each: :attr:`connection` controls the worker and the
-    history, :attr:`panes` show what it sends.
+    :attr:`connection` controls the worker and the history, :attr:`panes` show what it sends.
 
     Args:
         workspace: State of the app.
     """
 
     BINDINGS = [*LIVE_BINDINGS]
+    TITLES: ClassVar[dict[str, str]] = {
+        "live.run": "Run or pause the rollout",
+        "live.step": "Make a step",
+        "live.steps": "Make a number of steps",
+        "live.reset": "Reset the env",
+        "live.until": "Run until a condition",
+        "live.action": "Choose the action source",
+        "live.slower": "Step slower",
+        "live.faster": "Step faster",
+        "live.back": "Show the previous step",
+        "live.forward": "Show the next step",
+        "live.first": "Show the oldest step",
+        "live.follow": "Follow the latest step",
+        "live.previous_episode": "Show the previous episode",
+        "live.next_episode": "Show the next episode",
+        "live.next_problem": "Show the next problem",
+        "live.branch": "Branch at the shown step",
+        "live.next_difference": "Show the next difference",
+        "live.earlier": "Compare with the earlier rollout",
+        "live.mark": "Mark the shown step to compare",
+        "live.difference": "Show differences of values",
+        "live.only_written": "Show all or only written keys",
+        "live.plot": "Plot a key",
+        "live.window": "Zoom the plots",
+        "live.dump": "Dump the live steps",
+        "live.view": "Show the next pane",
+        "live.previous_env": "Show the previous env of the batch",
+        "live.next_env": "Show the next env of the batch",
+        "live.kill": "Kill the live worker",
+    }
     HELP = """## Live
 
 Steps the env with its chain in a worker process. `Space` runs and pauses, `s` makes one step, `n` a
@@ -230,7 +170,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         with Horizontal(id="live-choose"):
             for pane in PANES:
                 action = f"view('{pane}')"
-                yield ActionLabel(TITLES[pane], action, id=f"show-{pane}", classes="-quiet")
+                yield ActionLabel(pane, action, id=f"show-{pane}", classes="-quiet")
         with Container(id="live-body"):
             with Vertical(id="live-main"):
                 yield from (panes.values, panes.images)
@@ -242,17 +182,22 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         for pane in self.panes.by_name.values():
             pane.add_class("live-pane")
         self.workspace.selected.subscribe(self, self.invalidate)
-        self.workspace.inspected.subscribe(self, self._start_early)
+
+        def start_early(status: ChainStatus) -> None:
+            # The worker starts as soon as the env works, before the tab is opened.
+            if status.phase == "ready" and not status.problems:
+                self.connection.start_if_new()
+
+        self.workspace.inspected.subscribe(self, start_early)
         self.lay_out()
 
-    def _start_early(self, status: ChainStatus) -> None:
-        """Start the worker as soon as the env works, before the tab is opened."""
-        if status.phase == "ready" and not status.problems:
-            self.connection.start_if_new()
-
     def update(self) -> None:
-        """Show the selected stage."""
-        self.panes.select_stage(None if self.workspace.stage is None else self.workspace.place)
+        """Scroll to what the selected stage wrote, and show its images."""
+        panes = self.panes
+        stage = None if self.workspace.stage is None else self.workspace.place
+        if stage != panes.images.stage:
+            panes.values.go_to_stage(ENV if stage is None else stage)
+            panes.images.set_stage(stage)
 
     def on_unmount(self) -> None:
         self.connection.end()
@@ -269,7 +214,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     @property
     def default_focus(self) -> Widget:
-        return self.panes.front_widget
+        return self.panes.by_name[self.panes.front]
 
     def lay_out(self) -> None:
         """Display the panes that have room."""
@@ -301,32 +246,100 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def _set_action_source(self, source: str) -> None:
         if source == "manual":
             self.show_pane("manual")
-        self.connection.set_action_source(source)
+        self.connection.action_source = source
+        self.connection.send_action_source()
+        self.lay_out()
+
+    def _ask(
+        self,
+        title: str,
+        choices: Sequence[Choice],
+        then: Callable[[str], None],
+        is_verbatim: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Ask for a choice or another text."""
+        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=is_verbatim)
+        ask(self.app, dialog, then)
 
     # ------------------------------------------------------------------ actions: stepping
 
     def action_run(self) -> None:
-        self.connection.toggle_run()
+        """Pause if running, else run until the stop condition holds."""
+        connection = self.connection
+        if connection.is_running and connection.is_open:
+            connection.send_if_open(Pause())
+        else:
+            connection.run(until=connection.stop_condition)
 
     def action_steps(self, count: int | None = None) -> None:
         """Make a number of steps. ``None``: ask for it; the stop condition applies."""
         if count is not None:
             self.connection.run(count)
             return
-        until = self.connection.stop_condition
-        ask_steps(self.app, lambda count: self.connection.run(count, until))
+
+        def run(text: str) -> None:
+            plain = text.replace(",", "").replace("_", "")
+            if plain.isdecimal() and int(plain) > 0:
+                self.connection.run(int(plain), self.connection.stop_condition)
+            else:
+                self.notify(f"{text!r} is not a number of steps", severity="warning")
+
+        choices = [Choice(str(count), str(count)) for count in _STEP_COUNTS]
+        title = "Number of steps: choose one or type a number"
+        self._ask(title, choices, run, is_verbatim=str.isdecimal)
 
     def action_reset(self) -> None:
         self.connection.reset()
 
     def action_until(self) -> None:
-        ask_stop_condition(self.app, self.connection.stop_condition, self.connection.run_until)
+        """Ask for the stop condition and run; without a condition, only remove it."""
+        connection = self.connection
+        choices = [Choice(name, name, note) for name, note in _STOP_CONDITIONS]
+        now = connection.stop_condition
+        if now is not None:
+            choices = [
+                Choice("", "no condition", "run until paused"),
+                Choice(now, now, "current"),
+                *(choice for choice in choices if choice.id != now),
+            ]
+
+        def run(condition: str) -> None:
+            connection.stop_condition = condition or None
+            self.lay_out()
+            if condition:
+                connection.send(Run(until=condition))
+
+        title = "Run until: choose one or type reward > 0.5 and step_count >= 10"
+        # A condition on a key is not the beginning of a choice.
+        self._ask(title, choices, run, lambda text: any(sign in text for sign in "<>=!"))
 
     def action_rate(self, by: int) -> None:
-        self.connection.change_rate(by)
+        """Use the next larger or smaller rate."""
+        connection = self.connection
+        rate = connection.rate if connection.rate in RATES else DEFAULT_RATE
+        connection.rate = RATES[max(0, min(RATES.index(rate) + by, len(RATES) - 1))]
+        connection.send_if_open(SetRate(connection.rate))
+        self.lay_out()
 
     def action_source(self) -> None:
-        ask_action_source(self.app, self.connection.action_source, self._set_action_source)
+        """Ask where actions come from."""
+        now = self.connection.action_source
+        choices = [Choice(name, name, note) for name, note in _SOURCES]
+        known = [choice.id for choice in choices]
+        if now not in known:
+            choices.append(Choice(now, now, "current"))
+
+        def use(text: str) -> None:
+            path = Path(text).expanduser()
+            if text not in (*known, now) and ":" not in text:
+                # The suffix of a file tells its kind.
+                if path.is_dir() or path.suffix in _SEQUENCE_SUFFIXES:
+                    text = f"sequence:{path}"
+                elif path.suffix:
+                    text = f"module:{path}"
+            self._set_action_source(text)
+
+        self._ask("Action source: choose one or type sequence:FILE, module:FILE", choices, use)
 
     def action_env(self, by: int) -> None:
         self.connection.focus_env(by)
@@ -340,8 +353,13 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         if connection.info is None or is_empty or not connection.is_open:
             connection.show_message("nothing to dump: make a step first")
             return
-        env = connection.info.env
-        ask_dump_folder(self.app, env, lambda path: connection.send(DumpSteps(path)))
+
+        def dump(path: str) -> None:
+            connection.send(DumpSteps(str(Path(path).expanduser().absolute())))
+
+        name = f"{suggest_name(connection.info.env)}-live"
+        title = "Dump the steps since the reset: choose a folder or type one"
+        self._ask(title, [Choice(name, name, "new folder")], dump)
 
     # ------------------------------------------------------------------ actions: history
 
@@ -349,14 +367,30 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.connection.browse(target, by)
 
     def action_mark(self) -> None:
-        self.connection.mark_for_comparison()
+        """Compare with the shown trace; if it is marked already, with the previous trace."""
+        connection = self.connection
+        state = connection.state
+        if state is not None and connection.is_open:
+            shown = connection.current_trace(state)
+            mark = None if state.reference == shown else shown
+            connection.send_if_open(CompareWith(mark))
+            what = "the previous trace" if mark is None else f"trace {mark}"
+            connection.show_message(f"comparing with {what}")
 
     def action_branch(self) -> None:
         """Repeat the rollout up to the shown trace, so that other actions can follow."""
         self.connection.branch()
 
     def action_earlier(self) -> None:
-        self.connection.toggle_earlier()
+        """Compare with the earlier rollout, or with the previous trace."""
+        connection = self.connection
+        state = connection.state
+        if state is None or state.differences is None:
+            self.notify("no earlier rollout: edit the chain, or branch with B", timeout=3)
+            return
+        connection.send_if_open(CompareWith(is_earlier=not state.is_earlier))
+        what = "previous trace" if state.is_earlier else "earlier rollout"
+        connection.show_message(f"comparing with the {what}")
 
     # ------------------------------------------------------------------ actions: panes
 
@@ -375,10 +409,15 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         if state is None or not state.plot_names:
             self.notify("there are no values to plot yet: press s to step", timeout=2)
             return
-        ask_plot(self.app, state.plot_names, self.panes.plot_names, self._toggle_plot)
+        plotted = self.panes.plot_names
+        choices = [
+            Choice(name, name, "plotted" if name in plotted else "") for name in state.plot_names
+        ]
+        ask(self.app, ChoiceScreen("Plot a key (again removes it)", choices), self._toggle_plot)
 
     def action_window(self) -> None:
-        self.panes.next_window()
+        at = PLOT_WINDOWS.index(self.panes.window) + 1
+        self.panes.window = PLOT_WINDOWS[at % len(PLOT_WINDOWS)]
         self.lay_out()
 
     # ------------------------------------------------------------------ search

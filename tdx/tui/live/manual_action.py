@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.message import Message
 
 from tdx.inspection.live.actions import ActionField
-from tdx.tui.live.line_widgets import LineList, TextLine, truncate
+from tdx.tui.line_widgets import LineList, TextLine, truncate
 
 _BINDINGS = (
     Binding("up", "walk(-1)", "previous field", id="manual.up", show=False),
@@ -62,7 +62,7 @@ faster), `Home` and `End` set the limits, and `Backspace` resets it. Sliders can
         if target != self._target:
             self._target, self.first = target, int(bool(target))
             self._fill()
-            self.move_to(self.cursor)
+            self.go_to_line(self.cursor)
 
     @property
     def action(self) -> tuple[tuple[str, int, float], ...]:
@@ -98,7 +98,7 @@ faster), `Home` and `End` set the limits, and `Backspace` resets it. Sliders can
             return
         at = inside.y + int(self.scroll_offset.y)
         if self.first <= at < self.first + len(self.fields):
-            self.move_to(at)
+            self.go_to_line(at)
             self._dragging = True
             self.capture_mouse()
             self._drag(inside.x)
@@ -151,7 +151,13 @@ faster), `Home` and `End` set the limits, and `Backspace` resets it. Sliders can
         begin, width = self._track()
         name = (f"{truncate(field.name, begin - 2):<{begin}}", "bold")
         if _is_listed(field):
-            return (name, *(_choice(n, number) for n in range(int(field.high) + 1)))
+            choices = [
+                (f"[{n}]".center(_CHOICE_WIDTH), "accent")
+                if n == number
+                else (str(n).center(_CHOICE_WIDTH), "muted")
+                for n in range(int(field.high) + 1)
+            ]
+            return (name, *choices)
         share = (number - field.low) / (field.high - field.low) if field.high > field.low else 0.0
         at = round(share * (width - 1))
         return (
@@ -170,9 +176,3 @@ def _is_integer(field: ActionField) -> bool:
 def _is_listed(field: ActionField) -> bool:
     """Return True if all choices fit side by side."""
     return field.kind == "choice" and field.high <= 9
-
-
-def _choice(choice: int, chosen: float) -> tuple[str, str]:
-    if choice == chosen:
-        return (f"[{choice}]".center(_CHOICE_WIDTH), "accent")
-    return (str(choice).center(_CHOICE_WIDTH), "muted")

@@ -9,7 +9,7 @@ from tdx.inspection.live.actions import ActionField
 from tdx.inspection.live.views import ImageView, TraceView
 from tdx.inspection.overview import Problem
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Request
+from tdx.tui.backend.messages import Job, Request
 
 RATES = (1, 2, 5, 10, 20, 30, 60, 100, 200, 500, None)
 """Steps per second. ``None``: as many as possible."""
@@ -43,6 +43,11 @@ class RunSession(Request[None]):
     numbers: tuple[int, ...] = ()
     repeat: bool = False
     until: int | None = None
+
+    def answer(self, job: Job) -> None:
+        from tdx.tui.live.worker import run_session
+
+        run_session(self, job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
@@ -13,9 +12,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from tdx.foundation.keys import format_key
-from tdx.inspection.live.views import EnvCell, TraceView
+from tdx.inspection.live.views import EnvCell, ImageView
 from tdx.inspection.overview import Problem
-from tdx.tui.chain_status import ENV
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
 from tdx.tui.live.images import ImagePane
 from tdx.tui.live.manual_action import ManualActionPane
@@ -24,37 +22,19 @@ from tdx.tui.live.plots import PlotPane
 from tdx.tui.live.values import ValueTable
 
 Pane = Literal["values", "plots", "images", "episodes", "manual"]
-ArrangementForm = Literal["broad", "middle", "slim"]
+Form = Literal["broad", "middle", "slim"]
 PANES: tuple[Pane, ...] = ("values", "plots", "images", "episodes", "manual")
-TITLES: dict[Pane, str] = {
-    "values": "values",
-    "plots": "plots",
-    "images": "images",
-    "episodes": "episodes",
-    "manual": "manual",
-}
 _BROAD_SIZE = (92, 20)
 _TALL_HEIGHT = 24
 
 
-@dataclass(frozen=True, slots=True)
-class PaneArrangement:
-    """Panes that are displayed.
-
-    Args:
-        form: ``broad``: values next to the others; ``middle``: one more pane below; ``slim``: one
-            pane.
-        shown: Names of the panes.
-    """
-
-    form: ArrangementForm
-    shown: frozenset[Pane]
-
-
 def arrange_panes(
     width: int, height: int, front: Pane, *, has_images: bool, is_manual: bool
-) -> PaneArrangement:
+) -> tuple[Form, set[Pane]]:
     """Choose the panes that have room.
+
+    The form is ``broad`` with the values next to the others, ``middle`` with one more pane below
+    them, or ``slim`` with one pane.
 
     Args:
         width: Width of the tab.
@@ -64,20 +44,20 @@ def arrange_panes(
         is_manual: True if actions are set by hand.
 
     Example:
-        >>> sorted(arrange_panes(50, 20, "plots", has_images=False, is_manual=False).shown)
+        >>> sorted(arrange_panes(50, 20, "plots", has_images=False, is_manual=False)[1])
         ['plots']
-        >>> sorted(arrange_panes(50, 40, "plots", has_images=False, is_manual=False).shown)
+        >>> sorted(arrange_panes(50, 40, "plots", has_images=False, is_manual=False)[1])
         ['plots', 'values']
     """
     if width >= _BROAD_SIZE[0] and height >= _BROAD_SIZE[1]:
         shown: set[Pane] = {"values", "plots", "episodes", front}
         shown |= {"images"} if has_images else set()
         shown |= {"manual"} if is_manual else set()
-        return PaneArrangement("broad", frozenset(shown))
+        return "broad", shown
     if height >= _TALL_HEIGHT:
         second: Pane = "plots" if front == "values" else front
-        return PaneArrangement("middle", frozenset({"values", second}))
-    return PaneArrangement("slim", frozenset({front}))
+        return "middle", {"values", second}
+    return "slim", {front}
 
 
 class ActionLabel(Static):
@@ -146,22 +126,6 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
             break
         shown.append(part)
     return Content.styled(" · ", "dim").join(shown)
-
-
-def problem_text(problem: Problem) -> Content:
-    """Return a problem with its hint."""
-    stage, name = problem.where.stage, problem.where.transform or problem.where.env
-    key = "" if problem.where.key is None else f", {format_key(problem.where.key)}"
-    place = "" if name is None else f"{name}: " if stage is None else f"{stage} {name}{key}: "
-    origin = f" · {problem.origin}" if problem.origin else ""
-    hint = f"\n  → {problem.hint}" if problem.hint else ""
-    message = (problem.message, origin, (hint, "dim"))
-    return Content.assemble(("✕ ", "bold $error"), (place, "bold"), *message)
-
-
-def message_text(message: str) -> Content:
-    """Return a message, such as why a run has stopped."""
-    return Content.assemble(("■ ", "$text-accent"), message)
 
 
 def _format_size(nbytes: int) -> str:
@@ -236,11 +200,19 @@ class LiveHeader(Vertical):
 
     def show_message(self, text: str) -> None:
         """Show a message. Empty: show none."""
-        self._show_note(text, message_text(text) if text else None)
+        content = Content.assemble(("■ ", "$text-accent"), text) if text else None
+        self._show_note(text, content)
 
     def show_problem(self, problem: Problem) -> None:
-        """Show a problem."""
-        self._show_note(problem, problem_text(problem))
+        """Show a problem with its hint."""
+        stage, name = problem.where.stage, problem.where.transform or problem.where.env
+        key = "" if problem.where.key is None else f", {format_key(problem.where.key)}"
+        place = "" if name is None else f"{name}: " if stage is None else f"{stage} {name}{key}: "
+        origin = f" · {problem.origin}" if problem.origin else ""
+        hint = f"\n  → {problem.hint}" if problem.hint else ""
+        message = (problem.message, origin, (hint, "dim"))
+        content = Content.assemble(("✕ ", "bold $error"), (place, "bold"), *message)
+        self._show_note(problem, content)
 
     def _show_note(self, key: object, content: Content | None) -> None:
         if key == self._message:
@@ -287,11 +259,6 @@ class LivePanes:
         self._env_cell: EnvCell | None = None
         self._has_images = False
 
-    @property
-    def front_widget(self) -> Widget:
-        """The widget of the front pane."""
-        return self.by_name[self.front]
-
     # What is shown
 
     def show_state(self, state: LiveState, num_envs: int) -> None:
@@ -318,26 +285,12 @@ class LivePanes:
         self._env_cell = cells[row] if row < len(cells) else None
         self.envs.show(cells)
 
-    def show_trace(self, view: TraceView) -> None:
-        """Show the values of a trace."""
-        self.values.show_view(view)
-
-    def show_images(self, images: Sequence[Any]) -> bool:
+    def show_images(self, images: Sequence[ImageView]) -> bool:
         """Show the images of a trace; return True if their pane has appeared or disappeared."""
         self.images.show(images)
         is_changed = bool(images) != self._has_images
         self._has_images = bool(images)
         return is_changed
-
-    def select_stage(self, stage: int | None) -> None:
-        """Scroll to what a stage wrote, and show its images.
-
-        Args:
-            stage: Position of the stage. ``None``: the env.
-        """
-        if stage != self.images.stage:
-            self.values.go_to_stage(ENV if stage is None else stage)
-            self.images.set_stage(stage)
 
     def toggle_plot(self, name: str) -> None:
         """Add a plot, or remove it; the oldest one is replaced if there are too many."""
@@ -347,10 +300,6 @@ class LivePanes:
             self.plot_names = (*self.plot_names, name)[-MAX_PLOTS:]
         if self.front != "values":
             self.front = "plots"
-
-    def next_window(self) -> None:
-        """Use the next plot window."""
-        self.window = PLOT_WINDOWS[(PLOT_WINDOWS.index(self.window) + 1) % len(PLOT_WINDOWS)]
 
     # Layout
 
@@ -363,17 +312,16 @@ class LivePanes:
             num_envs: Number of envs in the batch.
         """
         width, height = tab.size
-        arrangement = arrange_panes(
+        form, shown = arrange_panes(
             width, height, self.front, has_images=self._has_images, is_manual=is_manual
         )
-        for form in ("broad", "middle", "slim"):
-            tab.set_class(arrangement.form == form, f"-{form}")
-            self.header.set_class(arrangement.form == form, f"-{form}")
-        shown = arrangement.shown
+        for name in ("broad", "middle", "slim"):
+            tab.set_class(form == name, f"-{name}")
+            self.header.set_class(form == name, f"-{name}")
         tab.set_class("manual" in shown, "-small-side")
-        for name, pane in self.by_name.items():
-            pane.display = name in shown
-            tab.query_one(f"#show-{name}").set_class(name in shown, "-on")
+        for pane, widget in self.by_name.items():
+            widget.display = pane in shown
+            tab.query_one(f"#show-{pane}").set_class(pane in shown, "-on")
         tab.query_one("#live-main").display = bool(shown & _MAIN_PANES)
         tab.query_one("#live-side").display = bool(shown - _MAIN_PANES)
         self.envs.display = num_envs > 1

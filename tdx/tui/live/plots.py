@@ -11,7 +11,7 @@ from textual import events
 from textual.message import Message
 
 from tdx.inspection.live.views import PlotView
-from tdx.tui.live.line_widgets import RowWidget, truncate
+from tdx.tui.line_widgets import RowWidget, truncate
 
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 
@@ -62,28 +62,19 @@ def draw_braille(
             continue
         bottom = round((low - least) * scale) + middle
         top = round((high - least) * scale) + middle
-        first, last = _connect(bottom, top, before)
+        first, last = bottom, top
+        if before is not None and before[1] < bottom:
+            first = before[1] + 1  # touch the previous column
+        elif before is not None and before[0] > top:
+            last = before[0] - 1
         columns.append((1 << last + 1) - (1 << first) if last >= first else 0)
         before = bottom, top
-    return [_braille_row(columns, 4 * up) for up in reversed(range(height))]
-
-
-def _connect(bottom: int, top: int, before: tuple[int, int] | None) -> tuple[int, int]:
-    """Extend a column of dots so that it touches the previous one."""
-    if before is not None:
-        if before[1] < bottom:
-            bottom = before[1] + 1
-        elif before[0] > top:
-            top = before[0] - 1
-    return bottom, top
-
-
-def _braille_row(columns: Sequence[int], bottom: int) -> str:
-    """Return a line of cells; the lowest bit of a column is its lowest dot."""
-    pairs = zip(columns[::2], columns[1::2], strict=True)
-    return "".join(
-        _CELLS[(left >> bottom & 15) << 4 | right >> bottom & 15] for left, right in pairs
-    )
+    # The lowest bit of a column is its lowest dot.
+    pairs = list(zip(columns[::2], columns[1::2], strict=True))
+    return [
+        "".join(_CELLS[(left >> up & 15) << 4 | right >> up & 15] for left, right in pairs)
+        for up in reversed(range(0, 4 * height, 4))
+    ]
 
 
 _COLORS = ("a", "b", "c", "d")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
-from tdx.tui.live.line_widgets import LineList, TextLine, truncate
+from tdx.tui.line_widgets import LineList, TextLine, truncate
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· ", "muted")}
@@ -104,7 +104,8 @@ class _LineBuilder:
 
     def _heading(self, place: HookView, failed: bool) -> ValueLine:
         arrow = "↑" if place.lane == "inverse" else "↓"
-        time = f" {_format_time(place.time_ns)}"
+        micros = place.time_ns / 1e3
+        time = f" {micros:.0f} µs" if micros < 100 else f" {micros / 1e3:.2f} ms"
         title = truncate(place.title, self.width - len(time) - 4)
         rule = "─" * max(0, self.width - len(title) - len(time) - 4)
         style = "bad" if failed or place.violations else "primary"
@@ -151,7 +152,8 @@ class _LineBuilder:
             yield (changed.ljust(_CHANGED_WIDTH), "muted")
             left -= _CHANGED_WIDTH
         if has_dtype:
-            kind = truncate(f"{_shape_text(value)} {value.dtype}", _DTYPE_WIDTH - 1)
+            shape = ",".join(map(str, value.shape))
+            kind = truncate(f"[{shape}] {value.dtype}", _DTYPE_WIDTH - 1)
             yield (kind.ljust(_DTYPE_WIDTH), "muted")
             left -= _DTYPE_WIDTH
         has_numbers = value.minimum is not None or value.nans or value.infinities
@@ -233,10 +235,6 @@ def _value_text(value: ValueView) -> str:
     return value.text
 
 
-def _shape_text(value: ValueView) -> str:
-    return f"[{','.join(map(str, value.shape))}]"
-
-
 def _histogram_bars(counts: tuple[int, ...]) -> str:
     most = max(counts, default=0)
     if not most:
@@ -249,12 +247,6 @@ def _format_number(number: float | None) -> str:
         return "–"
     text = f"{number:.4g}"
     return text if len(text) < _NUMBER_WIDTH else f"{number:.1e}"
-
-
-def _format_time(nanoseconds: int) -> str:
-    if nanoseconds < 100_000:
-        return f"{nanoseconds / 1e3:.0f} µs"
-    return f"{nanoseconds / 1e6:.2f} ms"
 
 
 class ValueTable(LineList):
@@ -278,7 +270,7 @@ previous step, or to the step marked with `m`."""
         self.difference = False
         self.only_written = True
         self._first_differences: Mapping[str, int] = {}
-        self._found: list[ValueLine] = []
+        self.value_lines: list[ValueLine] = []
         self._followed: tuple[int, int] | None = None  # a stage and its line
 
     def show_view(self, view: TraceView) -> None:
@@ -313,20 +305,11 @@ previous step, or to the step marked with `m`."""
     @property
     def key(self) -> str | None:
         """The key under the cursor."""
-        return self._found[self.cursor].key if self.cursor < len(self._found) else None
+        return self.value_lines[self.cursor].key if self.cursor < len(self.value_lines) else None
 
     def search_lines(self) -> list[str]:
         """Return the search text of each line: stage, version of a key, or nothing."""
-        return [each.label for each in self._found]
-
-    @property
-    def cursor_line(self) -> int:
-        """Line of the cursor."""
-        return self.cursor
-
-    def go_to_line(self, line: int) -> None:
-        """Move the cursor to a line."""
-        self.move_to(line)
+        return [line.label for line in self.value_lines]
 
     def go_to_stage(self, stage: int) -> None:
         """Scroll to the heading of a stage; -1 is the env."""
@@ -338,8 +321,9 @@ previous step, or to the step marked with `m`."""
             self.refresh()
 
     def _heading_of(self, stage: int) -> int | None:
-        lines = enumerate(self._found)
-        return next((at for at, each in lines if _is_heading(each, stage)), None)
+        lines = enumerate(self.value_lines)
+        headings = (at for at, line in lines if line.key is None and line.line[0][1] == "accent")
+        return next((at for at in headings if self.value_lines[at].stage == stage), None)
 
     def _fill(self) -> None:
         if self.view is None or not self.size.width:
@@ -351,9 +335,9 @@ previous step, or to the step marked with `m`."""
             only_written=self.only_written,
             first_differences=self._first_differences,
         )
-        self._found = build(self.size.width)
-        if len(self._found) > self.size.height:
-            self._found = build(self.size.width - self.styles.scrollbar_size_vertical)
+        self.value_lines = build(self.size.width)
+        if len(self.value_lines) > self.size.height:
+            self.value_lines = build(self.size.width - self.styles.scrollbar_size_vertical)
         against = self.view.against
         other = "" if against is None else f" to trace {against}"
         if self.view.is_earlier:
@@ -363,9 +347,5 @@ previous step, or to the step marked with `m`."""
             title = "values · d shows the earlier rollout"
         if title != self.border_title:
             self.border_title = title
-        self.first = int(bool(self._found) and self._found[0].stage == COLUMN_HEADER)
-        self.show([each.line for each in self._found])
-
-
-def _is_heading(line: ValueLine, stage: int) -> bool:
-    return line.key is None and line.stage == stage and line.line[0][1] == "accent"
+        self.first = int(bool(self.value_lines) and self.value_lines[0].stage == COLUMN_HEADER)
+        self.show([line.line for line in self.value_lines])

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,7 +29,7 @@ from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import ImageView, PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
-from tdx.stacks.building import build_stack, load_policy
+from tdx.stacks.building import build_stack
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import Job, with_app_hint
 from tdx.tui.live.messages import (
@@ -69,7 +70,7 @@ MAX_LATE_TRACES = 100
 """Maximum number of traces that are pushed while a call takes long."""
 _MAX_MARKS = 400
 _WATCH_INTERVAL = 0.1
-Push = Callable[[str, Any], None]
+Push = Callable[[str, object], None]
 
 
 class LivePlayer:
@@ -131,23 +132,20 @@ class LivePlayer:
         self._try(lambda: self._set_action_source(SetActionSource(request.action_source)))
         if earlier is None:
             self._try(self.session.reset)
+            return
+        try:
+            self.replay = Replay(earlier, self.session, request.until)
+        except ArgumentError as error:
+            self._try(self.session.reset)
+            self._message = f"{error.message}: {error.hint}"
         else:
-            self._start_repeating(earlier, request.until)
+            self._is_replaying = self.is_earlier = True
 
     @property
     def is_worth_keeping(self) -> bool:
         """True if steps were made, and all steps of an earlier session were repeated."""
         is_complete = self.replay is None or self.replay.is_done
         return bool(self.session.tracer.steps) and is_complete
-
-    def _start_repeating(self, earlier: LiveSession, last: int | None) -> None:
-        try:
-            self.replay = Replay(earlier, self.session, last)
-        except ArgumentError as error:
-            self._try(self.session.reset)
-            self._message = f"{error.message}: {error.hint}"
-            return
-        self._is_replaying = self.is_earlier = True
 
     def resume(self, request: RunSession, push: Push) -> None:
         """Continue after another session was shown."""
@@ -171,10 +169,9 @@ class LivePlayer:
         Returns:
             Number of seconds in which there is nothing to do.
         """
-        for each in envelopes:
-            self._last_command = each.number
-            command = each.command
-            self._try(lambda command=command: self._execute(command))  # type: ignore[misc]
+        for envelope in envelopes:
+            self._last_command = envelope.number
+            self._try(partial(self._execute, envelope.command))
             self._stale = True
         now = self._clock()
         if self._is_replaying:
@@ -206,11 +203,7 @@ class LivePlayer:
             self._set_action_source(command)
         elif isinstance(command, DumpSteps):
             self._dump(command)
-        else:
-            self._set_view(command)
-
-    def _set_view(self, command: ShowTrace | CompareWith | FocusEnv | SetPanes) -> None:
-        if isinstance(command, ShowTrace):
+        elif isinstance(command, ShowTrace):
             latest = command.index is None or command.index >= self.session.last
             self.shown = None if latest else command.index
         elif isinstance(command, CompareWith):
@@ -248,18 +241,12 @@ class LivePlayer:
         self.action_source = command.source
 
     def _follow_policy(self, name: str) -> None:
-        tracer = self.session.tracer
-        if isinstance(tracer, LiveStackTracer):
-            tracer.follow(load_policy(name, self._pipeline, self._allow_code))
-            return
-        from tdx.rollouts.policies.policy import PolicyRequest, check_policy
-        from tdx.rollouts.policies.policy import load_policy as load_tensordict_policy
+        from tdx.rollouts.policies.policy import load_actor
 
-        source = None if name == self._pipeline.policy else name
-        request = PolicyRequest.of(self._pipeline, source, self._allow_code)
-        policy = load_tensordict_policy(request, tracer.env)
-        check_policy(policy, tracer.env)
-        tracer.follow(policy.start_at(0))
+        tracer = self.session.tracer
+        typed = None if name == self._pipeline.policy else name
+        env = None if isinstance(tracer, LiveStackTracer) else tracer.env
+        tracer.follow(load_actor(self._pipeline, env, name=typed, allow_code=self._allow_code))
 
     def _dump(self, command: DumpSteps) -> None:
         from tdx.rollouts import keep_rollout
@@ -322,7 +309,7 @@ class LivePlayer:
         self.is_running = self._is_replaying = False
         self._message, self._problem = message, None
 
-    def _try(self, call: Callable[[], Any]) -> None:
+    def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:
@@ -456,6 +443,9 @@ class LivePlayer:
         """Return the current state."""
         session = self.session
         shown = session.last if self.shown is None else max(self.shown, session.first)
+        times, speed = self._step_times, 0.0
+        if self.is_running and len(times) > 1 and times[-1] > times[0]:
+            speed = (len(times) - 1) / (times[-1] - times[0])
         return LiveState(
             status="running" if self.is_running or self._is_replaying else "paused",
             last_command=self._last_command,
@@ -470,7 +460,7 @@ class LivePlayer:
             row=self.row,
             nbytes=session.history.nbytes,
             rate=self.rate,
-            speed=self._measure_speed(),
+            speed=speed,
             action_source=self.action_source,
             stop_condition=self._stop_condition if self.is_running else None,
             message=self._message,
@@ -479,12 +469,6 @@ class LivePlayer:
             episode_starts=tuple(span.first for span in session.history.episodes())[-_MAX_MARKS:],
             plot_names=session.plot_names(self.row),
         )
-
-    def _measure_speed(self) -> float:
-        times = self._step_times
-        if not self.is_running or len(times) < 2 or times[-1] == times[0]:
-            return 0.0
-        return (len(times) - 1) / (times[-1] - times[0])
 
 
 class StepWatch:
@@ -629,11 +613,13 @@ class Rollouts:
         Raises:
             TdxError: The env or the chain cannot be built; the kept sessions remain.
         """
-        undone = next((kept for kept in self._kept if _is_same(kept.request, request)), None)
-        if request.repeat and request.until is None and undone is not None:
-            self._keep(undone)
-            undone.player.resume(request, push)
-            return undone.player
+        is_whole = request.repeat and request.until is None
+        for kept in self._kept:
+            chain = kept.request.pipeline, kept.request.numbers
+            if is_whole and chain == (request.pipeline, request.numbers):  # the edit was undone
+                self._keep(kept)
+                kept.player.resume(request, push)
+                return kept.player
         earlier = next((kept for kept in self._kept if kept.player.is_worth_keeping), None)
         repeated = earlier if request.repeat else None
         seed = random.SystemRandom().randrange(2**31) if repeated is None else repeated.seed
@@ -660,7 +646,3 @@ class Rollouts:
             if rollout not in kept:
                 rollout.closing.close()
         self._kept = [current, *kept]
-
-
-def _is_same(one: RunSession, other: RunSession) -> bool:
-    return (one.pipeline, one.numbers) == (other.pipeline, other.numbers)

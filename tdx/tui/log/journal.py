@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import merge
@@ -45,11 +45,6 @@ def clean_line(line: str) -> str:
     if not line.isprintable():
         line = "".join(map(_visible, _ESCAPE_SEQUENCE.sub("", line).expandtabs(4)))
     return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
-
-
-def clean_text(text: str) -> str:
-    """Escape control characters in a text of several lines."""
-    return "\n".join(clean_line(line) for line in text.split("\n"))
 
 
 def _visible(sign: str) -> str:
@@ -144,7 +139,7 @@ class Journal:
             details: Hint and traceback.
         """
         first, *more = clean_lines(text) or [""]
-        rest = clean_text(details[-MAX_DETAILS:]).strip("\n")
+        rest = "\n".join(map(clean_line, details[-MAX_DETAILS:].split("\n"))).strip("\n")
         rest = "\n".join([*more, *([rest] if rest else [])])
         self._add(self._events, severity, source, first, rest)
         self._notify()
@@ -202,8 +197,3 @@ class Journal:
     def _notify(self) -> None:
         for callback in self._callbacks:
             callback()
-
-
-def format_entries(entries: Iterable[LogEntry]) -> str:
-    """Return entries as text for the clipboard."""
-    return "\n".join(entry.full_text for entry in entries) + "\n"

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
-from rich.segment import Segment
-from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Button, Static, TabbedContent, TabPane
 
 from tdx.inspection.overview import Problem
-from tdx.tui.log.journal import LogEntry, format_entries
+from tdx.tui.line_widgets import LineList, TextLine
+from tdx.tui.log.journal import MAX_ENTRIES, MAX_OUTPUT_ENTRIES, LogEntry
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
 
@@ -47,7 +44,7 @@ class ChainRecorder:
             return
         workspace, before = self._workspace, self._known
         errors = workspace.errors.all()
-        self._known = {(each.source, each.number): each.problem for each in errors}
+        self._known = {(error.source, error.number): error.problem for error in errors}
         for (source, number), problem in self._known.items():
             if before.get((source, number)) != problem:
                 details = (problem.origin, problem.hint, problem.details)
@@ -55,7 +52,7 @@ class ChainRecorder:
                     f"{workspace.name_of(number)}: {problem.message}",
                     source="chain" if source == "look" else source,
                     severity="error",
-                    details="\n".join(each for each in details if each),
+                    details="\n".join(line for line in details if line),
                 )
         broken = {number for _, number in self._known}
         for number in {number for _, number in before} - broken:
@@ -64,20 +61,16 @@ class ChainRecorder:
 
 
 _MARKS = {"information": "·", "output": "»", "warning": "▲", "error": "✕"}
+_KINDS = {"information": "plain", "output": "muted", "warning": "warn", "error": "bad"}
 _SOURCE_WIDTH = 56
 """Minimum width at which the source is shown."""
 
 
-class LogView(ScrollView, can_focus=True):
-    """Draws entries; the cursor follows new ones while it is at the end."""
+class LogView(LineList):
+    """Shows entries; the cursor follows new ones while it is at the end."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"log--{name}" for name in ("time", "source", "cursor", "match")),
-        *(f"log--{name}" for name in _MARKS),
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"line--time", "line--match"}
     BINDINGS = [
-        Binding("up", "go(-1)", "up", show=False),
-        Binding("down", "go(1)", "down", show=False),
         Binding("pageup", "page(-1)", "page up", show=False),
         Binding("pagedown", "page(1)", "page down", show=False),
         Binding("home", "end(0)", "first", show=False),
@@ -94,142 +87,87 @@ entries, `x` clears the log. `End` follows new entries."""
     class CursorMoved(Message):
         """The cursor is on another entry."""
 
-    class Opened(Message):
-        """An entry should open."""
-
     def __init__(self) -> None:
         super().__init__(id="log-view")
         self.entries: list[LogEntry] = []
-        self.words: list[str] = []
+        self._words: tuple[str, ...] = ()
         self._number = 0
         self._follows = True
 
     @property
-    def at(self) -> int:
-        """Index of the entry under the cursor; -1 if there is none."""
-        if self._follows:
-            return len(self.entries) - 1
-        later = (n for n, entry in enumerate(self.entries) if entry.number >= self._number)
-        return next(later, len(self.entries) - 1)
-
-    @property
     def selected_entry(self) -> LogEntry | None:
         """The entry under the cursor."""
-        return self.entries[self.at] if self.entries else None
+        return self.entries[self.cursor] if self.entries else None
 
-    def show_entries(self, entries: Sequence[LogEntry], words: list[str]) -> None:
-        """Replace the entries.
+    def show_entries(self, entries: Sequence[LogEntry]) -> None:
+        """Replace the entries; the cursor stays on its entry, or follows new ones."""
+        self.entries = list(entries)
+        self._fill()
+        at = len(self.entries) - 1
+        if not self._follows:
+            later = (n for n, entry in enumerate(self.entries) if entry.number >= self._number)
+            at = next(later, at)
+        super().go_to_line(at)
 
-        Args:
-            entries: Entries.
-            words: Words to highlight.
-        """
-        self.entries, self.words = list(entries), words
-        self._measure()
-        self._keep_in_sight()
-
-    def go_to(self, at: int) -> None:
-        """Move the cursor; on the last entry it follows new ones."""
-        if self.entries:
-            at = max(0, min(at, len(self.entries) - 1))
-            self._number = self.entries[at].number
-            self._follows = at == len(self.entries) - 1
-            self._keep_in_sight()
-            self.post_message(self.CursorMoved())
+    def highlight(self, words: Sequence[str]) -> None:
+        """Highlight the words of a search."""
+        if tuple(words) != self._words:
+            self._words = tuple(words)
+            self._fill()
 
     def search_lines(self) -> list[str]:
         """Return source, text and details of each entry."""
-        return [f"{each.source} {each.text} {each.details}" for each in self.entries]
-
-    @property
-    def cursor_line(self) -> int:
-        """Line of the cursor; -1 if there is none."""
-        return self.at
+        return [f"{entry.source} {entry.text} {entry.details}" for entry in self.entries]
 
     def go_to_line(self, line: int) -> None:
-        """Move the cursor to a line."""
-        self.go_to(line)
-
-    def action_go(self, by: int) -> None:
-        self.go_to(self.at + by)
+        """Move the cursor; on the last entry it follows new ones."""
+        super().go_to_line(line)
+        if self.entries:
+            self._number = self.entries[self.cursor].number
+            self._follows = self.cursor == len(self.entries) - 1
+            self.post_message(self.CursorMoved())
 
     def action_page(self, by: int) -> None:
-        self.go_to(self.at + by * max(1, self.size.height - 1))
+        self.action_walk(by * max(1, self.size.height - 1))
 
     def action_end(self, at: int) -> None:
-        self.go_to(at % max(1, len(self.entries)))
-
-    def action_open(self) -> None:
-        self.post_message(self.Opened())
-
-    def on_click(self, event: events.Click) -> None:
-        line = event.y + int(self.scroll_offset.y)
-        if line < len(self.entries):
-            self.go_to(line)
-            if event.chain > 1:
-                self.action_open()
+        self.go_to_line(at % max(1, len(self.entries)))
 
     def on_resize(self) -> None:
-        self._measure()
-        self._keep_in_sight()
+        super().on_resize()
+        self._fill()
+        super().go_to_line(self.cursor)
 
-    def _measure(self) -> None:
-        size = Size(self.size.width, len(self.entries))
-        if size != self.virtual_size:
-            self.virtual_size = size
+    def _fill(self) -> None:
+        width = self.size.width
+        if len(self.entries) > self.size.height:
+            width -= self.styles.scrollbar_size_vertical
+        self.show([_entry_line(entry, width, self._words) for entry in self.entries])
 
-    def _keep_in_sight(self) -> None:
-        self.refresh()
-        top, height, at = int(self.scroll_offset.y), self.size.height, self.at
-        if height and not top <= at < top + height:
-            self.scroll_to(y=at - (0 if at < top else height - 1), animate=False)
 
-    def render_line(self, y: int) -> Strip:
-        at, width = y + int(self.scroll_offset.y), self.scrollable_content_region.width
-        if at >= len(self.entries):
-            return Strip.blank(width, self.rich_style)
-        style = self.rich_style
-        if at == self.at:
-            cursor = self.get_component_rich_style("log--cursor")
-            style += Style(bgcolor=cursor.bgcolor, reverse=cursor.reverse)
-        strip = Strip(self._segments(self.entries[at], width)).adjust_cell_length(width)
-        return Strip(Segment.apply_style(strip, style))
-
-    def _segments(self, entry: LogEntry, width: int) -> Iterator[Segment]:
-        yield self._styled_segment(f"{entry.time} ", "time")
-        yield self._styled_segment(f"{_MARKS[entry.severity]} ", entry.severity)
-        left = width - 11
-        if width >= _SOURCE_WIDTH:
-            yield self._styled_segment(f"{entry.source:<8.8} ", "source")
-            left -= 9
-        tail = f" ×{entry.times:,}" if entry.times > 1 else ""
-        tail += " …" if entry.details else ""
-        text = entry.text
-        if cell_len(text) > left - cell_len(tail):
-            text = f"{set_cell_size(text, max(0, left - cell_len(tail) - 1)).rstrip()}…"
-        yield from self._highlight_words(text, entry.severity)
-        if tail:
-            yield self._styled_segment(tail, "source")
-
-    def _highlight_words(self, text: str, name: str) -> Iterator[Segment]:
-        """Highlight the search words in a text."""
-        low, at = text.casefold(), 0
-        while len(low) == len(text):
-            found = [(low.find(word, at), word) for word in self.words]
-            there = min((each for each in found if each[0] >= 0), default=None)
-            if there is None:
-                break
-            start, word = there
-            yield self._styled_segment(text[at:start], name)
-            yield self._styled_segment(text[start : start + len(word)], "match")
-            at = start + len(word)
-        yield self._styled_segment(text[at:], name)
-
-    def _styled_segment(self, text: str, name: str) -> Segment:
-        found = self.get_component_rich_style(f"log--{name}")
-        return Segment(
-            text, Style(color=found.color, bold=found.bold, dim=found.dim, reverse=found.reverse)
-        )
+@lru_cache(maxsize=MAX_ENTRIES + MAX_OUTPUT_ENTRIES)
+def _entry_line(entry: LogEntry, width: int, words: tuple[str, ...]) -> TextLine:
+    kind = _KINDS[entry.severity]
+    parts = [(f"{entry.time} ", "time"), (f"{_MARKS[entry.severity]} ", kind)]
+    left = width - 11
+    if width >= _SOURCE_WIDTH:
+        parts.append((f"{entry.source:<8.8} ", "muted"))
+        left -= 9
+    tail = f" ×{entry.times:,}" if entry.times > 1 else ""
+    tail += " …" if entry.details else ""
+    text = entry.text
+    if cell_len(text) > left - cell_len(tail):
+        text = f"{set_cell_size(text, max(0, left - cell_len(tail) - 1)).rstrip()}…"
+    low, at = text.casefold(), 0
+    while len(low) == len(text):
+        matches = [(start, word) for word in words if (start := low.find(word, at)) >= 0]
+        if not matches:
+            break
+        start, word = min(matches)
+        parts += [(text[at:start], kind), (text[start : start + len(word)], "match")]
+        at = start + len(word)
+    parts.append((text[at:], kind))
+    return (*parts, (tail, "muted")) if tail else tuple(parts)
 
 
 FILTERS = {
@@ -267,6 +205,12 @@ class LogTab(SearchableTab):
         Binding("y", "copy_all", "copy", id="log.copy"),
         Binding("x", "clear", "clear", id="log.clear"),
     ]
+    TITLES: ClassVar[dict[str, str]] = {
+        "log.filter": "Filter the log",
+        "log.search": "Search the log",
+        "log.copy": "Copy the log",
+        "log.clear": "Clear the log",
+    }
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
@@ -288,7 +232,8 @@ class LogTab(SearchableTab):
 
     def on_mount(self) -> None:
         self.workspace.inspected.subscribe(self, self._recorder.record_changes)
-        self.workspace.journal.subscribe(self._handle_journal_change)
+        self.workspace.journal.subscribe(self.invalidate)
+        self.workspace.journal.subscribe(self._show_unread)
         self._recorder.record_changes(self.workspace.status)
         self._show_filter()
 
@@ -316,7 +261,8 @@ class LogTab(SearchableTab):
     def action_copy_all(self) -> None:
         shown = self._entries()
         if shown:
-            self.app.copy_to_clipboard(format_entries(shown))
+            text = "\n".join(entry.full_text for entry in shown)
+            self.app.copy_to_clipboard(f"{text}\n")
             what = f"copied {len(shown):,} {'line' if len(shown) == 1 else 'lines'}"
             self.notify(what, timeout=3)
 
@@ -335,15 +281,15 @@ class LogTab(SearchableTab):
             self.action_clear()
         self.focus_default()
 
-    @on(LogView.Opened)
-    def _open_entry(self, event: LogView.Opened) -> None:
+    @on(LineList.Opened)
+    def _open_entry(self, event: LineList.Opened) -> None:
         from tdx.tui.screens.dialogs import TextScreen
 
         event.stop()
         entry = self.query_one(LogView).selected_entry
         if entry is not None:
             title = f"{entry.time}  {entry.severity}, {entry.source}"
-            text = "\n\n".join(each for each in (entry.text, entry.details) if each)
+            text = "\n\n".join(part for part in (entry.text, entry.details) if part)
             self.app.push_screen(TextScreen(title, text))
 
     @on(LogView.CursorMoved)
@@ -355,27 +301,20 @@ class LogTab(SearchableTab):
     # ------------------------------------------------------------------ search
 
     def show_match_count(self) -> None:
-        view = self.query_one(LogView)
-        if view.words != self.search_words:
-            view.words = self.search_words
-            view.refresh()
+        self.query_one(LogView).highlight(self.search_words)
         super().show_match_count()
 
     # ------------------------------------------------------------------ what is shown
-
-    def _handle_journal_change(self) -> None:
-        self.invalidate()
-        self._show_unread()
 
     def _show_unread(self) -> None:
         """Mark the tab while it has unread errors."""
         entries = self.workspace.journal.entries
         if self.is_in_front and entries:
             self._read = entries[-1].number
-        unread = any(each.severity == "error" and each.number > self._read for each in entries)
-        pane = next((each for each in self.ancestors if isinstance(each, TabPane)), None)
+        unread = any(entry.severity == "error" and entry.number > self._read for entry in entries)
+        pane = next((node for node in self.ancestors if isinstance(node, TabPane)), None)
         if pane is not None:
-            tabs = next(each for each in pane.ancestors if isinstance(each, TabbedContent))
+            tabs = next(node for node in pane.ancestors if isinstance(node, TabbedContent))
             tab = tabs.get_tab(pane)
             if unread != tab.has_class("-unread"):
                 tab.set_class(unread, "-unread")
@@ -390,11 +329,14 @@ class LogTab(SearchableTab):
         view.display = bool(shown)
         if had_focus:
             self.focus_default()
-        view.show_entries(shown, self.search_words)
+        view.show_entries(shown)
         none = self.query_one("#log-none", Static)
         none.display = not shown
         none.update(_EMPTY_TEXT[self.filter_name])
-        self._show_warning_count()
+        wrong = FILTERS["warnings"]
+        count = sum(entry.severity in wrong for entry in self.workspace.journal.entries)
+        label = f"warnings {count:,}" if count else "warnings"
+        self.query_one("#log-warnings", Button).label = label
         self._show_unread()
         self._show_details()
         self.show_match_count()
@@ -407,18 +349,9 @@ class LogTab(SearchableTab):
         for name in FILTERS:
             self.query_one(f"#log-{name}", Button).set_class(name == self.filter_name, "-on")
 
-    def _show_warning_count(self) -> None:
-        """Show the number of warnings and errors on the filter."""
-        wrong = FILTERS["warnings"]
-        count = sum(each.severity in wrong for each in self.workspace.journal.entries)
-        label = f"warnings {count:,}" if count else "warnings"
-        self.query_one("#log-warnings", Button).label = label
-
     def _show_details(self) -> None:
-        entry, details = (
-            self.query_one(LogView).selected_entry,
-            self.query_one("#log-details", Static),
-        )
+        entry = self.query_one(LogView).selected_entry
+        details = self.query_one("#log-details", Static)
         details.display = entry is not None
         if entry is not None:
             tone = _TONES.get(entry.severity, "")

@@ -18,7 +18,6 @@ from textual.widgets.option_list import Option
 
 from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.model import Pipeline
-from tdx.pipeline.values import StageConfig
 from tdx.tui.profile.measurement import MeasurementController
 from tdx.tui.profile.messages import AdviceResult, MeasuredChange
 from tdx.tui.profile.numbers import format_micros, format_percent
@@ -43,39 +42,28 @@ def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
         >>> [each.number for each in replace_chain(draft, Pipeline.of("A-v0", "D", "B")).stages]
         [2, 0]
     """
-    left = [stage for stage in draft.stages if stage.enabled]
-    following = _disabled_after(draft)
-    number = max((stage.number for stage in draft.stages), default=-1)
-    stages = list(following.pop(None, []))
-    for config in pipeline.transforms:
-        found = _find_same(left, config)
-        if found is None:
-            number += 1
-            found = DraftStage(number, config)
-        else:
-            left.remove(found)
-        stages += [replace(found, config=config), *following.pop(found.number, [])]
-    stages += [stage for rest in following.values() for stage in rest]
-    return replace(draft, env=pipeline.env, stages=tuple(stages))
-
-
-def _find_same(left: list[DraftStage], config: StageConfig) -> DraftStage | None:
-    """Return the stage that was this one before: same arguments, or else same name."""
-    equal = (stage for stage in left if stage.config == config)
-    named = (stage for stage in left if stage.config.name == config.name)
-    return next(equal, None) or next(named, None)
-
-
-def _disabled_after(draft: Draft) -> dict[int | None, list[DraftStage]]:
-    """Return the disabled stages by the number of the enabled stage before them."""
-    found: dict[int | None, list[DraftStage]] = {}
-    last: int | None = None
+    left: list[DraftStage] = []
+    disabled: dict[int | None, list[DraftStage]] = {}  # by the number of the stage before them
     for stage in draft.stages:
         if stage.enabled:
-            last = stage.number
+            left.append(stage)
         else:
-            found.setdefault(last, []).append(stage)
-    return found
+            disabled.setdefault(left[-1].number if left else None, []).append(stage)
+    number = max((stage.number for stage in draft.stages), default=-1)
+    stages = disabled.pop(None, [])
+    for config in pipeline.transforms:
+        # The stage that was this one before has the same arguments, or else the same name.
+        equal = (stage for stage in left if stage.config == config)
+        named = (stage for stage in left if stage.config.name == config.name)
+        before = next(equal, None) or next(named, None)
+        if before is None:
+            number += 1
+            before = DraftStage(number, config)
+        else:
+            left.remove(before)
+        stages += [replace(before, config=config), *disabled.pop(before.number, [])]
+    stages += [stage for rest in disabled.values() for stage in rest]
+    return replace(draft, env=pipeline.env, stages=tuple(stages))
 
 
 _WIDTH = 66
@@ -118,8 +106,8 @@ class AdviceScreen(ModalScreen[MeasuredChange | Literal["again"] | None]):
     def on_mount(self) -> None:
         listed = self.query_one(OptionList)
         listed.display = bool(listed.option_count)
-        first = self._is_current and self._possible
-        self.query_one("#advice-apply").display = bool(first)
+        can_apply = self._is_current and any(tried.pipeline for tried in self._tried)
+        self.query_one("#advice-apply").display = can_apply
         if listed.display:
             listed.highlighted = 0
             listed.focus()
@@ -130,16 +118,13 @@ class AdviceScreen(ModalScreen[MeasuredChange | Literal["again"] | None]):
         self.dismiss("again")
 
     @property
-    def _possible(self) -> list[MeasuredChange]:
-        return [
-            each for each in (*self._found.effective, *self._found.ineffective) if each.pipeline
-        ]
+    def _tried(self) -> tuple[MeasuredChange, ...]:
+        return (*self._found.effective, *self._found.ineffective)
 
     def _options(self) -> list[Option]:
-        tried = [*self._found.effective, *self._found.ineffective]
         options = [
-            Option(_change_text(each, at < len(self._found.effective)), id=f"tried-{at}")
-            for at, each in enumerate(tried)
+            Option(_change_text(tried, at < len(self._found.effective)), id=f"tried-{at}")
+            for at, tried in enumerate(self._tried)
         ]
         refused = [
             Option(Content(_indent(f"not tried: {why}")), disabled=True)
@@ -164,7 +149,7 @@ class AdviceScreen(ModalScreen[MeasuredChange | Literal["again"] | None]):
             self._take(None if option is None else option.id)
 
     def _take(self, name: str | None) -> None:
-        tried = (*self._found.effective, *self._found.ineffective)
+        tried = self._tried
         at = int((name or "tried--1").removeprefix("tried-"))
         if not 0 <= at < len(tried):
             return
@@ -211,7 +196,7 @@ def _change_text(tried: MeasuredChange, is_worth: bool) -> Content:
         rest.insert(0, f"because {tried.found}")
     if tried.pipeline is None:
         rest.append("not an edit of the chain; make it where the chain is run")
-    notes = (Content.styled(_indent(each), "dim") for each in rest)
+    notes = (Content.styled(_indent(note), "dim") for note in rest)
     return Content("\n").join([head, *notes])
 
 
@@ -227,7 +212,7 @@ class AdviceController:
         owner: Shows screens and notices.
         workspace: State of the app.
         measuring: Provides the advice.
-        ask: Searches for advice again.
+        search: Searches for advice again.
     """
 
     def __init__(
@@ -235,10 +220,10 @@ class AdviceController:
         owner: Widget,
         workspace: Workspace,
         measuring: MeasurementController,
-        ask: Callable[[], None],
+        search: Callable[[], None],
     ) -> None:
         self._owner, self._workspace = owner, workspace
-        self._measurement, self._ask = measuring, ask
+        self._measurement, self._search = measuring, search
 
     @property
     def is_current(self) -> bool:
@@ -268,7 +253,7 @@ class AdviceController:
 
     def _apply_choice(self, chosen: MeasuredChange | Literal["again"] | None) -> None:
         if chosen == "again":
-            self._ask()
+            self._search()
         elif chosen is not None and chosen.pipeline is not None:
             draft = replace_chain(self._workspace.draft, chosen.pipeline)
             self._workspace.edit(f"advice: {chosen.change}", draft)

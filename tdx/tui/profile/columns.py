@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tdx.tui.line_widgets import truncate
 from tdx.tui.profile.messages import MODES, CostRow
 from tdx.tui.profile.numbers import (
     draw_bar,
@@ -18,7 +19,6 @@ from tdx.tui.profile.numbers import (
 from tdx.tui.profile.runs import Delta
 
 Tone = Literal["", "dim", "bar", "slower", "faster", "new", "warning"]
-Value = float | str | None
 LANES = {"forward": "↓", "inverse": "↑", "reset": "↺", "step": " ", "specs": " "}
 
 
@@ -75,30 +75,45 @@ class Column:
     id: str
     title: str
     width: int
-    value: Callable[[CostLine], Value]
+    value: Callable[[CostLine], float | None]
     text: Callable[[CostLine], str]
     tone: Callable[[CostLine], Tone] = lambda line: ""
     largest_first: bool = True
 
 
-def part_column(width: int) -> Column:
+def _part_column(width: int) -> Column:
     """Return the column with the name of the part; sorting by it gives chain order."""
+
+    def text(line: CostLine) -> str:
+        label, lane = truncate(line.row.label, width - 2), LANES.get(line.row.lane, " ")
+        return f"{label.ljust(width - 2)} {lane}"
+
     return Column(
         "part",
         "part",
         width,
         lambda line: float(line.place),
-        lambda line: _fit_label(line.row, width),
+        text,
         lambda line: "dim" if line.is_removed or line.row.work == "engine" else "",
         largest_first=False,
     )
 
 
-def _fit_label(row: CostRow, width: int) -> str:
-    lane = LANES.get(row.lane, " ")
-    room = width - 2
-    label = row.label if len(row.label) <= room else f"{row.label[: room - 1]}…"
-    return f"{label.ljust(room)} {lane}"
+def _delta_text(line: CostLine) -> str:
+    if line.delta is None:
+        return ""
+    if line.delta.kind == "new":
+        return "new"
+    return "≈" if line.delta.kind == "same" else format_delta(line.delta.us)
+
+
+_DELTA_TONES: dict[str, Tone] = {
+    "new": "new",
+    "removed": "faster",
+    "same": "dim",
+    "slower": "slower",
+    "faster": "faster",
+}
 
 
 _STEP = Column(
@@ -114,8 +129,8 @@ _DELTA = Column(
     "change",
     7,
     lambda line: None if line.delta is None else line.delta.us,
-    lambda line: _delta_text(line.delta),
-    lambda line: _delta_tone(line.delta),
+    _delta_text,
+    lambda line: "dim" if line.delta is None else _DELTA_TONES[line.delta.kind],
 )
 _ALLOCATED = Column(
     "memory",
@@ -147,14 +162,28 @@ _SYNCS = Column(
     lambda line: format_count(_syncs(line.row)) if line.row.syncs else "",
     lambda _: "slower",
 )
-_SAVING = Column(
-    "marginal",
-    "marginal",
-    9,
-    lambda line: _total_saving(line.row),
-    lambda line: _saving_text(line.row),
-    lambda line: "" if _is_above_noise(line.row) else "dim",
-)
+
+
+def _saving(line: CostLine) -> float | None:
+    """Return the sum of what the chain saves without each stage of a row."""
+    savings = line.row.marginals.values()
+    known = [saving.saved_us for saving in savings if saving.saved_us is not None]
+    return sum(known) if known else None
+
+
+def _saving_text(line: CostLine) -> str:
+    if any(saving.needed is not None for saving in line.row.marginals.values()):
+        return "needed"
+    total = _saving(line)
+    return "" if total is None else format_micros(total)
+
+
+def _saving_tone(line: CostLine) -> Tone:
+    savings = line.row.marginals.values()
+    return "" if any(abs(each.saved_us or 0.0) > each.noise_us for each in savings) else "dim"
+
+
+_SAVING = Column("marginal", "marginal", 9, _saving, _saving_text, _saving_tone)
 _COUNT = Column(
     "n", "calls", 7, lambda line: float(line.row.n), lambda line: f"{line.row.n:,}", lambda _: "dim"
 )
@@ -200,23 +229,17 @@ def fit_columns(wanted: Sequence[Column], lines: Sequence[CostLine], width: int)
             break
         taken.append(column)
         room -= column.width + 2
-    return [part_column(min(least + max(room, 0), max(least, longest))), *taken]
+    return [_part_column(min(least + max(room, 0), max(least, longest))), *taken]
 
 
 def choose_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
-    """Return the columns for one mode, from left to right."""
-    found = fit_columns(_ranked_columns(lines, width), lines, width)
-    return sorted(found, key=lambda column: _ORDER.index(column.id))
-
-
-def _ranked_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
-    """Return the columns, the most important first."""
+    """Return the columns for one mode that fit, from left to right."""
     rows = [line.row for line in lines]
     compares = any(line.delta is not None for line in lines)
     device = any(row.device_us is not None for row in rows)
     measured = any(row.allocated_bytes is not None for row in rows)
     waits = any(row.syncs for row in rows)
-    return [
+    ranked = [
         replace(_STEP, title="CPU µs") if device else _STEP,
         *([_DELTA] if compares else []),
         *([_DEVICE] if device else []),
@@ -233,6 +256,8 @@ def _ranked_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
         _figure_column("mean"),
         _figure_column("p90"),
     ]
+    columns = fit_columns(ranked, lines, width)
+    return sorted(columns, key=lambda column: _ORDER.index(column.id))
 
 
 _ORDER = (
@@ -241,42 +266,8 @@ _ORDER = (
 )
 
 
-def _delta_text(delta: Delta | None) -> str:
-    if delta is None:
-        return ""
-    if delta.kind == "new":
-        return "new"
-    return "≈" if delta.kind == "same" else format_delta(delta.us)
-
-
-def _delta_tone(delta: Delta | None) -> Tone:
-    if delta is None or delta.kind == "same":
-        return "dim"
-    if delta.kind == "removed":
-        return "faster"
-    return "new" if delta.kind == "new" else delta.kind
-
-
 def _syncs(row: CostRow) -> float:
     return sum(sync.calls for sync in row.syncs)
-
-
-def _total_saving(row: CostRow) -> float | None:
-    """Return the sum of what the chain saves without each stage of a row."""
-    known = [each.saved_us for each in row.marginals.values() if each.saved_us is not None]
-    return sum(known) if known else None
-
-
-def _saving_text(row: CostRow) -> str:
-    if any(each.needed is not None for each in row.marginals.values()):
-        return "needed"
-    found = _total_saving(row)
-    return "" if found is None else format_micros(found)
-
-
-def _is_above_noise(row: CostRow) -> bool:
-    """Return True if a saving is larger than its noise."""
-    return any(abs(each.saved_us or 0.0) > each.noise_us for each in row.marginals.values())
 
 
 def choose_mode_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
@@ -291,13 +282,13 @@ def choose_mode_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
     bar_width = 12 if width < 110 else 24
     saves = [_mode_saving_column(modes[0], mode) for mode in modes[1:]]
     bars = [_mode_bar_column(mode, bar_width, most) for mode in modes]
-    found = fit_columns([*map(_mode_time_column, modes), *saves, *bars], lines, width)
+    columns = fit_columns([*map(_mode_time_column, modes), *saves, *bars], lines, width)
     ids = [
         "part",
         *(name for mode in modes for name in (mode, f"{mode}_saves")),
         *(f"{mode}_bar" for mode in modes),
     ]
-    return sorted(found, key=lambda column: ids.index(column.id))
+    return sorted(columns, key=lambda column: ids.index(column.id))
 
 
 def _step_us(line: CostLine, mode: str) -> float | None:
@@ -307,8 +298,8 @@ def _step_us(line: CostLine, mode: str) -> float | None:
 
 def _mode_time_column(mode: str) -> Column:
     def text(line: CostLine) -> str:
-        found = _step_us(line, mode)
-        return "·" if found is None else format_micros(found)
+        time = _step_us(line, mode)
+        return "·" if time is None else format_micros(time)
 
     return Column(
         mode,
@@ -328,10 +319,10 @@ def _mode_saving_column(first: str, mode: str) -> Column:
         return None if after is None or not before else after / before - 1
 
     def text(line: CostLine) -> str:
-        found = ratio(line)
-        if found is None:
+        saved = ratio(line)
+        if saved is None:
             return ""
-        return "≈" if abs(found) < 0.005 else format_percent(found)
+        return "≈" if abs(saved) < 0.005 else format_percent(saved)
 
     return Column(
         f"{mode}_saves",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tdx.pipeline.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.profile.messages import (
-    PROGRESS,
     AdviceResult,
     Costs,
     Extra,
@@ -157,8 +156,8 @@ class MeasurementController:
         if self._ticket is ticket:
             self._workspace.backend.restart(WORKER)
 
-    def _update_progress(self, topic: str, value: Any) -> None:
-        if topic == PROGRESS:
+    def _update_progress(self, topic: str, value: ProfileProgress | Costs) -> None:
+        if isinstance(value, ProfileProgress):
             self.progress = value
         else:
             self._partial = value
@@ -174,16 +173,13 @@ class MeasurementController:
             costs, ended = self._partial, error.sentence
             if not self._cancelled:
                 self._report(draft, error)
-        measured = self._with_wrappers(draft)
-        run = self.history.add(measured, costs, CANCELLED if self._cancelled else ended)
+        # The stages of a factory are known after the first inspection.
+        current = self._workspace.draft
+        if current.stack is not None and current.edited() == draft:
+            draft = current
+        run = self.history.add(draft, costs, CANCELLED if self._cancelled else ended)
         self.shown = run
         self._finish(run)
-
-    def _with_wrappers(self, draft: Draft) -> Draft:
-        """Return the draft with the stages of its factory, known after the first inspection."""
-        current = self._workspace.draft
-        is_same = current.stack is not None and current.edited() == draft
-        return current if is_same else draft
 
     async def _wait_for_advice(self, ticket: Ticket[AdviceResult], draft: Draft) -> None:
         try:

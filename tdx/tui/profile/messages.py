@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Request
+from tdx.tui.backend.messages import Job, Request
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -124,10 +124,6 @@ class CostRow:
     marginals: dict[int, StageSaving] = field(default_factory=dict)
     numbers: tuple[int, ...] = ()
 
-    def covers(self, index: int) -> bool:
-        """Return True if a stage is part of this row."""
-        return self.work == "stage" and self.index <= index <= max(self.upto, self.index)
-
     def number(self, index: int) -> int:
         """Return the displayed number of a stage."""
         return self.numbers[index] if index < len(self.numbers) else index
@@ -188,26 +184,14 @@ class Costs:
     device: str
     machine: str
 
-    def with_stage_numbers(self, numbers: tuple[int, ...]) -> Costs:
-        """Return the costs with the stage numbers of the chain pane.
-
-        Args:
-            numbers: Number of each stage of the pipeline.
-        """
-        modes = tuple(
-            replace(mode, rows=tuple(replace(row, numbers=numbers) for row in mode.rows))
-            for mode in self.modes
-        )
-        return replace(self, modes=modes)
-
     def mode(self, name: str) -> ModeCosts | None:
         """Return the result of a mode."""
-        return next((each for each in self.modes if each.mode == name), None)
+        return next((mode for mode in self.modes if mode.mode == name), None)
 
     @property
     def error(self) -> str | None:
         """Why the measurement ended early, if it did."""
-        return next((each.error for each in self.modes if each.error is not None), None)
+        return next((mode.error for mode in self.modes if mode.error is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +215,11 @@ class MeasurePipeline(Request[Costs]):
     warmup: int
     extras: frozenset[Extra] = frozenset()
     allow_code: bool = False
+
+    def answer(self, job: Job) -> Costs:
+        from tdx.tui.profile.worker import measure_pipeline
+
+        return measure_pipeline(self, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,3 +283,8 @@ class FindAdvice(Request[AdviceResult]):
     repeats: int
     warmup: int
     allow_code: bool = False
+
+    def answer(self, job: Job) -> AdviceResult:
+        from tdx.tui.profile.worker import find_advice
+
+        return find_advice(self, job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from textual.content import Content
@@ -65,8 +65,8 @@ def modes_for(wanted: ModeSelection) -> tuple[ModeName, ...]:
 
 def displayed_modes(run: Run, wanted: ModeSelection) -> list[ModeCosts]:
     """Return the selected modes that a run has, or the one it has."""
-    found = [run.costs.mode(name) for name in modes_for(wanted)]
-    existing = [mode for mode in found if mode is not None]
+    selected = [run.costs.mode(name) for name in modes_for(wanted)]
+    existing = [mode for mode in selected if mode is not None]
     return existing or list(run.costs.modes[:1])
 
 
@@ -136,24 +136,22 @@ def compare_runs(run: Run, other: Run, mode: str) -> Comparison | None:
     noise = max(after.noise, before.noise, NOISE_FLOOR)
     new = {run.key(row): row for row in after.rows}
     old = {other.key(row): row for row in before.rows}
-    rows = {
-        key: Delta(
+    rows: dict[RowKey, Delta] = {}
+    for key in {**old, **new}:
+        sides = [row for row in (old.get(key), new.get(key)) if row is not None]
+        # The noise of a row is that of the step, or more if its calls vary a lot.
+        floor = max(
+            noise * max(row.step_us for row in sides),
+            sum(row.error_us**2 for row in sides) ** 0.5,
+            NOISE_FLOOR / 4 * before.step_us,
+        )
+        rows[key] = Delta(
             old[key].step_us if key in old else None,
             new[key].step_us if key in new else None,
-            _row_floor(noise, before, old.get(key), new.get(key)),
+            floor,
         )
-        for key in {**old, **new}
-    }
     step = Delta(before.step_us, after.step_us, noise * before.step_us)
     return Comparison(step, rows, tuple(row for key, row in old.items() if key not in new))
-
-
-def _row_floor(noise: float, before: ModeCosts, *rows: CostRow | None) -> float:
-    """Return the noise of a row: that of the step, or more if its calls vary a lot."""
-    existing = [row for row in rows if row is not None]
-    largest = max((row.step_us for row in existing), default=0.0)
-    error = sum(row.error_us**2 for row in existing) ** 0.5
-    return max(noise * largest, error, NOISE_FLOOR / 4 * before.step_us)
 
 
 class RunHistory:
@@ -178,7 +176,12 @@ class RunHistory:
         """
         self._count += 1
         change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
-        costs = costs.with_stage_numbers(draft.positions)
+        # The rows have the numbers of the chain pane.
+        modes = tuple(
+            replace(mode, rows=tuple(replace(row, numbers=draft.positions) for row in mode.rows))
+            for mode in costs.modes
+        )
+        costs = replace(costs, modes=modes)
         run = Run(self._count, draft, costs, "no changes" if change == "nothing" else change, ended)
         self._runs.append(run)
         del self._runs[:-MAX_RUNS]
@@ -186,13 +189,11 @@ class RunHistory:
 
     def previous(self, run: Run, mode: str) -> Run | None:
         """Return the latest earlier run in the same mode."""
-        earlier = [each for each in self._runs if each.number < run.number]
-        return next((each for each in reversed(earlier) if _has_mode(each, mode)), None)
-
-
-def _has_mode(run: Run, mode: str) -> bool:
-    found = run.costs.mode(mode)
-    return found is not None and found.steps > 0
+        for earlier in reversed(self._runs):
+            costs = earlier.costs.mode(mode)
+            if earlier.number < run.number and costs is not None and costs.steps > 0:
+                return earlier
+        return None
 
 
 _MAX_NAMES = 3
@@ -223,7 +224,12 @@ def run_summary(
     if run.ended is not None:
         parts.append(Content.styled(f"✕ {run.ended}", "$text-error"))
     if mode is not None:
-        parts += _sync_notes(mode)
+        waiting = list(dict.fromkeys(row.label for row in mode.rows if row.syncs))
+        if waiting:
+            left = len(waiting) - _MAX_NAMES
+            where = ", ".join([*waiting[:_MAX_NAMES], *([f"{left} more"] if left > 0 else [])])
+            text = f"hidden syncs: the host waits for the GPU in {where}"
+            parts.append(Content.styled(text, "$text-warning"))
         parts += [Content.styled(note, "$text-warning") for note in mode.notes]
     return Content("\n").join(parts)
 
@@ -246,7 +252,19 @@ def _step_summary(
     run: Run, mode: ModeCosts, wanted: ModeSelection, other: Run | None, low: bool
 ) -> list[Content]:
     has_several_modes = len(displayed_modes(run, wanted)) > 1
-    parts: list[Content | str | tuple[str, str]] = [_step_text(run, mode, wanted)]
+    modes = [mode for mode in displayed_modes(run, wanted) if mode.steps]
+    parts: list[Content | str | tuple[str, str]] = []
+    if len(modes) < 2:
+        parts.append((f"{format_micros(mode.step_us)} µs/step", "bold"))
+    else:
+        times = []
+        for other_mode in modes:
+            ratio = other_mode.step_us / modes[0].step_us - 1
+            saved = "" if other_mode is modes[0] else f" ({format_percent(ratio)})"
+            tone = "" if not saved else "$text-success" if ratio < 0 else "$text-error"
+            time = f"{other_mode.mode} {format_micros(other_mode.step_us)}"
+            times.append(Content.assemble(time, (saved, tone)))
+        parts += [Content(", ").join(times), " µs/step"]
     comparison = None if other is None else compare_runs(run, other, mode.mode)
     if comparison is not None and other is not None and not has_several_modes:
         parts += ["  ", delta_text(comparison.step, other, low)]
@@ -257,36 +275,12 @@ def _step_summary(
         return [Content.assemble(*parts, "  ", (noise, style), (preempted, "$text-error"))]
     rate = f"{mode.mode} · {mode.frames_per_second:,.0f} frames/s · "
     noise = f"±{mode.noise:.1%} {mode.judgement}"
-    found = [Content.assemble(*parts), Content.assemble((rate, "dim"), (noise, style))]
+    lines = [Content.assemble(*parts), Content.assemble((rate, "dim"), (noise, style))]
     if mode.judgement in ("noisy", "unknown"):
-        found.append(Content.styled(mode.noise_text, style))
+        lines.append(Content.styled(mode.noise_text, style))
     if mode.preemption is not None:
-        found.append(Content.styled(f"preempted: {mode.preemption}", "$text-error"))
-    return found
-
-
-def _step_text(run: Run, mode: ModeCosts, wanted: ModeSelection) -> Content:
-    modes = [each for each in displayed_modes(run, wanted) if each.steps]
-    if len(modes) < 2:
-        return Content.styled(f"{format_micros(mode.step_us)} µs/step", "bold")
-    first, parts = modes[0].step_us, []
-    for each in modes:
-        ratio = each.step_us / first - 1
-        saved = f" ({format_percent(ratio)})" if each is not modes[0] else ""
-        tone = "" if not saved else "$text-success" if ratio < 0 else "$text-error"
-        parts.append(Content.assemble(f"{each.mode} {format_micros(each.step_us)}", (saved, tone)))
-    return Content.assemble(Content(", ").join(parts), " µs/step")
-
-
-def _sync_notes(mode: ModeCosts) -> list[Content]:
-    """Return which parts make the host wait for the accelerator."""
-    named = list(dict.fromkeys(row.label for row in mode.rows if row.syncs))
-    if not named:
-        return []
-    more = [f"{len(named) - _MAX_NAMES} more"] if len(named) > _MAX_NAMES else []
-    where = ", ".join([*named[:_MAX_NAMES], *more])
-    text = f"hidden syncs: the host waits for the GPU in {where}"
-    return [Content.styled(text, "$text-warning")]
+        lines.append(Content.styled(f"preempted: {mode.preemption}", "$text-error"))
+    return lines
 
 
 def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:

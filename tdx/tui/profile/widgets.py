@@ -17,7 +17,7 @@ from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tdx.tui.profile.columns import Column, CostLine, choose_columns, choose_mode_columns
-from tdx.tui.profile.messages import CostRow, ModeCosts, OperatorCost
+from tdx.tui.profile.messages import CostRow, ModeCosts
 from tdx.tui.profile.numbers import (
     draw_bar,
     draw_histogram,
@@ -50,10 +50,22 @@ def histogram_text(line: CostLine, width: int, height: int) -> Content:
         height: Number of lines for the bars.
     """
     row = line.detail_row
-    head, facts = _part_heading(line, row), _percentile_text(row)
+    covered = row.steps_per_call
+    chunk = f", one call for {covered:,.0f} steps" if covered >= 1.5 else ""
+    mode = f" {line.mode}" if line.mode else ""
+    head = Content.assemble(
+        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs per call, n {row.n:,}{chunk}", "dim")
+    )
+    names = ("p50", "p95", "p99", "max")
+    facts = "  ".join(f"{name} {format_micros(row.figures[name])}" for name in names)
+    if row.device_us is not None:
+        waits = ", waits for the host" if row.launch_bound else ""
+        facts += f"  GPU {format_micros(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
     low, high = format_micros(row.low_us), f"{format_micros(row.high_us)}+"
     room = width - 1 if height > 1 else width - len(low) - len(high) - 2
-    counts = _merge_bins(row.counts, room)
+    counts: Sequence[int] = row.counts
+    while len(counts) > max(room, 1):  # add up neighboring bins until they fit
+        counts = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
     wide = max(1, min(6, room // len(counts)))
     if row.n < _MIN_HISTOGRAM_CALLS:
         return Content("\n").join([head, Content(facts), *_notes(row)])
@@ -70,48 +82,21 @@ def histogram_text(line: CostLine, width: int, height: int) -> Content:
     return Content("\n").join([head, bars, under, Content(facts), *_notes(row)])
 
 
-def _merge_bins(counts: Sequence[int], most: int) -> Sequence[int]:
-    """Add up neighboring bins until they fit."""
-    while len(counts) > max(most, 1):
-        counts = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
-    return counts
-
-
-def _part_heading(line: CostLine, row: CostRow) -> Content:
-    covered = row.steps_per_call
-    chunk = f", one call for {covered:,.0f} steps" if covered >= 1.5 else ""
-    mode = f" {line.mode}" if line.mode else ""
-    return Content.assemble(
-        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs per call, n {row.n:,}{chunk}", "dim")
-    )
-
-
-def _percentile_text(row: CostRow) -> str:
-    names = ("p50", "p95", "p99", "max")
-    facts = "  ".join(f"{name} {format_micros(row.figures[name])}" for name in names)
-    if row.device_us is not None:
-        waits = ", waits for the host" if row.launch_bound else ""
-        facts += f"  GPU {format_micros(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
-    return facts
-
-
 def _notes(row: CostRow) -> Iterator[Content]:
     """Yield where the host waits, and what the chain saves without the stages of a row."""
     for sync in row.syncs:
         text = f"waits for the GPU {format_count(sync.calls)} × per step at {sync.where}"
         yield Content.styled(text, "$text-warning")
-    for index, each in sorted(row.marginals.items()):
-        name = f"without {row.number(index)} {each.name}"
-        if each.saved_us is not None:
-            clear = abs(each.saved_us) > each.noise_us
-            verb = "saves" if each.saved_us >= 0 else "costs"
-            amount = (
-                f"{format_micros(abs(each.saved_us))} µs per step ± {format_micros(each.noise_us)}"
-            )
-            within = "" if clear else ", within the noise"
+    for index, saving in sorted(row.marginals.items()):
+        name = f"without {row.number(index)} {saving.name}"
+        if saving.saved_us is not None:
+            verb = "saves" if saving.saved_us >= 0 else "costs"
+            size, noise = format_micros(abs(saving.saved_us)), format_micros(saving.noise_us)
+            within = "" if abs(saving.saved_us) > saving.noise_us else ", within the noise"
+            amount = f"{size} µs per step ± {noise}"
             yield Content.assemble((f"{name} the chain {verb} ", "dim"), amount, (within, "dim"))
-        elif each.needed is not None:
-            yield Content.styled(f"{name} the chain fails: {each.needed}", "dim")
+        elif saving.needed is not None:
+            yield Content.styled(f"{name} the chain fails: {saving.needed}", "dim")
 
 
 def operators_text(row: CostRow, width: int, height: int) -> Content:
@@ -122,49 +107,41 @@ def operators_text(row: CostRow, width: int, height: int) -> Content:
         width: Available width in cells.
         height: Available lines; a single line has no bars.
     """
-    found = row.operators
-    if found is None:
+    operators = row.operators
+    if operators is None:
         return Content("")
-    if not found:
+    if not operators:
         return Content.styled("no torch operators", "dim")
     if height == 1:
-        return _operators_on_one_line(found, width)
-    shown = found if len(found) < height else found[: height - 2]
-    lines = [_operators_heading(found, width)]
-    lines += [_operator_line(each, found[0].time_us) for each in shown]
-    rest = found[len(shown) :]
+        parts: list[Content] = []
+        for operator in operators:
+            name, calls = operator.name.removeprefix("aten::"), format_count(operator.calls)
+            figures = f" {format_micros(operator.time_us)} × {calls}"
+            part = Content.assemble(name, (figures, "dim"))
+            if sum(part.cell_length + 3 for part in [*parts, part]) > width and parts:
+                break
+            parts.append(part)
+        return Content.styled(" · ", "dim").join(parts)
+    total = format_count(sum(operator.calls for operator in operators))
+    note = f"  µs and calls per step, {total} in all; this pass is slower"
+    note = note if len(note) + 9 <= width else "  µs × calls, in a slower pass"
+    lines = [Content.assemble(("operators", "bold"), (note, "dim"))]
+    shown = operators if len(operators) < height else operators[: height - 2]
+    most = operators[0].time_us
+    for operator in shown:
+        bar = draw_bar(operator.time_us / most if most else 0.0, _BAR_WIDTH)
+        line = Content.assemble(
+            f"{format_micros(operator.time_us):>7} ",
+            (bar, "$primary"),
+            (f" {format_count(operator.calls):>5} × ", "dim"),
+            operator.name.removeprefix("aten::"),
+        )
+        lines.append(line)
+    rest = operators[len(shown) :]
     if rest:
-        text = f"{len(rest)} more, {format_micros(sum(each.time_us for each in rest))} µs"
+        text = f"{len(rest)} more, {format_micros(sum(operator.time_us for operator in rest))} µs"
         lines.append(Content.styled(text.rjust(len(text) + 8), "dim"))
     return Content("\n").join(lines)
-
-
-def _operators_heading(found: tuple[OperatorCost, ...], width: int) -> Content:
-    calls = sum(each.calls for each in found)
-    note = f"  µs and calls per step, {format_count(calls)} in all; this pass is slower"
-    note = note if len(note) + 9 <= width else "  µs × calls, in a slower pass"
-    return Content.assemble(("operators", "bold"), (note, "dim"))
-
-
-def _operator_line(each: OperatorCost, most: float) -> Content:
-    name = each.name.removeprefix("aten::")
-    return Content.assemble(
-        f"{format_micros(each.time_us):>7} ",
-        (draw_bar(each.time_us / most if most else 0.0, _BAR_WIDTH), "$primary"),
-        (f" {format_count(each.calls):>5} × ", "dim"),
-        name,
-    )
-
-
-def _operators_on_one_line(found: tuple[OperatorCost, ...], width: int) -> Content:
-    parts: list[Content] = []
-    for each in found:
-        name, calls = each.name.removeprefix("aten::"), format_count(each.calls)
-        part = Content.assemble(name, (f" {format_micros(each.time_us)} × {calls}", "dim"))
-        if sum(part.cell_length + 3 for part in [*parts, part]) > width and parts:
-            break
-        parts.append(part)
-    return Content.styled(" · ", "dim").join(parts)
 
 
 LOW, HIGH = 20, 30
@@ -255,15 +232,13 @@ def _side_by_side_lines(run: Run, modes: list[ModeCosts]) -> list[CostLine]:
 
 def sort_lines(lines: list[CostLine], column: Column, is_inverted: bool) -> list[CostLine]:
     """Sort lines by a column; lines without a value come last."""
-    there = [line for line in lines if column.value(line) is not None]
-    rest = [line for line in lines if column.value(line) is None]
-    down = column.largest_first != is_inverted
-    return sorted(there, key=lambda line: _sort_value(column, line), reverse=down) + rest
+    sign = -1 if column.largest_first != is_inverted else 1
 
+    def key(line: CostLine) -> tuple[bool, float]:
+        value = column.value(line)
+        return value is None, 0.0 if value is None else sign * value
 
-def _sort_value(column: Column, line: CostLine) -> float:
-    value = column.value(line)
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return sorted(lines, key=key)
 
 
 CHAIN_ORDER = "part"

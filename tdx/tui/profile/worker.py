@@ -18,22 +18,15 @@ from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.context import STACK_NOTE, profile_stack
-from tdx.profiling.interleaved import MarginalCost, MarginalCosts, measure_marginal_costs
-from tdx.profiling.machine import Machine
+from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.suggestions import Suggestions, TriedChange, try_changes
-from tdx.rollouts.policies.policy import (
-    PolicyRequest,
-    check_action_count,
-    check_policy,
-    load_policy,
-)
+from tdx.profiling.suggestions import TriedChange, try_changes
+from tdx.rollouts.policies.policy import load_actor
 from tdx.stacks import Stack
 from tdx.stacks.building import build_stack
-from tdx.stacks.building import load_policy as load_stack_policy
 from tdx.tui.backend.messages import Job
 from tdx.tui.profile.messages import (
     BINS,
@@ -46,7 +39,6 @@ from tdx.tui.profile.messages import (
     MeasuredChange,
     MeasurePipeline,
     ModeCosts,
-    ModeName,
     OperatorCost,
     ProfileProgress,
     StageSaving,
@@ -68,8 +60,10 @@ def join_costs(found: list[Costs]) -> Costs:
 def build_costs(profile: Profile) -> Costs:
     """Convert a profile to plain data."""
     modes = tuple(_mode_costs(mode) for mode in profile.modes)
-    settings = profile.settings
-    return Costs(modes, settings.num_envs, settings.device, _machine_text(profile.machine))
+    settings, machine = profile.settings, profile.machine
+    parts = [machine.processor, f"{machine.cores} cores", *machine.accelerators]
+    text = ", ".join(part for part in parts if part)
+    return Costs(modes, settings.num_envs, settings.device, text)
 
 
 def add_savings(costs: Costs, found: MarginalCosts) -> Costs:
@@ -81,23 +75,23 @@ def add_savings(costs: Costs, found: MarginalCosts) -> Costs:
     (mode,) = costs.modes
     rows = list(mode.rows)
     for stage in found.stages:
-        mine = [row for row in rows if row.covers(stage.index)]
-        if mine:
-            at = rows.index(max(mine, key=lambda row: row.step_us))
-            savings = {**rows[at].marginals, stage.index: _stage_saving(stage)}
-            rows[at] = replace(rows[at], marginals=savings)
+        index, cost = stage.index, stage.cost
+        mine = [
+            row
+            for row in rows
+            if row.work == "stage" and row.index <= index <= max(row.upto, row.index)
+        ]
+        if not mine:
+            continue
+        saving = StageSaving(stage.name, None, needed=stage.needed)
+        if cost is not None and isfinite(cost.saved_us):
+            noise = cost.noise_us if isfinite(cost.noise_us) else cost.before_us
+            saving = replace(saving, saved_us=cost.saved_us, noise_us=noise)
+        at = rows.index(max(mine, key=lambda row: row.step_us))
+        rows[at] = replace(rows[at], marginals={**rows[at].marginals, index: saving})
     notes = (*mode.notes, f"without each stage: {found.error}") if found.error else mode.notes
     error = found.error if found.error == "interrupted" else mode.error
     return replace(costs, modes=(replace(mode, rows=tuple(rows), notes=notes, error=error),))
-
-
-def _stage_saving(stage: MarginalCost) -> StageSaving:
-    cost = stage.cost
-    known = cost is not None and isfinite(cost.saved_us)
-    if cost is None or not known:
-        return StageSaving(stage.name, None, needed=stage.needed)
-    noise = cost.noise_us if isfinite(cost.noise_us) else cost.before_us
-    return StageSaving(stage.name, cost.saved_us, noise, stage.needed)
 
 
 def _mode_costs(mode: ModeProfile) -> ModeCosts:
@@ -122,6 +116,11 @@ def _cost_row(mode: ModeProfile, row: Row) -> CostRow:
     statistics = asdict(row.statistics)
     counts, low, high = _histogram(row.samples_us)
     memory, device = mode.memory.get(row.key), mode.on_device.get(row.key)
+    calls, steps = len(row.times_ns), int(mode.steps.sum())
+    error_us = mode.step_share_us(row)
+    if calls > 1 and steps:
+        # Two standard errors of the row's share of the step.
+        error_us = float(2 * np.std(row.times_ns, ddof=1) * calls**0.5 / steps / 1000)
     more: dict[str, Any] = {}
     if device is not None:
         more["device_us"], more["kernels"] = device.time_us, device.kernels
@@ -144,18 +143,10 @@ def _cost_row(mode: ModeProfile, row: Row) -> CostRow:
         counts=counts,
         low_us=low,
         high_us=high,
-        error_us=_error_us(mode, row),
+        error_us=error_us,
         allocated_bytes=None if memory is None else memory.allocated_bytes,
         **more,
     )
-
-
-def _error_us(mode: ModeProfile, row: Row) -> float:
-    """Return two standard errors of a row's share of the step."""
-    calls, steps = len(row.times_ns), int(mode.steps.sum())
-    if calls < 2 or not steps:
-        return mode.step_share_us(row)
-    return float(2 * np.std(row.times_ns, ddof=1) * calls**0.5 / steps / 1000)
 
 
 def _histogram(samples: Numbers) -> tuple[tuple[int, ...], float, float]:
@@ -165,11 +156,6 @@ def _histogram(samples: Numbers) -> tuple[tuple[int, ...], float, float]:
     bins = int(np.clip(2 * len(samples) ** 0.5, 4, BINS))
     counts, _ = np.histogram(np.minimum(samples, high), bins, (low, high))
     return tuple(counts.tolist()), low, high
-
-
-def _machine_text(machine: Machine) -> str:
-    parts = [machine.processor, f"{machine.cores} cores", *machine.accelerators]
-    return ", ".join(part for part in parts if part)
 
 
 _CANCEL_POLL = 0.1
@@ -184,12 +170,19 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
         env = stack.chain_env
         if env is None:
             return _measure_stack(request, stack, job)
+        # The accelerator is always measured if there is one.
+        extras: tuple[PassName, ...] = ("memory", "operators")
+        passes: list[PassName] = [name for name in extras if name in request.extras]
+        passes.append("device")
+        marginal_mode = "planned" if "planned" in request.modes else request.modes[0]
         try:
             for mode in request.modes:
-                plan = _plan_for(request, env, job, _passes_for(request))
+                plan = _plan_steps(request, job)
+                plan = replace(plan, policy=_policy_for(request, env), passes=tuple(passes))
                 found.append(build_costs(profile_env(env, [mode], plan)))
                 job.push(PARTIAL, join_costs(found))
-                if found[-1].error is None and mode == _marginal_mode(request):
+                is_complete = found[-1].error is None
+                if is_complete and "marginal" in request.extras and mode == marginal_mode:
                     found[-1] = add_savings(found[-1], measure_marginal_costs(env, mode, plan))
                 if found[-1].error is not None:
                     break
@@ -201,45 +194,17 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
 def _measure_stack(request: MeasurePipeline, stack: Stack, job: Job) -> Costs:
     """Measure a stack of another library in its own loop, whatever the requested modes are."""
     try:
-        policy = load_stack_policy(None, request.pipeline, request.allow_code)
+        policy = load_actor(request.pipeline, None, allow_code=request.allow_code)
         plan = replace(_plan_steps(request, job), policy=policy)
         costs = build_costs(profile_stack(stack, plan))
-        return replace(costs, modes=tuple(_with_stages(mode) for mode in costs.modes))
     finally:
         stack.close()
-
-
-def _with_stages(mode: ModeCosts) -> ModeCosts:
-    """Show wrappers as stages: with the numbers that they have in the chain pane."""
-    rows = (replace(row, work="stage") if row.work == "wrapper" else row for row in mode.rows)
-    return replace(mode, rows=tuple(rows))
-
-
-def _marginal_mode(request: MeasurePipeline) -> ModeName | None:
-    """Return the mode in which stages are left out: ``planned`` if it is measured."""
-    if "marginal" not in request.extras:
-        return None
-    return "planned" if "planned" in request.modes else request.modes[0]
-
-
-def _passes_for(request: MeasurePipeline) -> tuple[PassName, ...]:
-    """Return what to measure apart from time; always the accelerator if there is one."""
-    wanted: tuple[PassName, ...] = ("memory", "operators")
-    return (*(each for each in wanted if each in request.extras), "device")
-
-
-def _plan_for(
-    request: MeasurePipeline | FindAdvice, env: EnvBase, job: Job, passes: tuple[PassName, ...]
-) -> ProfilePlan:
-    """Return how to measure an env.
-
-    Args:
-        request: The request.
-        env: The env.
-        job: Receives the progress.
-        passes: What to measure apart from time.
-    """
-    return replace(_plan_steps(request, job), policy=_policy_for(request, env), passes=passes)
+    modes = []
+    for mode in costs.modes:
+        # Wrappers are stages, with the numbers that they have in the chain pane.
+        rows = (replace(row, work="stage") if row.work == "wrapper" else row for row in mode.rows)
+        modes.append(replace(mode, rows=tuple(rows)))
+    return replace(costs, modes=tuple(modes))
 
 
 def _plan_steps(request: MeasurePipeline | FindAdvice, job: Job) -> ProfilePlan:
@@ -259,10 +224,8 @@ def _policy_for(request: MeasurePipeline | FindAdvice, env: EnvBase) -> Any:
     Raises:
         TdxError: The policy of the pipeline does not fit the env.
     """
-    policy = load_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
-    check_policy(policy, env)
-    check_action_count(policy, max(request.steps, request.warmup))
-    return policy.start_at(0)
+    steps = max(request.steps, request.warmup)
+    return load_actor(request.pipeline, env, steps=steps, allow_code=request.allow_code)
 
 
 @contextmanager
@@ -308,11 +271,23 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
             stack.close()
             return AdviceResult(request.mode, error=_NO_ADVICE)
         try:
-            plan = _plan_for(request, env, job, ("device",))
+            plan = _plan_steps(request, job)
+            plan = replace(plan, policy=_policy_for(request, env), passes=("device",))
             (measured,) = profile_env(env, [request.mode], plan).modes
             if measured.error is not None:
                 return AdviceResult(request.mode, error=measured.error)
-            further = list(_lint_candidates(request, env))
+            further = []
+            for finding in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
+                violation, fix = finding.violation, finding.violation.fix
+                if fix is not None:
+                    candidate = Candidate(
+                        "lint",
+                        () if violation.stage is None else (violation.stage,),
+                        f"{finding.rule.code}: {violation.message}",
+                        fix.title,
+                        fix.applied_to(request.pipeline),
+                    )
+                    further.append(candidate)
         finally:
             env.close()
         plan = replace(plan, policy=None, passes=())
@@ -324,32 +299,14 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
             further=further,
             policy_of=partial(_policy_for, request),
         )
-        return _advice_result(request, advised)
+        return AdviceResult(
+            request.mode,
+            tuple(map(_measured_change, advised.advice)),
+            tuple(map(_measured_change, advised.without_gain)),
+            advised.refused,
+            _INTERRUPTED if advised.interrupted else None,
+        )
     return AdviceResult(request.mode, error=_INTERRUPTED)
-
-
-def _lint_candidates(request: FindAdvice, env: EnvBase) -> Iterator[Candidate]:
-    """Yield the fixes of ``tdx check``."""
-    for each in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
-        stage, fix = each.violation.stage, each.violation.fix
-        if fix is not None:
-            yield Candidate(
-                "lint",
-                () if stage is None else (stage,),
-                f"{each.rule.code}: {each.violation.message}",
-                fix.title,
-                fix.applied_to(request.pipeline),
-            )
-
-
-def _advice_result(request: FindAdvice, advised: Suggestions) -> AdviceResult:
-    return AdviceResult(
-        request.mode,
-        tuple(_measured_change(each) for each in advised.advice),
-        tuple(_measured_change(each) for each in advised.without_gain),
-        advised.refused,
-        _INTERRUPTED if advised.interrupted else None,
-    )
 
 
 def _measured_change(tried: TriedChange) -> MeasuredChange:

@@ -20,8 +20,8 @@ from textual.widgets import Static
 
 from tdx.foundation.errors import StorageError
 from tdx.pipeline.editing.documents import read_json, write_json
-from tdx.tui.chain_status import ChainStatus, ErrorStore
-from tdx.tui.keyboard import InputQueue
+from tdx.tui.chain_status import ChainStatus
+from tdx.tui.input_queue import InputQueue
 from tdx.tui.workspace import Workspace
 
 SLOW_SECONDS = 5.0
@@ -43,7 +43,9 @@ class StatusBar(Static):
         self._timer: Timer | None = None
 
     def on_mount(self) -> None:
-        self._timer = self.set_interval(1.0, self._refresh_if_slow, pause=True)
+        self._timer = self.set_interval(
+            1.0, lambda: self.refresh() if self._delay_text() else None, pause=True
+        )
         self.workspace.edited.subscribe(self, lambda _: self.refresh())
         self.workspace.inspected.subscribe(self, self._update_phase)
 
@@ -57,63 +59,38 @@ class StatusBar(Static):
             self._timer.resume()
         self.refresh()
 
-    def _refresh_if_slow(self) -> None:
-        if self._delay_text():
-            self.refresh()
-
     def _delay_text(self) -> str:
         """Return for how long the worker has been busy, if that is unusually long."""
         seconds = 0.0 if self._since is None else time.monotonic() - self._since
         return f" for {seconds:.0f} s · Ctrl+K kills the worker" if seconds > SLOW_SECONDS else ""
 
     def render(self) -> Content:
-        left, right = self._draft_text(), self._status_text()
-        gap = max(2, self.size.width - left.cell_length - right.cell_length)
-        return Content.assemble(left, " " * gap, right)
-
-    def _draft_text(self) -> Content:
-        draft = self.workspace.draft
+        draft, status, errors = self.workspace.draft, self.workspace.status, self.workspace.errors
         name = Path(draft.file).name if draft.file else "new pipeline"
         dot = " ●" if self.workspace.editor.is_modified else ""
-        return Content.assemble((" tdx ", "bold $primary reverse"), f"  {name}", (dot, "$accent"))
-
-    def _status_text(self) -> Content:
-        status = self.workspace.status
-        parts = [
-            part
-            for part in (_spec_facts(status), _problem_counts(status, self.workspace.errors))
-            if part.plain
-        ]
-        state = {
-            "inspecting": Content.styled(f"⟳ inspecting{self._delay_text()}", "$accent"),
-            "checking": Content.styled(f"⟳ checking{self._delay_text()}", "$accent"),
-            "failed": Content.styled("✕ worker failed", "$error"),
-        }.get(status.phase)
-        shown = [*parts, *([state] if state else [])]
-        return Content.assemble(Content.styled(" · ", "dim").join(shown), " ")
-
-
-def _spec_facts(status: ChainStatus) -> Content:
-    overview = status.overview
-    if overview is None or overview.after is None:
-        return Content("")
-    after = overview.after
-    batch = f"batch {list(after.batch_size)} · " if after.batch_size else ""
-    return Content.styled(f"{batch}{after.device}", "dim")
-
-
-def _problem_counts(status: ChainStatus, errors: ErrorStore) -> Content:
-    found = [(number, each.finding) for number, group in status.lints.items() for each in group]
-    broken = {each.number for each in errors.all()}
-    failed = len(errors.all())
-    failed += sum(each.severity == "error" and number not in broken for number, each in found)
-    warned = sum(each.severity == "warning" for _, each in found)
-    parts = []
-    if failed:
-        parts.append(Content.styled(f"✕ {failed}", "$error"))
-    if warned:
-        parts.append(Content.styled(f"▲ {warned}", "$warning"))
-    return Content(" ").join(parts)
+        left = Content.assemble((" tdx ", "bold $primary reverse"), f"  {name}", (dot, "$accent"))
+        parts = []
+        after = None if status.overview is None else status.overview.after
+        if after is not None:
+            batch = f"batch {list(after.batch_size)} · " if after.batch_size else ""
+            parts.append(Content.styled(f"{batch}{after.device}", "dim"))
+        broken = {error.number for error in errors.all()}
+        failed, warned = len(errors.all()), 0
+        for number, lints in status.lints.items():
+            severities = [lint.finding.severity for lint in lints]
+            failed += 0 if number in broken else severities.count("error")
+            warned += severities.count("warning")
+        counts = [Content.styled(f"✕ {failed}", "$error")] if failed else []
+        counts += [Content.styled(f"▲ {warned}", "$warning")] if warned else []
+        if counts:
+            parts.append(Content(" ").join(counts))
+        if status.phase in _BUSY:
+            parts.append(Content.styled(f"⟳ {status.phase}{self._delay_text()}", "$accent"))
+        elif status.phase == "failed":
+            parts.append(Content.styled("✕ worker failed", "$error"))
+        right = Content.assemble(Content.styled(" · ", "dim").join(parts), " ")
+        gap = max(2, self.size.width - left.cell_length - right.cell_length)
+        return Content.assemble(left, " " * gap, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +132,12 @@ class HintState:
         self.is_hidden = path is None
         if path is not None:
             with suppress(StorageError):
-                self._read(read_json(path))
+                stored = read_json(path)
+                if isinstance(stored, dict):
+                    done = stored.get("done")
+                    names = done if isinstance(done, list) else []
+                    self.done = {name for name in names if isinstance(name, str)}
+                    self.is_hidden = stored.get("hidden") is True or self.next is None
 
     def mark_done(self, name: str) -> bool:
         """Mark a hint as done; return True if it was not."""
@@ -174,13 +156,6 @@ class HintState:
     def next(self) -> Hint | None:
         """The first hint that is not done."""
         return next((hint for hint in HINTS if hint.name not in self.done), None)
-
-    def _read(self, kept: object) -> None:
-        if isinstance(kept, dict):
-            done = kept.get("done")
-            names = done if isinstance(done, list) else []
-            self.done = {name for name in names if isinstance(name, str)}
-            self.is_hidden = kept.get("hidden") is True or self.next is None
 
     def _write(self) -> None:
         if self._path is not None:
@@ -313,11 +288,11 @@ class KeyBar(Static):
         self._spots: list[tuple[int, int, str]] = []
 
     def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, self._refresh_bindings)
+        def refresh(screen: Screen[object]) -> None:
+            if self.is_attached and screen is self.screen:
+                self.refresh()
 
-    def _refresh_bindings(self, screen: Screen[object]) -> None:
-        if self.is_attached and screen is self.screen:
-            self.refresh()
+        self.screen.bindings_updated_signal.subscribe(self, refresh)
 
     def on_click(self, event: events.Click) -> None:
         for start, end, key in self._spots:
@@ -325,7 +300,7 @@ class KeyBar(Static):
                 self._input_queue.press(key)
 
     def render(self) -> Content:
-        parts = self._list_key_hints()
+        parts = list(self._list_key_hints())
         right = [part for part in parts if part.area == "app"]
         left = [part for part in parts if part.area != "app"]
         end = sum(part.width for part in right) + len(_GAP) * len(right)
@@ -341,22 +316,15 @@ class KeyBar(Static):
         self._spots = line.spots
         return Content.assemble(*line.texts)
 
-    def _list_key_hints(self) -> list[KeyHint]:
-        active = self.screen.active_bindings.values()
+    def _list_key_hints(self) -> Iterator[KeyHint]:
         shown = [
-            each.binding
-            for each in active
-            if each.enabled and each.binding.show and is_listed(each.node, each.binding)
+            active.binding
+            for active in self.screen.active_bindings.values()
+            if active.enabled and active.binding.show and is_listed(active.node, active.binding)
         ]
-        ranked = sorted(shown, key=lambda binding: binding.id in _TRAILING_IDS)
-        return list(self._group_bindings(ranked))
-
-    def _group_bindings(self, bindings: list[Binding]) -> Iterator[KeyHint]:
-        def group_key(binding: Binding) -> object:
-            return binding.action if binding.group is None else binding.group
-
-        for _, found in groupby(bindings, group_key):
-            by_action = {binding.action: binding for binding in reversed(list(found))}
+        shown.sort(key=lambda binding: binding.id in _TRAILING_IDS)
+        for _, group in groupby(shown, lambda binding: binding.group or binding.action):
+            by_action = {binding.action: binding for binding in reversed(list(group))}
             ordered = list(reversed(by_action.values()))
             first = ordered[0]
             keys = tuple((self.app.get_key_display(each), each.key) for each in ordered)

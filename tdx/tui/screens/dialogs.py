@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -72,20 +72,25 @@ def fuzzy_sort(
     letters = "".join(query.split())
     if not letters:
         return [(item, ()) for item in items]
-    matches = [(item, *_FUZZY_SEARCH.match(letters, text(item))) for item in items]
-    found = [match for match in matches if match[1] > 0]
-    found.sort(
-        key=lambda match: (
-            _initials(text(match[0])) != letters.casefold(),
-            -match[1],
-            len(text(match[0])),
-        )
-    )
-    return [(item, positions) for item, _, positions in found]
+    ranked = []
+    for item in items:
+        name = text(item)
+        score, positions = _FUZZY_SEARCH.match(letters, name)
+        if score > 0:
+            initials = "".join(sign for sign in name if sign.isupper()).casefold()
+            ranked.append(((initials != letters.casefold(), -score, len(name)), item, positions))
+    ranked.sort(key=lambda match: match[0])
+    return [(item, positions) for _, item, positions in ranked]
 
 
-def _initials(text: str) -> str:
-    return "".join(sign for sign in text if sign.isupper()).casefold()
+def ask(app: App[None], dialog: ModalScreen[T | None], then: Callable[[T], object]) -> None:
+    """Show a dialog, and call a function with the answer unless it was cancelled."""
+
+    def answer(value: T | None) -> None:
+        if value is not None:
+            then(value)
+
+    app.push_screen(dialog, answer)
 
 
 class ChoiceScreen(ModalScreen[str | None]):
@@ -202,34 +207,31 @@ class ChoiceScreen(ModalScreen[str | None]):
         choices = self._choices
         if self._is_verbatim is not None and self._is_verbatim(words):
             choices = [Choice(words, words)]
-        found = fuzzy_sort(words, choices, lambda choice: choice.text)
+        matches = fuzzy_sort(words, choices, lambda choice: choice.text)
         typed = words.strip().casefold()
-        found.sort(key=lambda match: match[0].order(typed))
+        matches.sort(key=lambda match: match[0].order(typed))
+        shown = matches[:MAX_CHOICES]
+        width = max((len(choice.text) for choice, _ in shown), default=0)
+        labelled = []
+        for choice, positions in shown:
+            label = Content.styled(choice.text, "dim" if choice.is_last else "")
+            for place in positions:
+                label = label.stylize("bold underline", place, place + 1)
+            if choice.note:
+                pad = " " * (min(width, 40) - len(choice.text) + 2)
+                label = Content.assemble(label, pad, (choice.note, "dim"))
+            labelled.append(Option(label, id=choice.id))
         options = self.query_one("#choose-list", OptionList)
-        width = max((len(choice.text) for choice, _ in found[:MAX_CHOICES]), default=0)
         options.clear_options()
-        options.add_options(
-            Option(_choice_label(choice, positions, width), id=choice.id)
-            for choice, positions in found[:MAX_CHOICES]
-        )
-        options.highlighted = 0 if found else None
+        options.add_options(labelled)
+        options.highlighted = 0 if matches else None
         self.set_class(0 < len(self._choices) <= _MAX_COMPACT_CHOICES, "-few")
-        note = f"{len(found)} of {len(self._choices)}"
-        if not found and self._allow_custom and words:
+        note = f"{len(matches)} of {len(self._choices)}"
+        if not matches and self._allow_custom and words:
             note = f"press Enter to use {words}"
         elif not self._choices and not words:
             note = "loading …" if self._is_loading else "nothing found"
         self.query_one("#choose-note", Static).update(note)
-
-
-def _choice_label(choice: Choice, positions: Sequence[int], width: int) -> Content:
-    text = Content.styled(choice.text, "dim" if choice.is_last else "")
-    for place in positions:
-        text = text.stylize("bold underline", place, place + 1)
-    if not choice.note:
-        return text
-    pad = " " * (min(width, 40) - len(choice.text) + 2)
-    return Content.assemble(text, pad, (choice.note, "dim"))
 
 
 class MultiChoiceScreen(ModalScreen[list[str] | None]):
@@ -265,8 +267,8 @@ class MultiChoiceScreen(ModalScreen[list[str] | None]):
         self.query_one(SelectionList).focus()
 
     def action_accept(self) -> None:
-        ticked = self.query_one(SelectionList).selected
-        self.dismiss([option for option in self._options if option in ticked])
+        selected = self.query_one(SelectionList).selected
+        self.dismiss([option for option in self._options if option in selected])
 
 
 @dataclass(frozen=True, slots=True)

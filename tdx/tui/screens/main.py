@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -27,15 +28,15 @@ from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
-from tdx.tui.keyboard import (
+from tdx.tui.input_queue import InputQueue
+from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
+from tdx.tui.screens.dialogs import JumpScreen, ask
+from tdx.tui.screens.pane_layout import (
     TABS_PANE,
     FocusGuard,
-    InputQueue,
     PaneLayout,
     is_displayed,
 )
-from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
-from tdx.tui.screens.dialogs import JumpScreen
 from tdx.tui.screens.screenshot import save_screenshot
 from tdx.tui.tab_body import TabBody
 from tdx.tui.textual_internals import use_partial_compositor
@@ -142,6 +143,29 @@ class MainScreen(FocusGuard):
             for n in range(1, 10)
         ),
     ]
+    TITLES: ClassVar[dict[str, str]] = {
+        "screen.catalog": "Add transforms",
+        "screen.env": "Choose an env",
+        "screen.presets": "Start with a sample pipeline",
+        "screen.undo": "Undo the last edit",
+        "screen.redo": "Redo the last undone edit",
+        "screen.search": "Search",
+        "screen.jump": "Jump to a pane or field",
+        "screen.expand": "Expand or restore the focused pane",
+        "screen.narrower": "Make the pane narrower",
+        "screen.wider": "Make the pane wider",
+        "screen.theme": "Change the theme",
+        "screen.copy": "Copy the pipeline",
+        "screen.check": "Check with steps",
+        "screen.compare": "Compare with a contract",
+        "screen.freeze": "Freeze a contract",
+        "screen.measure": "Measure the statistics of the normalizer",
+        "screen.exclude": "Exclude what cannot be stored",
+        "screen.source": "Open the source in an editor",
+        "screen.hints": "Show or hide the first steps",
+        "screen.cancel": "Cancel the inspection, or restart its worker",
+        "screen.details": "Show all errors",
+    }
 
     def __init__(self, workspace: Workspace, hints: HintState, input_queue: InputQueue) -> None:
         super().__init__()
@@ -172,7 +196,9 @@ class MainScreen(FocusGuard):
         yield KeyBar(self._input_queue)
 
     def on_mount(self) -> None:
-        self.workspace.refused.subscribe(self, self._show_refusal)
+        self.workspace.refused.subscribe(
+            self, lambda reason: self.notify(reason, severity="warning", timeout=5)
+        )
         self.workspace.edited.subscribe(self, lambda _: self._fit_chain())
         self.workspace.inspected.subscribe(self, lambda _: self._fit_chain())
         self.panes.fit(self.size.width)
@@ -217,7 +243,7 @@ class MainScreen(FocusGuard):
         """Return the chain, else the front tab, else the catalog."""
         tabs = (tab.default_focus for tab in self.query(TabBody) if tab.is_in_front)
         homes = [*self.query(ChainList), *tabs, *self.query("#catalog")]
-        return next((each for each in homes if each is not None and is_displayed(each)), None)
+        return next((home for home in homes if home is not None and is_displayed(home)), None)
 
     def action_catalog(self) -> None:
         self.panes.show_catalog()
@@ -226,7 +252,7 @@ class MainScreen(FocusGuard):
     def action_search(self) -> None:
         """Search the focused tab if it can be searched, else the catalog."""
         above = self.focused.ancestors_with_self if self.focused is not None else []
-        tab = next((each for each in above if isinstance(each, TabBody)), None)
+        tab = next((node for node in above if isinstance(node, TabBody)), None)
         if tab is None or not tab.start_search():
             self.action_catalog()
 
@@ -257,21 +283,13 @@ class MainScreen(FocusGuard):
 
     async def action_jump(self) -> None:
         targets = [widget for widget in self.focus_chain if widget.region.area]
-        self.app.push_screen(JumpScreen(targets), self._focus_target)
-
-    def _focus_target(self, target: Widget | None) -> None:
-        if target is not None:
-            self.set_focus(target)
+        ask(self.app, JumpScreen(targets), self.set_focus)
 
     def action_expand(self) -> None:
         self.panes.expand()
 
     def action_resize(self, by: int) -> None:
         self.panes.resize(by)
-
-    def _show_refusal(self, reason: str) -> None:
-        """Show why an edit was refused."""
-        self.notify(reason, severity="warning", timeout=5)
 
     def action_undo(self) -> None:
         change = self.workspace.undo()
@@ -363,14 +381,14 @@ class MainScreen(FocusGuard):
         self.repairs.cancel()
 
     def action_check(self) -> None:
-        self.workspace.check_with_steps(self._report_check)
-        self.notify("checking with steps …", timeout=2)
+        def report(problem: Problem | None) -> None:
+            if problem is None:
+                self.notify("checked with steps", timeout=3)
+            else:
+                self.notify(problem.message, title="Not checked", severity="error", timeout=6)
 
-    def _report_check(self, problem: Problem | None) -> None:
-        if problem is None:
-            self.notify("checked with steps", timeout=3)
-        else:
-            self.notify(problem.message, title="Not checked", severity="error", timeout=6)
+        self.workspace.check_with_steps(report)
+        self.notify("checking with steps …", timeout=2)
 
     def action_cancel(self) -> None:
         if self.workspace.cancel():

@@ -59,7 +59,15 @@ def serve(
             f"the app in a browser needs textual-serve: {error}", hint=install_extra("serve")
         ) from error
     token = token or random_token()
-    with _open_socket(host, port) as listening:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family)
+    except (OSError, UnicodeError) as error:
+        where = f"{_bracket_ipv6(host)}:{port}"
+        raise ArgumentError(
+            f"cannot listen at {where}: {_reason(error)}", hint=_hint(error)
+        ) from None
+    with listening:
         port = listening.getsockname()[1]
         server = AppServer(app_command(arguments), Access(token, loopback=is_loopback(host)), pages)
         say(_address(host, port, token))
@@ -74,17 +82,6 @@ def app_command(arguments: Sequence[str]) -> list[str]:
         arguments: Arguments of ``tdx tui``.
     """
     return python_command("-c", _BOOTSTRAP, json.dumps(sys.path), "tui", *arguments)
-
-
-def _open_socket(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except (OSError, UnicodeError) as error:
-        where = f"{_bracket_ipv6(host)}:{port}"
-        raise ArgumentError(
-            f"cannot listen at {where}: {_reason(error)}", hint=_hint(error)
-        ) from None
 
 
 def _reason(error: OSError | UnicodeError) -> str:
@@ -112,7 +109,7 @@ async def _serve_until_signal(server: AppServer, listening: socket.socket) -> No
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     runner = web.AppRunner(
-        await server._make_app(), shutdown_timeout=_SHUTDOWN_TIMEOUT, access_log=None
+        await server.make_application(), shutdown_timeout=_SHUTDOWN_TIMEOUT, access_log=None
     )
     await runner.setup()
     try:

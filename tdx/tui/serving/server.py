@@ -1,9 +1,8 @@
 """HTTP server, access control and app sessions, built on textual-serve.
 
-This module overrides ``Server._make_app``, ``Server._process_messages`` and
-``AppService._open_app_process``, and uses ``AppService._build_environment``, ``_process`` and
-``_stdin``, which are private to textual-serve. Tested with textual-serve 1.1.3;
-``tests/tui/test_private_api.py`` fails if they change.
+This module overrides ``Server._process_messages`` and ``AppService._open_app_process``, and uses
+``AppService._build_environment``, ``_process`` and ``_stdin``, which are private to textual-serve.
+Tested with textual-serve 1.1.3; ``tests/tui/test_private_api.py`` fails if they change.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import WSMsgType, web
@@ -83,7 +81,11 @@ class Access:
         Raises:
             HTTPForbidden: The token is missing, or the request comes from another site.
         """
-        if not self._names_this_host(request):
+        try:
+            name = urlsplit(f"//{request.host}").hostname or ""
+        except ValueError:  # such as a bracket without its partner
+            raise web.HTTPForbidden(text=_CROSS_SITE) from None
+        if self._loopback and not is_loopback(name):
             raise web.HTTPForbidden(text=_CROSS_SITE)
         if request.path == "/" and _is_equal(request.query.get(PARAMETER), self._token):
             # The address may be opened from anywhere: its token is not known anywhere else.
@@ -98,13 +100,6 @@ class Access:
         if not _is_equal(request.cookies.get(self._cookie), self._session):
             raise web.HTTPForbidden(text=_NO_TOKEN)
         return await handler(request)
-
-    def _names_this_host(self, request: web.Request) -> bool:
-        try:
-            name = urlsplit(f"//{request.host}").hostname
-        except ValueError:  # such as a bracket without its partner
-            return False
-        return not self._loopback or is_loopback(name or "")
 
     def _is_same_origin(self, request: web.Request) -> bool:
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
@@ -223,7 +218,8 @@ class AppServer(Server):
         self._most = most
         self._pages: set[web.WebSocketResponse] = set()
 
-    async def _make_app(self) -> web.Application:
+    async def make_application(self) -> web.Application:
+        """Return the HTTP application: page, websocket and downloads."""
         app = web.Application(middlewares=[self._access.middleware])
         path = self._access.path
         app.add_routes(
@@ -314,7 +310,7 @@ class AppServer(Server):
 
 
 async def _handle_message(
-    kind: Any, data: Any, page: web.WebSocketResponse, session: AppService
+    kind: object, data: object, page: web.WebSocketResponse, session: AppService
 ) -> None:
     """Handle a message of a page; ignore malformed ones."""
     if kind == "stdin" and isinstance(data, str):
@@ -331,6 +327,6 @@ async def _handle_message(
         await session.focus()
 
 
-def _parse_cells(given: Any, otherwise: int) -> int:
+def _parse_cells(given: object, otherwise: int) -> int:
     number = to_int(str(given), otherwise)
     return number if 0 < number <= _MAX_CELLS else otherwise

@@ -7,14 +7,14 @@ random steps with a second env, as soon as a lineage is shown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from textual.content import Content
 from textual.widgets import Static
 
 from tdx.inspection.chain import Direction
-from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
+from tdx.inspection.lineage import FlowNode, Lineage
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.backend.requests import ObserveKeys
@@ -76,8 +76,8 @@ class LineagePane(Static):
             places = [*[None] * len(overview.env_stages), *shown]
             own = None if key is None else lineage_text(lineage, key, line.lane, places)
             others = other_keys_text(lineage, key, line.lane, places)
-            texts = [each for each in (own, others) if each]
-            used = sum(each.plain.count("\n") + 2 for each in texts)
+            texts = [text for text in (own, others) if text]
+            used = sum(text.plain.count("\n") + 2 for text in texts)
             return Content("\n\n").join(texts if used <= self._room else texts[: key is not None])
         if key is None:
             return Content("")
@@ -111,7 +111,14 @@ class LineagePane(Static):
             request = ObserveKeys(workspace.editor.draft.pipeline(), workspace.allow_code)
             self._ticket = workspace.backend.ask(request, slot="keys")
             self._waiting = asyncio.get_running_loop().create_task(self._wait(self._ticket))
-            self.set_timer(SLOW_SECONDS, self._show_slow)
+            ticket = self._ticket
+
+            def show_slow() -> None:
+                if self._ticket is ticket:
+                    self._is_slow = True
+                    self._redraw()
+
+            self.set_timer(SLOW_SECONDS, show_slow)
         return self._observed
 
     async def _wait(self, ticket: Ticket[Lineage | None]) -> None:
@@ -124,11 +131,6 @@ class LineagePane(Static):
                 self._problem = replace(error.problem, details=error.details)
         if ticket is self._ticket:
             self._ticket = None
-            self._redraw()
-
-    def _show_slow(self) -> None:
-        if self._ticket is not None:
-            self._is_slow = True
             self._redraw()
 
     def _redraw(self) -> None:
@@ -161,7 +163,22 @@ def lineage_text(
     versions = [version for version in known if version.lane == lane]
     if not versions:
         return Content.assemble((f"{key} ", "bold"), ("comes from the previous step", "dim"))
-    return Content("\n").join(_version_line(version, places) for version in versions)
+    lines = []
+    for version in versions:
+        parts = [
+            (version.name, "bold $accent"),
+            ("  by ", "dim"),
+            (_place_name(version.writer, places), ""),
+        ]
+        if version.source is not None:
+            parts += [(" from ", "dim"), (version.source, "")]
+        if version.readers:
+            readers = ", ".join(_place_name(reader, places) for reader in version.readers)
+            parts += [("  → ", "dim"), (readers, "")]
+        if version.ended is not None:
+            parts += [("  removed by ", "dim"), (_place_name(version.ended, places), "")]
+        lines.append(Content.assemble(*parts))
+    return Content("\n").join(lines)
 
 
 def other_keys_text(
@@ -172,30 +189,12 @@ def other_keys_text(
     width = max(map(len, names), default=0)
     lines = []
     for name in names:
-        versions = [each for each in lineage.only([name]).versions if each.lane == lane]
+        known = lineage.only([name]).versions
+        versions = [version for version in known if version.lane == lane]
         if versions:
-            writers = " → ".join(_place_name(each.writer, places) for each in versions)
+            writers = " → ".join(_place_name(version.writer, places) for version in versions)
             lines.append(Content.assemble((f"{name:<{width}}  ", "dim $accent"), (writers, "dim")))
     return Content("\n").join(lines)
-
-
-def _version_line(version: KeyVersion, places: Sequence[int | None]) -> Content:
-    return Content.assemble(*_version_parts(version, places))
-
-
-def _version_parts(version: KeyVersion, places: Sequence[int | None]) -> Iterator[tuple[str, str]]:
-    yield (version.name, "bold $accent")
-    yield ("  by ", "dim")
-    yield (_place_name(version.writer, places), "")
-    if version.source is not None:
-        yield (" from ", "dim")
-        yield (version.source, "")
-    if version.readers:
-        yield ("  → ", "dim")
-        yield (", ".join(_place_name(reader, places) for reader in version.readers), "")
-    if version.ended is not None:
-        yield ("  removed by ", "dim")
-        yield (_place_name(version.ended, places), "")
 
 
 def _place_name(place: FlowNode, places: Sequence[int | None]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -10,7 +11,7 @@ from textual.binding import Binding
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from tdx.foundation.keys import split_key
@@ -27,56 +28,20 @@ from tdx.tui.specs.tree import (
     key_label,
     specs_at,
 )
-from tdx.tui.tab_body import ProblemPanel, TabBody
+from tdx.tui.tab_body import ProblemPanel, SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
-
-
-class SpecSearch:
-    """Search words and the lines that match them."""
-
-    def __init__(self) -> None:
-        self.words = ""
-        self.matches: list[LinePath] = []
-        self.opened: frozenset[LinePath] = frozenset()
-
-    @property
-    def found(self) -> frozenset[LinePath]:
-        """Matching lines."""
-        return frozenset(self.matches)
-
-    def update_matches(self, lines: Iterable[SpecLine]) -> None:
-        """Search all lines, folded ones included."""
-        words = self.words.casefold().split()
-        self.matches = [
-            line.path
-            for line in lines
-            if words and line.key is not None and all(w in line.key.casefold() for w in words)
-        ]
-        self.opened = frozenset(path[:n] for path in self.matches for n in range(1, len(path)))
-
-    def next(self, path: LinePath | None, by: int) -> LinePath | None:
-        """Return the next or previous match after a line; wrap around at the end."""
-        if not self.matches:
-            return None
-        if path not in self.matches:
-            return self.matches[-1 if by < 0 else 0]
-        return self.matches[(self.matches.index(path) + by) % len(self.matches)]
-
-    def note(self, path: LinePath | None) -> str:
-        """Return the number of matches and the current one as text."""
-        if not self.words.strip():
-            return ""
-        if not self.matches:
-            return f"no key matches {self.words}"
-        at = f"{self.matches.index(path) + 1} of " if path in self.matches else ""
-        return f"{at}{len(self.matches)} match{'' if len(self.matches) == 1 else 'es'}"
-
 
 _INDENT = 2
 
 
 class SpecList(OptionList):
-    """Shows the lines; posts messages for folding and cursor moves."""
+    """Shows the lines; posts messages for folding and cursor moves.
+
+    Attributes:
+        lines: Lines that are shown.
+        whole: The same with the folded ones, which the search finds too.
+        wanted: Line of the cursor; it may be folded.
+    """
 
     BINDINGS = [
         Binding("enter,space", "select", "fold", id="spec_tree.fold", key_display="⏎"),
@@ -102,6 +67,7 @@ class SpecList(OptionList):
     def __init__(self) -> None:
         super().__init__(id="spec-tree", compact=True)
         self.lines: list[SpecLine] = []
+        self.whole: list[SpecLine] = []
         self.wanted: LinePath | None = None
 
     @property
@@ -110,14 +76,35 @@ class SpecList(OptionList):
         return None if self.highlighted is None else self.lines[self.highlighted]
 
     def fill(
-        self, lines: Sequence[SpecLine], widths: ColumnWidths, found: frozenset[LinePath]
+        self, lines: Sequence[SpecLine], widths: ColumnWidths, matches: Collection[LinePath]
     ) -> None:
-        """Replace the lines; keep the cursor on its line if possible."""
+        """Replace the lines; keep the cursor on its line, else on the same key."""
         self.lines = list(lines)
+        paths = [line.path for line in lines]
+        keys = [n for n, line in enumerate(lines) if line.kind == "key"]
+        if self.wanted in paths:
+            at: int | None = paths.index(self.wanted)
+        else:
+            tail = None if self.wanted is None else self.wanted[1:]
+            same_keys = (n for n in keys if paths[n][1:] == tail)
+            at = next(same_keys, keys[0] if keys else (0 if paths else None))
         with self.prevent(OptionList.OptionHighlighted):
             self.clear_options()
-            self.add_options(_option(line, widths, line.path in found) for line in lines)
-            self.highlighted = self._place_again()
+            self.add_options(_option(line, widths, line.path in matches) for line in lines)
+            self.highlighted = at
+
+    def search_lines(self) -> list[str]:
+        """Return the key of each line, folded ones included."""
+        return [line.key or "" for line in self.whole]
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor; -1 if there is none."""
+        return next((n for n, line in enumerate(self.whole) if line.path == self.wanted), -1)
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        self.go_to(self.whole[line].path)
 
     def go_to(self, path: LinePath) -> None:
         """Move the cursor to a line."""
@@ -134,7 +121,8 @@ class SpecList(OptionList):
         if line.members and not line.is_folded:
             self.post_message(self.Folded(line.path, True))
             return
-        above = (each for each in self.lines if _is_ancestor(each.path, line.path))
+        path = line.path
+        above = [each for each in self.lines if each.path == path[: len(each.path)] != path]
         parent = max(above, key=lambda each: len(each.path), default=None)
         if parent is not None:
             self.go_to(parent.path)
@@ -163,20 +151,6 @@ class SpecList(OptionList):
             self.wanted = line.path
             self.post_message(self.Moved(line))
 
-    def _place_again(self) -> int | None:
-        paths = [line.path for line in self.lines]
-        if self.wanted in paths:
-            return paths.index(self.wanted)
-        keys = [n for n, line in enumerate(self.lines) if line.kind == "key"]
-        # At another place of the chain, stay on the same key.
-        tail = None if self.wanted is None else self.wanted[1:]
-        same_keys = (n for n in keys if paths[n][1:] == tail)
-        return next(same_keys, keys[0] if keys else (0 if paths else None))
-
-
-def _is_ancestor(one: LinePath, other: LinePath) -> bool:
-    return len(one) < len(other) and other[: len(one)] == one
-
 
 def _option(line: SpecLine, widths: ColumnWidths, found: bool) -> Option:
     pad = " " * (_INDENT * line.depth)
@@ -192,7 +166,7 @@ _HEADINGS = 4
 """Lines of the tab that are neither specs nor lineage."""
 
 
-class SpecsTab(TabBody):
+class SpecsTab(SearchableTab):
     """Shows specs before and after the selected stage, or those of the whole chain.
 
     Args:
@@ -200,6 +174,7 @@ class SpecsTab(TabBody):
     """
 
     BINDINGS = [
+        *search_bindings("specs"),
         Binding(
             "left_square_bracket", "place(-1)", "previous", id="specs.previous", key_display="["
         ),
@@ -208,10 +183,15 @@ class SpecsTab(TabBody):
         Binding("w", "whole", "whole chain", id="specs.whole"),
         Binding("minus", "fold_all(True)", "fold all", id="specs.fold_all", show=False),
         Binding("plus", "fold_all(False)", "unfold all", id="specs.unfold_all", show=False),
-        Binding("n", "match(1)", "next match", id="specs.next_match", show=False),
-        Binding("N", "match(-1)", "previous match", id="specs.previous_match", show=False),
-        Binding("escape", "end_search", "end the search", id="specs.end_search", show=False),
     ]
+    TITLES: ClassVar[dict[str, str]] = {
+        "specs.previous": "Show the specs of the previous stage",
+        "specs.next": "Show the specs of the next stage",
+        "specs.only_changed": "Show only changed specs",
+        "specs.whole": "Show the specs of the whole chain",
+        "specs.fold_all": "Fold all specs",
+        "specs.unfold_all": "Unfold all specs",
+    }
     HELP = """## Specs
 
 The specs after the selected stage, in both directions: forward from the env, and inverse towards
@@ -224,17 +204,17 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         self.only_changed = False
         self.is_whole = False
         self._folds: dict[LinePath, bool] = {}
-        self._search = SpecSearch()
+        self._opened: set[LinePath] = set()
 
     def compose(self) -> ComposeResult:
         yield Static("", id="spec-title")
-        yield Input(placeholder="search keys …", id="spec-search", compact=True)
+        listed = SpecList()
+        yield SearchBar("keys", listed)
         yield ProblemPanel(self.workspace)
-        yield SpecList()
+        yield listed
         yield LineagePane(self.workspace)
 
     def on_mount(self) -> None:
-        self.query_one("#spec-search").display = False
         self.workspace.selected.subscribe(self, self.invalidate)
         self.workspace.inspected.subscribe(self, self.invalidate)
 
@@ -267,17 +247,21 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         specs = places[self._here]
         listed = self.query_one(SpecList)
         listed.set_class(specs.freshness == "old", "-old")
-        whole = [each for one in places for each in self._tree(one, places[one], False)]
-        self._search.update_matches(whole)
-        lines = [each for one in places for each in self._tree(one, places[one], True)]
+        listed.whole = [line for at in places for line in self._tree(at, places[at], False)]
+        matches = {listed.whole[n].path for n in self.find_matches()}
+        self._opened = {path[:n] for path in matches for n in range(1, len(path))}
+        lines = [line for at in places for line in self._tree(at, places[at], True)]
         if specs.freshness == "none":
             lines = []
-        keys = (each for each in whole if each.change is not None)
-        leaves = [leaf for each in places.values() for leaf in each.leaves()]
+        key_widths = (
+            _INDENT * (len(split_key(line.change.key)) - 1) + len(line.text)
+            for line in listed.whole
+            if line.change is not None
+        )
+        leaves = [leaf for place in places.values() for leaf in place.leaves()]
         indent = _INDENT * (1 + self.is_whole)
         room = listed.size.width - indent if listed.size.width else None
-        widths = ColumnWidths.of((_key_width(each) for each in keys), leaves, room)
-        listed.fill(lines, widths, self._search.found)
+        listed.fill(lines, ColumnWidths.of(key_widths, leaves, room), matches)
         self.query_one("#spec-title", Static).update(self._title(specs))
         self._show_lineage(listed.line)
 
@@ -303,18 +287,15 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
 
     def _tree(self, place: str, specs: PlaceSpecs, folds: bool) -> Iterator[SpecLine]:
         def is_folded(path: LinePath) -> bool:
-            return folds and self._is_folded(path)
+            if not folds or path in self._opened:
+                return False
+            first = self.is_whole and len(path) == 1 and path[0] != self._here
+            return self._folds.get(path, first)
 
-        return build_spec_lines(specs, place, self._is_shown, is_folded, with_place=self.is_whole)
+        def is_shown(change: KeyChange) -> bool:
+            return not self.only_changed or change.change != "same"
 
-    def _is_folded(self, path: LinePath) -> bool:
-        if path in self._search.opened:
-            return False
-        first = self.is_whole and len(path) == 1 and path[0] != self._here
-        return self._folds.get(path, first)
-
-    def _is_shown(self, change: KeyChange) -> bool:
-        return not self.only_changed or change.change != "same"
+        return build_spec_lines(specs, place, is_shown, is_folded, with_place=self.is_whole)
 
     @on(SpecList.Folded)
     def _fold_line(self, event: SpecList.Folded) -> None:
@@ -322,45 +303,9 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         self._folds[event.path] = event.closed
         self.update()
 
-    # ------------------------------------------------------------------ search
-
-    def start_search(self) -> bool:
-        box = self.query_one("#spec-search", Input)
-        box.display = True
-        self.screen.set_focus(box)
-        return True
-
-    @on(Input.Changed, "#spec-search")
-    def _search_keys(self, event: Input.Changed) -> None:
-        event.stop()
-        self._search.words = event.value
-        self.update()
-        self.action_match(0)
-
-    @on(Input.Submitted, "#spec-search")
-    def _accept_words(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.query_one("#spec-search").display = bool(event.value)
-        self.query_one(SpecList).focus()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Pass Escape on while no search is active."""
-        return action != "end_search" or self.query_one("#spec-search").display
-
-    def action_end_search(self) -> None:
-        """End the search; keep the cursor."""
-        box = self.query_one("#spec-search", Input)
-        box.value = ""
-        box.display = False
-        self.query_one(SpecList).focus()
-
     def action_match(self, by: int) -> None:
-        """Go to the next or previous match; 0 stays on a match."""
-        listed = self.query_one(SpecList)
-        path = self._search.next(listed.wanted, by)
-        if path is not None:
-            listed.go_to(path)
-            self.query_one("#spec-title", Static).update(self._title(self._places()[self._here]))
+        self.update()  # marks the matches, and unfolds what they are in
+        super().action_match(by)
 
     @on(SpecList.Moved)
     def _show_lineage_at_cursor(self, event: SpecList.Moved) -> None:
@@ -376,13 +321,5 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         note = notes[specs.freshness]
         if specs.freshness == "none" and self.workspace.status.phase == "inspecting":
             note = "inspecting …"
-        search = self._search.note(self.query_one(SpecList).wanted)
-        if search:
-            return Content.styled(search, "bold")
         title = "the whole chain" if self.is_whole else specs.title
         return Content.assemble((title, "bold"), (f"  {note}" if note else "", "dim"))
-
-
-def _key_width(line: SpecLine) -> int:
-    assert line.change is not None
-    return 2 * (len(split_key(line.change.key)) - 1) + len(line.text)

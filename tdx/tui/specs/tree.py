@@ -40,8 +40,8 @@ class PlaceSpecs:
     def lane(self, name: str) -> list[KeyChange]:
         """Return the keys of one direction, sorted by part."""
         inverse = name == "inverse"
-        found = [each for each in self.changes if (each.part in INPUT_PARTS) is inverse]
-        return sorted(found, key=lambda change: PARTS.index(change.part))
+        changes = [change for change in self.changes if (change.part in INPUT_PARTS) is inverse]
+        return sorted(changes, key=lambda change: PARTS.index(change.part))
 
     def leaves(self) -> Iterator[LeafSpec]:
         """Return the spec of each key: the one after the stage, or that of a removed key."""
@@ -128,11 +128,6 @@ class SpecLine:
         return "inverse" if "inverse" in self.path[:2] else "forward"
 
     @property
-    def counts(self) -> Counter[str]:
-        """Number of members that are added, gone, changed or the same."""
-        return Counter(change.change for change in self.members)
-
-    @property
     def key(self) -> str | None:
         """The key as text, with dots."""
         return None if self.change is None else format_key(self.change.key)
@@ -184,7 +179,11 @@ def _key_lines(
             head = tuple(groups[:level])
             path = (*lane, *head)
             if above[:level] != head and not hidden:
-                members = tuple(each for each in changes if _key_groups(each)[:level] == head)
+                members = tuple(
+                    other
+                    for other in changes
+                    if (other.part, *split_key(other.key)[:-1])[:level] == head
+                )
                 kind: LineKind = "part" if level == 1 else "group"
                 at = depth + level - 1
                 yield SpecLine(path, kind, at, head[-1], None, members, is_folded(path))
@@ -193,10 +192,6 @@ def _key_lines(
         if not hidden:
             # A group and a key may have the same name, so the path of a key has one more part.
             yield SpecLine((*lane, *groups, name, ""), "key", depth + len(groups), name, change)
-
-
-def _key_groups(change: KeyChange) -> LinePath:
-    return (change.part, *split_key(change.key)[:-1])
 
 
 _SIGNS = {"added": "+", "gone": "-", "changed": "~", "same": " "}
@@ -327,17 +322,12 @@ def heading(line: SpecLine) -> Content:
     arrow = _ARROWS[line.text] if line.kind == "lane" else ""
     name = (f"{arrow}{line.text}", _STYLES[line.kind])
     if line.is_folded or line.kind == "place":
-        return Content.assemble((sign, "dim"), name, *_member_counts(line))
+        total = len(line.members)
+        counts = [(f"  {total} key{'' if total == 1 else 's'}", "dim")]
+        kinds: Counter[str] = Counter(change.change for change in line.members)
+        for kind, mark, color in _COUNT_SIGNS:
+            if kinds[kind]:
+                counts.append((f" {mark}{kinds[kind]}", color))
+        return Content.assemble((sign, "dim"), name, *counts)
     note = f"  {DIRECTIONS[line.text]}" if line.kind == "lane" else ""
     return Content.assemble((sign, "dim"), name, (note, "dim"))
-
-
-def _member_counts(line: SpecLine) -> list[tuple[str, str]]:
-    total = len(line.members)
-    parts = [(f"  {total} key{'' if total == 1 else 's'}", "dim")]
-    parts += [
-        (f" {sign}{line.counts[change]}", color)
-        for change, sign, color in _COUNT_SIGNS
-        if line.counts[change]
-    ]
-    return parts

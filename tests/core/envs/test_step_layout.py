@@ -26,7 +26,7 @@ CHANGES: dict[str, tuple[str, str]] = {
 class ChangingEnv(EnvBase):
     """Env whose entries differ in one step; planned rollouts are possible."""
 
-    _step_reads: Any = ()
+    step_reads: Any = ()
 
     def __init__(self, change: str, at: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ChangingEnv(EnvBase):
 class EagerEnv(ChangingEnv):
     """Env whose entries differ in one step; only eager rollouts are possible."""
 
-    _step_reads = None
+    step_reads = None
 
 
 MAKERS: dict[str, Callable[[str, int], EnvBase]] = {

@@ -39,7 +39,7 @@ from tests.core.stages import HONEST, STAGES
 class Groups(EnvBase):
     """Env with two groups, which have their own rewards and flags and end at different steps."""
 
-    _step_reads: tuple[NestedKey, ...] | None = ()
+    step_reads: tuple[NestedKey, ...] | None = ()
 
     def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
         super().__init__(batch_size=batch_size)

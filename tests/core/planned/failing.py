@@ -58,7 +58,7 @@ class Counting(gymnasium.Env[np.ndarray[Any, Any], np.ndarray[Any, Any]]):
 class Plain(EnvBase):
     """Native env that fails at given steps."""
 
-    _step_reads: tuple[Any, ...] | None = ()
+    step_reads: tuple[Any, ...] | None = ()
 
     def __init__(self, bad_step: int = -1, bad_reset: int = -1, error: Any = ValueError) -> None:
         super().__init__()

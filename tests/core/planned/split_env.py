@@ -45,7 +45,7 @@ class SplitEnv(SerialEnv):
         pass
 
     @property
-    def _chunk_workers(self) -> SplitEnv:
+    def chunk_workers(self) -> SplitEnv:
         return self
 
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:

@@ -85,7 +85,7 @@ def _only_mask(env: EnvBase, data: TensorDictBase) -> TensorDictBase:
         mask = torch.zeros(*env.batch_size, 1, dtype=torch.bool)
         mask.view(-1)[0] = True
         masks.set(key, mask)
-    return env.base_env._completed_reset(masks)  # type: ignore[operator, union-attr]
+    return env.base_env.completed_reset(masks)  # type: ignore[operator, union-attr]
 
 
 def _go_on(env: EnvBase, data: TensorDictBase) -> TensorDictBase:

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from tdx import EnvBase, GymEnv, GymWrapper, RewardSum, SerialEnv, TransformedEnv
-from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.actions import shares_torch_rng
 from tests.core.planned.test_law import compared
 
 
@@ -85,9 +85,9 @@ def test_grouped_actions(rows: int) -> None:
 def test_detected_draws_are_cached() -> None:
     for draws in (True, False):
         env = made(draws, 0, planned=True)
-        assert uses_global_generator(env.base_env) is None
+        assert shares_torch_rng(env.base_env) is None
         env.rollout(4)
-        assert uses_global_generator(env.base_env) is draws
-    assert uses_global_generator(GymEnv("CartPole-v1")) is False
-    assert uses_global_generator(SerialEnv(2, lambda: GymEnv("CartPole-v1"))) is False
-    assert uses_global_generator(GymEnv("CartPole-v1", num_envs=2)) is False
+        assert shares_torch_rng(env.base_env) is draws
+    assert shares_torch_rng(GymEnv("CartPole-v1")) is False
+    assert shares_torch_rng(SerialEnv(2, lambda: GymEnv("CartPole-v1"))) is False
+    assert shares_torch_rng(GymEnv("CartPole-v1", num_envs=2)) is False

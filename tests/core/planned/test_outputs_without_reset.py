@@ -33,7 +33,7 @@ class Forgets(EnvBase):
     Row ``i`` ends after ``i + 2`` steps.
     """
 
-    _step_reads = ()
+    step_reads = ()
 
     def __init__(self) -> None:
         super().__init__(batch_size=[ROWS])

@@ -258,7 +258,7 @@ class ReadsState(EnvBase):
 
 
 class ReadsObservation(ReadsState):
-    _step_reads: tuple[Any, ...] | None = ("observation",)
+    step_reads: tuple[Any, ...] | None = ("observation",)
 
 
 def switched_off(env: EnvBase) -> EnvBase:

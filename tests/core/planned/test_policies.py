@@ -39,7 +39,7 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.core.envs.rollout_request import RolloutRequest
+from tdx.core.envs.rollout import RolloutRequest
 from tdx.core.planned import executor as engine
 from tests.core.planned.test_law import compared
 

@@ -163,7 +163,7 @@ def test_rows_in_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(env, ["observation"])
     assert (plan.processes, plan.why_stepwise) == (2, "")
     calls: list[int] = []
-    chunks: Any = env.base_env._chunk_workers
+    chunks: Any = env.base_env.chunk_workers
     run = chunks.run
 
     def counted_run(copies: Any, tasks: Any) -> Any:

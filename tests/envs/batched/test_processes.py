@@ -37,7 +37,7 @@ from tests.processes import all_ended
 class DrawingEnv(CountingEnv):
     """Env that observes draws of the global generators of torch, NumPy and Python."""
 
-    _step_reads: tuple[NestedKey, ...] | None = ()
+    step_reads: tuple[NestedKey, ...] | None = ()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         drawn = torch.randint(9, (1,)) + 10 * int(np.random.randint(9)) + 100 * random.randrange(9)

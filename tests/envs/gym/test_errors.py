@@ -195,7 +195,7 @@ def test_a_wrong_argument(arguments: dict[str, Any], text: str) -> None:
 
 def test_wrapper_rejects_other_objects() -> None:
     with pytest.raises(ArgumentError) as caught:
-        GymWrapper("CartPole-v1")
+        GymWrapper("CartPole-v1")  # type: ignore[arg-type]
     assert str(caught.value) == (
         "GymWrapper needs a Gymnasium env, got str (use GymEnv('CartPole-v1'))"
     )

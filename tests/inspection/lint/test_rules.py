@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
 from tdx.pipeline.build import assemble_env
 from tdx.stacks.building import open_target
 
+PAGE = Path(__file__).parents[3] / "docs" / "contributing.md"
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
 KNOWN_SUGGESTIONS = {"pendulum.yaml": ["TDX422"]}
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
@@ -102,6 +105,34 @@ def test_examples_of_a_rule(rule: Rule, write_module: Callable[[Rule], None]) ->
         assert "\n" not in finding.violation.message
         if finding.violation.fix is not None:
             assert codes(finding.violation.fix.applied_to(rule.example("wrong"))) == []
+
+
+def test_rule_of_the_page_about_contributing_reads_a_fact_of_its_own(
+    write_module: Callable[[Rule], None],
+) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    source = page[page.index('"""TDX400') : page.index("```", page.index('"""TDX400'))]
+    module: dict[str, Any] = {"__name__": "repeats"}
+    exec(compile(source, str(PAGE), "exec"), module)
+    rule = module["frozen_observation"]
+    assert rule.code not in {each.code for each in all_rules()}
+    write_module(rule)
+    found = {}
+    for which in ("wrong", "right"):
+        stack = open_target(EnvConfig(f"{EXAMPLE_MODULE}:{which}"), allow_code=True)
+        found[which] = check(stack, seed=0, rules=[rule, *STACK_RULES]).findings
+        stack.close()
+    assert [(finding.code, finding.where.stage) for finding in found["wrong"]] == [("TDX400", 3)]
+    assert found["right"] == ()
+
+
+def test_a_rule_must_name_the_facts_that_it_reads(write_module: Callable[[Rule], None]) -> None:
+    rule = next(rule for rule in STACK_RULES if rule.code == "TDX405")
+    write_module(rule)
+    stack = open_target(EnvConfig(f"{EXAMPLE_MODULE}:wrong"), allow_code=True)
+    with pytest.raises(LookupError, match="RewardPairs"):
+        check(stack, seed=0, rules=[replace(rule, facts=())])
+    stack.close()
 
 
 def test_rules_are_complete_and_unique() -> None:

@@ -52,7 +52,9 @@ def test_an_editor_resumes_a_session() -> None:
     editor = edited(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"), 6)
     editor.undo()
     other = Editor()
-    session_from_json(session_to_json(Session.of(editor))).restore_into(other)
+    session = session_from_json(session_to_json(Session.of(editor)))
+    other.load(session.draft)
+    other.restore(session.saved, session.done, session.undone)
     assert other.draft == editor.draft
     assert other.is_modified
     while (change := editor.undo()) is not None:

@@ -33,7 +33,7 @@ def known_env(name: str, which: str, batch_size: tuple[int, ...]) -> EnvBase:
     """Return the env of an example, which declares to read only the action."""
     example = EXAMPLES[name]
     kind = example.groups if which == "nested" else example.rows
-    return type(kind.__name__, (kind,), {"_step_reads": ()})(batch_size)
+    return type(kind.__name__, (kind,), {"step_reads": ()})(batch_size)
 
 
 # Each pair of a form, a batch size, and stopping or not occurs.

@@ -12,14 +12,7 @@ from tdx.foundation.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Job
-from tdx.tui.backend.requests import (
-    DumpProgress,
-    DumpRollout,
-    DumpState,
-    FollowDump,
-    dump_rollout,
-    report_dump,
-)
+from tdx.tui.backend.requests import DumpProgress, DumpRollout, FollowDump
 from tests.tui.files.filing import Filer, filing
 from tests.tui.idle import until
 
@@ -86,16 +79,15 @@ def test_cancelling_a_dump_keeps_its_finished_chunks(tmp_path: Path) -> None:
         job.cancel()
 
     job = Job(receive, {})
-    done = dump_rollout(DumpRollout(pipeline, str(tmp_path / "d"), steps=100_000, seed=0), job)
+    done = DumpRollout(pipeline, str(tmp_path / "d"), steps=100_000, seed=0).answer(job)
     assert not done.complete
-    assert 0 < done.progress.steps < 100_000
-    assert done.progress.share < 1
+    steps = open_dump(tmp_path / "d").manifest.steps
+    assert 0 < steps < 100_000
+    assert done.progress.share == steps / 100_000
+    assert done.progress.text.startswith(f"{steps:,} of 100,000 steps, ")
     assert updates[0].text.endswith("episodes")
-    assert open_dump(tmp_path / "d").manifest.steps == done.progress.steps
     with pytest.raises(ArgumentError, match="force"):
-        dump_rollout(
-            DumpRollout(pipeline, str(tmp_path / "d"), episodes=1), Job(lambda *_: None, {})
-        )
+        DumpRollout(pipeline, str(tmp_path / "d"), episodes=1).answer(Job(lambda *_: None, {}))
 
 
 async def test_progress_of_a_folder_of_shards_is_shown(tmp_path: Path) -> None:
@@ -103,16 +95,16 @@ async def test_progress_of_a_folder_of_shards_is_shown(tmp_path: Path) -> None:
     pipeline = Pipeline.of("Pendulum-v1")
     record_shards(pipeline, folder, shards=2, shard=1, steps=20, seed=0)
     (folder / "shards" / "00000.failed").write_text("the belt slipped\n")
-    states: list[DumpState] = []
+    states: list[DumpProgress] = []
 
-    def receive(topic: str, value: DumpState) -> None:
+    def receive(topic: str, value: DumpProgress) -> None:
         states.append(value)
         job.cancel()
 
     job = Job(receive, {})
-    assert report_dump(FollowDump(str(folder)), job) == states[0]
+    assert FollowDump(str(folder)).answer(job) == states[0]
     assert states[0].text == "1 of 2 shards  0 running  1 failed  10 of 20 steps"
-    assert (states[0].share, states[0].is_complete) == (0.5, False)
+    assert states[0].share == 0.5
     record_shards(pipeline, folder, shards=2, shard=0, steps=20, seed=0)
     async with filing(tmp_path) as app:
         await app.press("ctrl+o")

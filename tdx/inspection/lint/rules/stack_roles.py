@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.inspection.lint.rule import Violation, stack_rule
-from tdx.inspection.lint.rules.stacks import EXAMPLE_IMPORTS, RECORDERS
-from tdx.inspection.lint.stack_context import StackContext
+from tdx.inspection.lint.rules.stacks import EXAMPLE_IMPORTS, RECORDERS, RewardPairs
+from tdx.inspection.lint.stack_context import Fact, StackContext, StageCall
 
 if TYPE_CHECKING:
     from tdx.stacks import StageInfo
@@ -42,6 +42,18 @@ class EpisodicLifeEnv(gym.Wrapper):
         observation, reward, self.over, truncated, info = self.env.step(action)
         return observation, reward, True, truncated, info
 """
+
+
+class StepsInside(Fact):
+    """How often a stage stepped the level inside, in each step."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        if call.stage.direction == "forward" and call.trace.phase == "step":
+            self.counts.append(call.steps_inside)
 
 
 @stack_rule(
@@ -79,6 +91,7 @@ def wrong():
 def right():
     return wrappers.MaxAndSkipObservation(Game(frameskip=1), skip=4)
 """,
+    facts=(StepsInside,),
 )
 def frames_skipped_twice(context: StackContext) -> Iterator[Violation]:
     """Find two parts of a stack that make several steps of the env in one of their own."""
@@ -105,7 +118,9 @@ def _frame_skip(context: StackContext, stage: StageInfo) -> int:
     if stage.name == "FrameSkipTransform":
         declared = stage.arguments.get("frame_skip")
         return declared if isinstance(declared, int) else 1
-    return context.facts_of(stage).frame_skip
+    counts = context.fact(StepsInside, stage.index).counts
+    # The last step of an episode may make fewer.
+    return max(set(counts), key=counts.count, default=1)
 
 
 @stack_rule(
@@ -201,15 +216,28 @@ def right():
     return gym.make("Pendulum-v1", max_episode_steps=20)
 """,
     options="--eval",
+    facts=(RewardPairs,),
 )
 def reward_clipped_in_evaluation(context: StackContext) -> Iterator[Violation]:
     """Find stages that clip rewards, or take their sign, in an env for evaluation."""
     for stage in context.stages if context.evaluation else ():
-        clips = context.facts_of(stage).clips_reward and not context.is_normalizer(stage)
+        rewards = context.fact(RewardPairs, stage.index).pairs
+        clips = _is_clipped(rewards) and not context.is_normalizer(stage)
         if clips or _CLIP.search(stage.name.casefold()) is not None:
             message = f"it clips rewards{_recorded_inside(context, stage)}"
             hint = f"leave {stage.name} out of the env for evaluation"
             yield Violation(message, hint, stage.index, "reward")
+
+
+def _is_clipped(rewards: Sequence[tuple[float, float]]) -> bool:
+    """Return True if some rewards were moved to the ends of a range, or to their sign."""
+    changed = {before for before, after in rewards if before != after}
+    if len(changed) < 2:
+        return False
+    if all(after == (before > 0) - (before < 0) for before, after in rewards):
+        return True
+    low, high = (end(after for _, after in rewards) for end in (min, max))
+    return low < high and all(after == min(max(before, low), high) for before, after in rewards)
 
 
 _CLIP = re.compile(r"clip_?reward|reward_?clip|binarize_?reward|sign_?reward|reward_?sign")
@@ -264,6 +292,80 @@ def statistics_of_each_sub_env(context: StackContext) -> Iterator[Violation]:
             yield Violation(message, hint, stage.index, changed[0])
 
 
+class ObservationSamples(Fact):
+    """First elements of each observation before and after a stage that keeps its shape."""
+
+    def __init__(self) -> None:
+        self.samples: dict[NestedKey, list[tuple[list[float], list[float]]]] = {}
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        from torch import Tensor
+
+        stage = call.stage
+        if stage.direction != "forward":
+            return
+        for key in call.before.keys() & call.context.observations:
+            version = call.before[key]
+            old, new = version.value, stage.written.get(key, version).value
+            samples = self.samples.setdefault(key, [])
+            if key in stage.dropped or len(samples) >= _MAX_SAMPLES:
+                continue
+            if not isinstance(old, Tensor) or not isinstance(new, Tensor) or new.is_complex():
+                continue
+            if old.shape == new.shape:
+                pair = (value.flatten()[:_MAX_ELEMENTS].double().tolist() for value in (old, new))
+                samples.append((next(pair), next(pair)))
+
+    def lines(self, key: NestedKey) -> dict[int, tuple[float, float]]:
+        """Return factor and offset by which elements of an observation are mapped.
+
+        Elements that do not vary are left out. Empty: not every other element is mapped linearly.
+        """
+        lines: dict[int, tuple[float, float]] = {}
+        samples = self.samples.get(key, [])
+        if len(samples) < _MIN_SAMPLES:
+            return {}
+        for element in range(len(samples[0][0])):
+            points = sorted((before[element], after[element]) for before, after in samples)
+            low, high = points[0], points[-1]
+            size = high[0] - low[0]
+            if size <= 1e-3 * max(abs(low[0]), abs(high[0]), 1e-3):
+                continue
+            factor = (high[1] - low[1]) / size
+            offset = low[1] - factor * low[0]
+            limit = 1e-3 * max(abs(low[1]), abs(high[1]), 1e-3)
+            if any(abs(factor * before + offset - after) > limit for before, after in points):
+                return {}
+            lines[element] = factor, offset
+        return lines
+
+    def are_standardized(self, key: NestedKey) -> bool:
+        """Return True if the mean of all values so far is subtracted, divided by their spread."""
+        samples = self.samples.get(key, [])
+        if len(samples) < _MIN_SAMPLES:
+            return False
+        tested, error, change = 0, 0.0, 0.0
+        for element in range(len(samples[0][0])):
+            seen: list[float] = []
+            for before, after in samples:
+                seen.append(before[element])
+                mean = sum(seen) / len(seen)
+                deviation = (sum((value - mean) ** 2 for value in seen) / len(seen)) ** 0.5
+                # Implementations differ in the first steps: epsilon, initial count, n - 1.
+                if len(seen) > len(samples) // 2 and deviation > 1e-6:
+                    tested += 1
+                    error += abs(after[element] - (before[element] - mean) / deviation)
+                    change += abs(after[element] - before[element])
+        # A stage that follows a normalization, and only casts or clips, changes next to nothing.
+        return tested >= _MIN_SAMPLES // 2 and error < min(0.1 * tested, 0.4 * change)
+
+
+_MIN_SAMPLES, _MAX_SAMPLES, _MAX_ELEMENTS = 10, 100, 16
+"""Observations that are compared before the effect of a stage on them counts as known; the most
+observations, and elements of each, that are kept."""
+
+
 @stack_rule(
     "TDX480",
     "observation is normalized twice",
@@ -307,6 +409,7 @@ def right():
     return Standardized(make())
 """,
     same_as=("TDX445", "TDX446", "TDX493"),
+    facts=(ObservationSamples,),
 )
 def observation_normalized_twice(context: StackContext) -> Iterator[Violation]:
     """Find two stages with the effect of a normalization on the same observation."""
@@ -335,13 +438,12 @@ def _repeats(
     context: StackContext, first: StageInfo, before: NestedKey, stage: StageInfo, key: NestedKey
 ) -> bool:
     """Return True if a stage applies the normalization of another stage once more."""
-    parts = ((first, before), (stage, key))
-    if all(
-        context.is_normalizer(each) or context.facts_of(each).standardizes(name)
-        for each, name in parts
+    inner, outer = (context.fact(ObservationSamples, each.index) for each in (first, stage))
+    if (context.is_normalizer(first) or inner.are_standardized(before)) and (
+        context.is_normalizer(stage) or outer.are_standardized(key)
     ):
         return True
-    one, other = (context.facts_of(each).observation_lines(name) for each, name in parts)
+    one, other = inner.lines(before), outer.lines(key)
     shared = one.keys() & other.keys()
     if not shared or len(one) != len(other):
         return False

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tdx.compare.statistics import FRESH_COUNT, is_of_reward, read_counts
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMAGE, EXAMPLE_IMPORTS
-from tdx.inspection.lint.stack_context import StackContext, ValueRange
+from tdx.inspection.lint.stack_context import Fact, StackContext, StageCall
 from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tdx.stacks import StageInfo
 
 _STATISTIC_ARGUMENTS = {"stats", "statistics", "mean", "means", "std", "stds", "keys"}
@@ -192,12 +192,45 @@ def fresh_statistics(context: StackContext) -> Iterator[Violation]:
         if not context.is_normalizer(stage) or context.learns(stage):
             continue
         state = context.before.get(stage.index, {})
-        of_observations = dict(_counts(state))
-        if of_observations and max(of_observations.values()) <= 1:
-            name, count = next(iter(of_observations.items()))
+        counts = {
+            name: count for name, count in read_counts(state).items() if not is_of_reward(name)
+        }
+        if counts and max(counts.values()) <= FRESH_COUNT:
+            name, count = next(iter(counts.items()))
             message = f"its count ({name}) is {count:g}"
             hint = "load the statistics of the training"
             yield Violation(message, hint, stage.index, "observation")
+
+
+class ActionPairs(Fact):
+    """Action before and after a stage, of each step, first element of the first sub-env."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[float, float]] = []
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        if call.stage.direction == "inverse" and len(self.pairs) < _MAX_PAIRS:
+            for key, old, new in call.tensors():
+                if key == "action" and old.numel() and new.numel():
+                    self.pairs.append((float(old.flatten()[0]), float(new.flatten()[0])))
+
+    @property
+    def line(self) -> tuple[float, float] | None:
+        """Factor and offset by which actions are mapped; ``None`` if not linearly."""
+        low, high = min(self.pairs, default=(0.0, 0.0)), max(self.pairs, default=(0.0, 0.0))
+        if len(self.pairs) < _MIN_PAIRS or high[0] - low[0] < 1e-3:
+            return None
+        factor = (high[1] - low[1]) / (high[0] - low[0])
+        offset = low[1] - factor * low[0]
+        limit = 1e-4 * max(abs(low[1]), abs(high[1]), 1e-3)
+        if any(abs(factor * before + offset - after) > limit for before, after in self.pairs):
+            return None
+        return factor, offset
+
+
+_MIN_PAIRS, _MAX_PAIRS = 5, 100
+"""Actions that are compared before the mapping of a stage counts as known, and that are kept."""
 
 
 @stack_rule(
@@ -229,6 +262,7 @@ def wrong():
 def right():
     return make(0.0)
 """,
+    facts=(ActionPairs,),
 )
 def absolute_statistics_of_deltas(context: StackContext) -> Iterator[Violation]:
     """Find action mappings whose center is far from that of a symmetric range."""
@@ -237,6 +271,38 @@ def absolute_statistics_of_deltas(context: StackContext) -> Iterator[Violation]:
             message = f"it maps the actions to {_range_text(*mapped)}, of {_range_text(low, high)}"
             hint = "use the statistics of the relative actions"
             yield Violation(message, hint, stage.index, "action")
+
+
+@dataclass(slots=True)
+class ValueRange:
+    """Smallest and largest value of a key in all steps, and its dtype, such as ``float32``."""
+
+    low: float
+    high: float
+    dtype: str
+
+
+class ImageRanges(Fact):
+    """Ranges of the values with two or more dims that a stage wrote, before and after it."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[NestedKey, tuple[ValueRange, ValueRange]] = {}
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        if call.stage.direction == "inverse":
+            return
+        for key, *values in call.tensors():
+            if not all(value.numel() for value in values):
+                continue
+            if values[1].is_complex() or values[1].ndim < 2:
+                continue
+            dtypes = (str(value.dtype).removeprefix("torch.") for value in values)
+            first = [ValueRange(float("inf"), float("-inf"), dtype) for dtype in dtypes]
+            known = self.ranges.setdefault(key, (first[0], first[1]))
+            for total, value in zip(known, values, strict=True):
+                low, high = value.aminmax()
+                total.low, total.high = min(total.low, float(low)), max(total.high, float(high))
 
 
 @stack_rule(
@@ -270,6 +336,7 @@ def wrong():
 def right():
     return NormalizeImage(Image(), 1 / 255)
 """,
+    facts=(ImageRanges,),
 )
 def image_range(context: StackContext) -> Iterator[Violation]:
     """Find normalized images with values in the hundreds, and those divided by 255 twice."""
@@ -314,6 +381,7 @@ def wrong():
 def right():
     return make(2.0)
 """,
+    facts=(ActionPairs,),
 )
 def scaling_does_not_invert(context: StackContext) -> Iterator[Violation]:
     """Find linear mappings of actions that do not map one range to the other."""
@@ -327,19 +395,6 @@ def scaling_does_not_invert(context: StackContext) -> Iterator[Violation]:
             message = f"it maps the actions to {_range_text(*mapped)}, of {_range_text(low, high)}"
             hint = "map the ends of one range to the ends of the other"
             yield Violation(message, hint, stage.index, "action")
-
-
-def _counts(state: Mapping[str, Tensor]) -> Iterator[tuple[str, float]]:
-    """Yield how many observations the statistics of a stage have counted."""
-    for name, value in state.items():
-        parts = re.split(r"[._/]", name)
-        if {"ret", "return", "reward"} & set(parts) or not value.numel():
-            continue
-        if "count" in parts:
-            yield name, float(value.max())
-        elif parts[0] == "statistics" and value.ndim and len(value) == 3:
-            # Moments of tdx: sum, sum of squares, count.
-            yield name, float(value[2].max())
 
 
 def _keys_in(name: str, value: object) -> list[object]:
@@ -391,7 +446,7 @@ def _action_mappings(
     """Yield stages that map actions linearly, with the mapped range and that of the env inside."""
     for stage in context.stages:
         inner, outer = context.spec(stage.index - 1, "action"), context.spec(stage.index, "action")
-        line = context.facts_of(stage).action_line
+        line = context.fact(ActionPairs, stage.index).line
         if inner is None or outer is None or line is None:
             continue
         ends = [each.domain for each in (inner, outer)]
@@ -409,7 +464,7 @@ def _image_ranges(
 ) -> Iterator[tuple[NestedKey, ValueRange, ValueRange]]:
     """Yield the images that a stage changes, with their ranges before and after it."""
     lead = context.batch_dims
-    for key, (before, after) in context.facts_of(stage).ranges.items():
+    for key, (before, after) in context.fact(ImageRanges, stage.index).ranges.items():
         spec = context.spec(stage.index, key)
         if spec is not None and spec.part == "observation":
             sides = [size for size in spec.shape[lead:] if size >= _IMAGE_SIDE]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tdx.foundation.keys import NestedKey
 from tdx.inspection.lint.rule import Violation, stack_rule
-from tdx.inspection.lint.stack_context import StackContext, step_limit
+from tdx.inspection.lint.stack_context import Fact, StackContext, StageCall, step_limit
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tdx.inspection.value_stats import ValueViolation
     from tdx.stacks import StageInfo
 
@@ -30,6 +33,21 @@ class Image(gym.Env):
         return self.reset()[0], 0.0, False, False, {}
 
 """
+
+
+class WrittenShapes(Fact):
+    """Shapes of the values that a stage wrote last."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[NestedKey, tuple[int, ...]] = {}
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        if call.stage.direction == "forward":
+            for key, version in call.stage.written.items():
+                shape = getattr(version.value, "shape", None)
+                if shape is not None:
+                    self.shapes[key] = tuple(shape)
 
 
 @stack_rule(
@@ -68,6 +86,7 @@ def wrong():
 def right():
     return Declared(gym.make("CliffWalking-v1"))
 """,
+    facts=(WrittenShapes,),
 )
 def values_violate_space(context: StackContext) -> Iterator[Violation]:
     """Find values outside of the specs that the spaces declare."""
@@ -97,10 +116,24 @@ def _is_intended(context: StackContext, violation: ValueViolation) -> bool:
     spec = None if key is None else context.spec(index, key)
     # Some wrappers write their own space into the env inside.
     return spec is not None and any(
-        context.facts_of(stage).shapes.get(spec.key) == tuple(spec.shape)
+        context.fact(WrittenShapes, stage.index).shapes.get(spec.key) == tuple(spec.shape)
         and context.spec(stage.index, spec.key) == spec
         for stage in context.stages[index + 1 :]
     )
+
+
+class HiddenTruncation(Fact):
+    """Number of steps in which a stage cleared ``truncated``."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        if call.stage.direction == "forward":
+            for key, old, new in call.tensors():
+                if key == "truncated" and old.shape == new.shape:
+                    self.times += bool((old.bool() & ~new.bool()).any())
 
 
 @stack_rule(
@@ -124,6 +157,7 @@ def wrong():
 def right():
     return gym.make("CartPole-v1", max_episode_steps=40)
 """,
+    facts=(HiddenTruncation,),
 )
 def wrapper_without_effect(context: StackContext) -> Iterator[Violation]:
     """Find stages whose definition shows that they change nothing."""
@@ -132,7 +166,7 @@ def wrapper_without_effect(context: StackContext) -> Iterator[Violation]:
         if stage.index in context.declared:
             continue
         own = step_limit(stage)
-        if context.facts_of(stage).hidden_truncation:
+        if context.fact(HiddenTruncation, stage.index).times:
             limit = None
         if own is not None:
             if limit is not None and own >= limit:
@@ -174,8 +208,8 @@ def _why_without_effect(context: StackContext, stage: StageInfo) -> str | None:
 
 
 def _changes(context: StackContext, stage: StageInfo) -> bool:
-    facts = context.facts_of(stage)
-    return facts.drops or any(facts.writes.values())
+    changes = context.changes(stage)
+    return changes.drops or any(changes.written.values())
 
 
 _IDENTITY_OF_EQUAL_SPECS = (
@@ -203,6 +237,18 @@ _PASSIVE = (
 """Wrappers whose effect is not in the values of a step."""
 
 
+class DeclaredReads(Fact):
+    """Keys that a stage declares to read; empty: not declared."""
+
+    def __init__(self) -> None:
+        self.keys: set[NestedKey] = set()
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        if call.stage.direction == "forward":
+            self.keys.update(version.key for version in call.stage.read)
+
+
 @stack_rule(
     "TDX403",
     "observations are normalized before they are stacked",
@@ -224,6 +270,7 @@ def right():
     env = wrappers.FrameStackObservation(gym.make("CartPole-v1", max_episode_steps=20), 4)
     return wrappers.NormalizeObservation(env)
 """,
+    facts=(DeclaredReads,),
 )
 def normalized_before_stacked(context: StackContext) -> Iterator[Violation]:
     """Find running normalizations of observations inside a stack of frames."""
@@ -233,7 +280,7 @@ def normalized_before_stacked(context: StackContext) -> Iterator[Violation]:
             continue
         normalized = context.changed_observations(stage)
         for stack in context.stages[stage.index + 1 :]:
-            reads = context.facts_of(stack).reads
+            reads = context.fact(DeclaredReads, stack.index).keys
             keys = [key for key in normalized if key in reads]
             if keys and context.is_stack_of_frames(stack):
                 message = f"stage {stack.index} ({stack.name}) stacks its results of several steps"
@@ -275,7 +322,7 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
     if not context.evaluation:
         return
     for stage in context.stages:
-        writes = context.facts_of(stage).writes["forward"]
+        writes = context.changes(stage).written["forward"]
         # Statistics that are only logged change nothing.
         if writes and context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
@@ -290,6 +337,42 @@ def _stop_updates(context: StackContext, stage: StageInfo) -> str:
     if any("update_running_mean" in name for name in context.after[stage.index]):
         return "update_running_mean = False"
     return "call its freeze(), or use ObservationNorm with the statistics of training"
+
+
+class RewardPairs(Fact):
+    """Reward before and after a stage, of each step of the first sub-env.
+
+    A stage that did not write the reward passed it on.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[float, float]] = []
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        before = call.before.get("reward")
+        if call.stage.direction != "forward" or before is None or len(self.pairs) > 10 * _MIN_PAIRS:
+            return
+        after = call.stage.written.get("reward", before)
+        old, new = (version.value.flatten()[:1].tolist() for version in (before, after))
+        if old and new:
+            self.pairs.append((float(old[0]), float(new[0])))
+
+    @property
+    def is_scaled(self) -> bool:
+        """True if every reward was multiplied by the same factor other than 1."""
+        factors = [after / before for before, after in self.pairs if abs(before) > 1e-6]
+        if len(factors) < _MIN_PAIRS:
+            return False
+        if len({abs(before) for before, _ in self.pairs}) < 2:
+            # Clipping a constant reward looks like a factor.
+            return False
+        low, high = min(factors), max(factors)
+        return abs(high - low) <= 1e-5 * abs(high) and abs(high - 1) > 1e-6
+
+
+_MIN_PAIRS = 5
+"""Rewards that are compared before a stage counts as one that scales them."""
 
 
 @stack_rule(
@@ -314,13 +397,14 @@ def right():
     return wrappers.NormalizeReward(gym.make("Pendulum-v1", max_episode_steps=20))
 """,
     same_as=("TDX425", "TDX493"),
+    facts=(RewardPairs,),
 )
 def reward_scaled_twice(context: StackContext) -> Iterator[Violation]:
     """Find two stages that multiply the reward."""
     first = None
     for stage in context.stages:
         normalizes = context.is_normalizer(stage) and context.writes(stage, "reward")
-        if not (normalizes or context.scales_reward(stage)):
+        if not (normalizes or context.fact(RewardPairs, stage.index).is_scaled):
             continue
         if first is not None:
             message = f"stage {first.index} ({first.name}) scales the reward already"
@@ -356,11 +440,12 @@ def wrong():
 def right():
     return gym.make("Pendulum-v1", max_episode_steps=10)
 """,
+    facts=(HiddenTruncation,),
 )
 def truncation_hidden(context: StackContext) -> Iterator[Violation]:
     """Find stages that clear ``truncated``."""
     for stage in context.stages:
-        times = context.facts_of(stage).hidden_truncation
+        times = context.fact(HiddenTruncation, stage.index).times
         # A vector env clears the flags of the sub-envs that it resets.
         if times and "num_envs" not in stage.arguments:
             message = f"it cleared truncated {times} time{'s' if times > 1 else ''}"
@@ -407,6 +492,41 @@ RECORDERS = ("RecordEpisodeStatistics", "Monitor", "VecMonitor")
 """Wrappers that add the return and length of an episode to its last info."""
 
 
+class RowSteps(Fact):
+    """Steps of the sub-envs of a vector env, as the outermost level returns them.
+
+    Args:
+        total: Number of steps of all sub-envs.
+        resets: Number of them that only reset a sub-env.
+    """
+
+    def __init__(self) -> None:
+        self.total = self.resets = 0
+        self._ended: Tensor | None = None
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        trace, ended = call.trace, self._ended
+        if call.stage.direction != "forward":
+            return
+        self._ended = None
+        if "truncated" not in trace.after(len(call.context.leaves) - 1):
+            # Its sub-envs are reset within the step that ends the episode.
+            return
+        done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
+        if done is None or not done.ndim:
+            return
+        self._ended = done
+        if trace.phase == "step":
+            self.total += done.numel()
+            env = next((stage for stage in trace.stages if stage.index < 0), None)
+            given = None if env is None else env.written.get("reward")
+            base = reward if given is None else given.value
+            if ended is not None and base is not None and base.shape == ended.shape:
+                # A vector env returns the reward 0 for a row that it resets.
+                self.resets += int((ended & (base == 0)).sum())
+
+
 @stack_rule(
     "TDX410",
     "normalizer learns from automatic resets",
@@ -446,13 +566,15 @@ def wrong():
 def right():
     return wrappers.vector.NormalizeReward(make())
 """,
+    facts=(RowSteps,),
 )
 def learning_from_resets(context: StackContext) -> Iterator[Violation]:
     """Find running statistics of rewards that count the rows that are only reset."""
     for stage in context.stages:
-        if stage.rows is not None or not context.is_normalizer(stage) or not context.reset_rows:
+        rows = context.fact(RowSteps, stage.index)
+        if stage.rows is not None or not context.is_normalizer(stage) or not rows.resets:
             continue
-        if context.writes(stage, "reward") and context.counted(stage) == context.row_steps:
-            message = f"it counted {context.reset_rows} rewards of automatic resets"
+        if context.writes(stage, "reward") and context.counted(stage) == rows.total:
+            message = f"it counted {rows.resets} rewards of automatic resets"
             hint = "skip the rows that ended in the previous step"
             yield Violation(message, hint, stage.index, "reward")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tdx.foundation.keys import format_key, split_key
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMAGE, EXAMPLE_IMPORTS
-from tdx.inspection.lint.stack_context import StackContext
+from tdx.inspection.lint.stack_context import Changes, Fact, StackContext, StageCall
 from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def terminal_observation_unchanged(context: StackContext) -> Iterator[Violation]
 
 
 def _written(context: StackContext, index: int) -> set[tuple[str, ...]]:
-    facts = context.facts.get(index)
-    return set() if facts is None else {split_key(key) for key in facts.writes["forward"]}
+    return {split_key(key) for key in context.fact(Changes, index).written["forward"]}
 
 
 @stack_rule(
@@ -191,6 +190,17 @@ def stacked_along_wrong_axis(context: StackContext) -> Iterator[Violation]:
                 yield Violation(message, "set channels_order, or remove it", stage.index, key)
 
 
+class Overwritten(Fact):
+    """Keys that a stage returned in the memory of their value of the previous step."""
+
+    def __init__(self) -> None:
+        self.keys: dict[NestedKey, None] = {}
+
+    def add(self, call: StageCall) -> None:
+        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
+        self.keys.update(dict.fromkeys(call.stage.overwritten))
+
+
 @stack_rule(
     "TDX499",
     "observation is overwritten by the next step",
@@ -227,24 +237,20 @@ def wrong():
 def right():
     return Copied(gym.make("CartPole-v1"))
 """,
+    facts=(Overwritten,),
 )
 def overwritten_observation(context: StackContext) -> Iterator[Violation]:
     """Find observations that the next step overwrites, and the level that reuses their memory."""
     indices = [-1, *(stage.index for stage in context.stages)]
-    for key in _overwritten(context, indices[-1]):
+    for key in context.fact(Overwritten, indices[-1]).keys:
         # The levels outside of the first one pass the same array on.
         index = indices[-1]
         for inner in reversed(indices):
-            if key not in _overwritten(context, inner):
+            if key not in context.fact(Overwritten, inner).keys:
                 break
             index = inner
         message = "a step returns it in the memory of the previous one, which it overwrites"
         yield Violation(message, "return a copy of it", None if index < 0 else index, key)
-
-
-def _overwritten(context: StackContext, index: int) -> Iterable[NestedKey]:
-    facts = context.facts.get(index)
-    return () if facts is None else facts.overwritten
 
 
 @stack_rule(

@@ -62,8 +62,13 @@ class LineWidget(Widget):
         """Return the style of a component class on the background of the widget."""
         if name not in self._known:
             own = self.get_component_rich_style(name)
-            plain = Style(color=own.color, bold=own.bold, dim=own.dim, reverse=own.reverse)
-            self._known[name] = self.base + plain
+            self._known[name] = self.base + Style(
+                color=own.color,
+                bold=own.bold,
+                dim=own.dim,
+                underline=own.underline,
+                reverse=own.reverse,
+            )
         return self._known[name]
 
     def back(self, name: str) -> Style:
@@ -257,15 +262,20 @@ class LineList(ScrollView, LineWidget, can_focus=True):
         ]
 
     def action_walk(self, by: int) -> None:
-        self.move_to(self.cursor + by)
+        self.go_to_line(self.cursor + by)
 
     def action_open(self) -> None:
         if self.lines:
             self.post_message(self.Opened(self, self.cursor))
 
-    def move_to(self, at: int) -> None:
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor."""
+        return self.cursor
+
+    def go_to_line(self, line: int) -> None:
         """Move the cursor and scroll to it."""
-        before, self.cursor = self.cursor, self._inside(at)
+        before, self.cursor = self.cursor, self._inside(line)
         top, height = int(self.scroll_offset.y), self.size.height
         if self.cursor == self.first:
             self.scroll_to(y=0, animate=False)
@@ -280,7 +290,7 @@ class LineList(ScrollView, LineWidget, can_focus=True):
             return
         at = inside.y + int(self.scroll_offset.y)
         if at < len(self.lines):
-            self.move_to(at)
+            self.go_to_line(at)
             if event.chain == 2:
                 self.action_open()
 
