@@ -166,6 +166,14 @@ def test_checkpoint_that_differs_fails_with_step_and_feature(
     assert (report.first.name, report.first.key) == (stage, key)
 
 
+def test_order_of_permuted_statistics_is_named(stack: CheckpointStack, tmp_path: Path) -> None:
+    folder = Folder()
+    permuted_joints(folder)
+    report = tdx.check_contract(open_folder(folder, tmp_path / "other"), tdx.freeze(stack))
+    assert report.first is not None
+    assert report.first.text == f"{ACTION}.mean is in another order: 1, 0, 2, 3, 4, 5"
+
+
 def test_steps_that_are_code_are_passed_over_and_named(tmp_path: Path) -> None:
     folder = Folder()
     folder.before.append({"class": "os.system", "config": {}})
