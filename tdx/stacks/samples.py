@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tdx.core import StageSpecs
 from tdx.core.tracing.passages import is_same
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite
 from tdx.stacks.gymnasium.level_stack import LevelStack
@@ -342,16 +342,3 @@ class SampleStack(LevelStack):
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; what a pipeline keeps cannot be replaced."""
         return [f"{index}.{name}" for index, values in state.items() for name in values]
-
-
-def require_samples(spaces: Spaces) -> None:
-    """Raise an error if samples cannot be drawn.
-
-    Raises:
-        ArgumentError: No array of a sample is known.
-    """
-    if not spaces.observation and not spaces.action:
-        raise ArgumentError(
-            "the features are not known, so that no samples can be drawn",
-            hint="pass recorded ones: --samples FILE.npz",
-        )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from gymnasium.spaces import Box
 
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.untrusted import MAX_DIMS
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints.dataset import Dataset, DatasetSamples
 from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Entries, Processor, Step
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
 from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
-from tdx.stacks.samples import Part, SampleStack, Spaces, State, require_samples
+from tdx.stacks.samples import Part, SampleStack, Spaces, State
 
 
 class CheckpointStack(SampleStack):
@@ -40,8 +43,11 @@ class CheckpointStack(SampleStack):
             Spaces(_boxes(observations), _boxes(actions))
             for observations, actions in trace_specs(checkpoint)
         ]
-        if samples is None:
-            require_samples(spaces[0])
+        if samples is None and not spaces[0].observation and not spaces[0].action:
+            raise ArgumentError(
+                "the features are not known, so that no samples can be drawn",
+                hint="pass recorded ones: --samples FILE.npz",
+            )
         calls = checkpoint_calls(checkpoint)
         parts = [
             _StepPart(processor, step, call)
@@ -116,8 +122,23 @@ def _boxes(leaves: Mapping[str, LeafSpec]) -> dict[str, Box]:
     return {key: _box(leaf) for key, leaf in leaves.items()}
 
 
+MAX_NUMBERS = 2**26
+"""Largest number of values in an array of a sample, which is drawn and has bounds."""
+
+
 def _box(leaf: LeafSpec) -> Box:
-    dtype = np.dtype(leaf.dtype)
+    if len(leaf.shape) > MAX_DIMS or min(leaf.shape, default=0) < 0:
+        raise ArgumentError(f"{leaf.key!r} has the shape {list(leaf.shape)}, which no array has")
+    if math.prod(leaf.shape) > MAX_NUMBERS:
+        raise ArgumentError(
+            f"{leaf.key!r} has the shape {list(leaf.shape)}: more than {MAX_NUMBERS:,} numbers"
+        )
+    try:
+        dtype = np.dtype(leaf.dtype)
+    except TypeError:
+        raise ArgumentError(
+            f"{leaf.key!r} becomes {leaf.dtype!r}, which NumPy does not have"
+        ) from None
     low, high = leaf.domain.low, leaf.domain.high
     return Box(
         -np.inf if low is None else low,
