@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.untrusted import MAX_DIMS
 from tdx.specs.leaf import Domain, LeafSpec, Part
 from tdx.stacks.checkpoints.model import Checkpoint, Feature, Processor, Step
 from tdx.stacks.checkpoints.steps import DEFINITIONS, Leaves, why_unchanged
+
+MAX_NUMBERS = 2**26
+"""Largest number of values in an array of a sample, which is drawn and has bounds."""
 
 
 def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
@@ -18,6 +24,9 @@ def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
 
     Args:
         checkpoint: Its stages are in the order of :attr:`Checkpoint.stages`.
+
+    Raises:
+        ArgumentError: No array has such a shape, or it is too large to be drawn.
     """
     config = checkpoint.config
     inputs = {} if config is None else dict(config.inputs)
@@ -41,7 +50,20 @@ def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
             # A stage takes what the step of the postprocessor receives.
             actions.pop()
         trace.append((observations, actions[-1]))
+    for sides in trace:
+        for leaves in sides:
+            for leaf in leaves.values():
+                _check_size(leaf)
     return trace
+
+
+def _check_size(leaf: LeafSpec) -> None:
+    if len(leaf.shape) > MAX_DIMS or min(leaf.shape, default=0) < 0:
+        raise ArgumentError(f"{leaf.key!r} has the shape {list(leaf.shape)}, which no array has")
+    if math.prod(leaf.shape) > MAX_NUMBERS:
+        raise ArgumentError(
+            f"{leaf.key!r} has the shape {list(leaf.shape)}: more than {MAX_NUMBERS:,} numbers"
+        )
 
 
 def _after(step: Step, leaves: Leaves) -> Leaves:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from gymnasium.spaces import Box
 
 from tdx.foundation.errors import ArgumentError
-from tdx.foundation.untrusted import MAX_DIMS
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints.dataset import Dataset, DatasetSamples
 from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Entries, Processor, Step
@@ -122,17 +120,7 @@ def _boxes(leaves: Mapping[str, LeafSpec]) -> dict[str, Box]:
     return {key: _box(leaf) for key, leaf in leaves.items()}
 
 
-MAX_NUMBERS = 2**26
-"""Largest number of values in an array of a sample, which is drawn and has bounds."""
-
-
 def _box(leaf: LeafSpec) -> Box:
-    if len(leaf.shape) > MAX_DIMS or min(leaf.shape, default=0) < 0:
-        raise ArgumentError(f"{leaf.key!r} has the shape {list(leaf.shape)}, which no array has")
-    if math.prod(leaf.shape) > MAX_NUMBERS:
-        raise ArgumentError(
-            f"{leaf.key!r} has the shape {list(leaf.shape)}: more than {MAX_NUMBERS:,} numbers"
-        )
     try:
         dtype = np.dtype(leaf.dtype)
     except TypeError:

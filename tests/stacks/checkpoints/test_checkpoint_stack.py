@@ -11,6 +11,7 @@ import pytest
 import tdx
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.chain_report import inspect_chain
+from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.spec_report import compare_specs
 from tdx.inspection.values_report import inspect_state, inspect_values
@@ -122,6 +123,9 @@ def test_shape_that_nothing_has_gets_one_error(shape: list[int], tmp_path: Path)
     folder.config["input_features"][STATE]["shape"] = shape
     with pytest.raises(ArgumentError, match="shape"):
         open_folder(folder, tmp_path / "checkpoint")
+    checkpoint = read_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(ArgumentError, match="shape"):
+        compare_checkpoints(checkpoint, checkpoint)
 
 
 def test_dtype_that_does_not_exist_gets_one_error(tmp_path: Path) -> None:
