@@ -52,6 +52,7 @@ class TransformedEnv(EnvBase, ChainOwner):
 
     _is_verified = True
     env_specs: ChainSpecs
+    base_env: EnvBase
 
     def __init__(
         self,

@@ -141,6 +141,8 @@ def add_source_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxErr
         pipeline: The pipeline.
         env: Env of the pipeline, with its chain.
     """
+    from tdx.core import TransformedEnv
+
     inner: int = env.first_stage_index if isinstance(env, TransformedEnv) else 0
     return _with_stage_location(error, pipeline, error.where.stage, inner)
 
