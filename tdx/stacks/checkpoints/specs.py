@@ -12,7 +12,7 @@ from tdx.stacks.checkpoints.model import Checkpoint, Feature, Processor, Step
 from tdx.stacks.checkpoints.steps import DEFINITIONS, Leaves, why_unchanged
 
 MAX_NUMBERS = 2**26
-"""Largest number of values in an array of a sample, which is drawn and has bounds."""
+"""Largest number of values in a sample, which is drawn and has bounds."""
 
 
 def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
@@ -51,19 +51,23 @@ def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
             actions.pop()
         trace.append((observations, actions[-1]))
     for sides in trace:
-        for leaves in sides:
-            for leaf in leaves.values():
-                _check_size(leaf)
+        _check_sizes([leaf for leaves in sides for leaf in leaves.values()])
     return trace
 
 
-def _check_size(leaf: LeafSpec) -> None:
-    if len(leaf.shape) > MAX_DIMS or min(leaf.shape, default=0) < 0:
-        raise ArgumentError(f"{leaf.key!r} has the shape {list(leaf.shape)}, which no array has")
-    if math.prod(leaf.shape) > MAX_NUMBERS:
-        raise ArgumentError(
-            f"{leaf.key!r} has the shape {list(leaf.shape)}: more than {MAX_NUMBERS:,} numbers"
-        )
+def _check_sizes(leaves: Sequence[LeafSpec]) -> None:
+    total = 0
+    for leaf in leaves:
+        if len(leaf.shape) > MAX_DIMS or min(leaf.shape, default=0) < 0:
+            raise ArgumentError(
+                f"{leaf.key!r} has the shape {list(leaf.shape)}, which no array has"
+            )
+        total += math.prod(leaf.shape)
+        if total > MAX_NUMBERS:
+            raise ArgumentError(
+                f"{leaf.key!r} has the shape {list(leaf.shape)}: a sample has more than "
+                f"{MAX_NUMBERS:,} numbers"
+            )
 
 
 def _after(step: Step, leaves: Leaves) -> Leaves:
