@@ -101,7 +101,7 @@ def build_env(
         raise ArgumentError(
             f"{pipeline.env.id} is {CHECKPOINT.describe(pipeline.env.id)}, which this command does "
             "not take",
-            hint="these commands of tdx take it: check, freeze, diff, profile, and inspect spec, "
+            hint="these commands of tdx take it: check, freeze, diff, profile, report, and inspect spec, "
             "chain, keys, values and state",
         )
     return build_pipeline_env(pipeline, allow_code, base, convert_to_env)

@@ -70,7 +70,7 @@ def test_command_that_takes_no_checkpoint_says_which_do(tdx: Tdx, folder: Path) 
     result = tdx("inspect", "plan", str(folder))
     assert result.code == 2
     assert "is a policy checkpoint" in result.err
-    assert "check, freeze, diff, profile, and inspect spec, chain" in result.err
+    assert "check, freeze, diff, profile, report, and inspect spec, chain" in result.err
     result = tdx("inspect", "chain", str(folder), "-t", "StepCounter")
     assert result.code == 2
     assert "its processors are its stages" in result.err
