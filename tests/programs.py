@@ -1,11 +1,11 @@
-"""What some tests need beside the extras: shells, a browser, git, a compiler, LeRobot."""
+"""What some tests need beside the extras: shells, a browser, git, a compiler, two libraries."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import pytest
 
@@ -33,14 +33,14 @@ def require_program(name: str, *alternatives: str) -> str:
     _miss(name)
 
 
-def require_lerobot() -> None:
-    """Skip the running test if LeRobot is missing.
+def require_package(name: Literal["lerobot", "tianshou"]) -> None:
+    """Skip the running test if LeRobot or Tianshou is missing.
 
-    Its requirements exclude the versions of torch and of the Hub that tdx is tested with, so no
-    extra has it; ``tests/lerobot.txt`` says how to install it.
+    Their requirements exclude versions that tdx is tested with, so the extra ``test`` has neither;
+    ``tests/lerobot.txt`` and ``tests/tianshou.txt`` say how to install them.
     """
-    if importlib.util.find_spec("lerobot") is None:
-        _miss("lerobot")
+    if importlib.util.find_spec(name) is None:
+        _miss(name)
 
 
 def _miss(name: str) -> NoReturn:

@@ -168,8 +168,9 @@ def document_schema(kind: str) -> dict[str, Any]:
     Raises:
         UnknownNameError: The kind is unknown.
     """
-    from tdx.cli.schemas import DIALECT, SchemaBuilder, closed_object
+    from tdx.cli.schemas import SchemaBuilder, closed_object
     from tdx.cli.views import StageCall
+    from tdx.pipeline.generate import DIALECT
 
     if kind not in DOCUMENTS:
         hint = did_you_mean(kind, DOCUMENTS, "`tdx schema --output list` lists the kinds")

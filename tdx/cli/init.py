@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.cli.completion import complete_env, complete_transform
-from tdx.cli.options import Color, PipelineOptions
+from tdx.cli.options import Color, PipelineOptions, given_options
 from tdx.cli.output import terminal_text, terminal_width
 from tdx.cli.runtime import raw_stream, third_party_code
 from tdx.cli.views import Block, Cell, Heading, Paragraph, stage_list
@@ -17,7 +17,7 @@ from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
 from tdx.foundation.text import escape_control_characters
-from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
+from tdx.inspection.envs import get_env_leaves, suggest_stages
 from tdx.inspection.spec_report import inspect_spec
 from tdx.pipeline import (
     EnvConfig,
@@ -77,13 +77,21 @@ class PipelineDialog:
         self._ask_env()
         if not self._stages:
             self._suggest_stages()
-        self._ask_stages()
+        self._show(Paragraph([Cell(_HELP, "dim")]))
+        with suppress(EOFError), tab_completion(complete_transform):
+            while answer := self._ask(f"stage {len(self._stages)} (empty to finish): ").strip():
+                self._apply(answer)
         return Pipeline(self._env, tuple(self._stages))
 
     def _ask_env(self) -> None:
         while True:
             if not self._env.id:
-                self._env = replace(self._env, id=self._ask_env_id())
+                try:
+                    with tab_completion(complete_env):
+                        name = self._ask("env: ").strip()
+                except EOFError:
+                    raise ArgumentError("no env is given", hint="add --env ID") from None
+                self._env = replace(self._env, id=name)
             try:
                 with third_party_code():
                     leaves = get_env_leaves(self._env, self._allow_code)
@@ -94,19 +102,18 @@ class PipelineDialog:
             self._show(Heading(self._env.id, "specs"), spec_table(leaves))
             return
 
-    def _ask_env_id(self) -> str:
-        try:
-            with tab_completion(complete_env):
-                return self._ask("env: ").strip()
-        except EOFError:
-            raise ArgumentError("no env is given", hint="add --env ID") from None
-
     def _suggest_stages(self) -> None:
         with third_party_code():
             suggestions = suggest_stages(self._env, self._allow_code)
         if not suggestions:
             return
-        self._show(Heading("suggested stages"), *map(_suggestion, suggestions))
+        lines = [
+            Paragraph(
+                [Cell(format_stage(suggestion.stage)), Cell(f"  {suggestion.reason}", "dim")], 2
+            )
+            for suggestion in suggestions
+        ]
+        self._show(Heading("suggested stages"), *lines)
         try:
             answer = self._ask("use them? [Y/n] ").strip().casefold()
         except EOFError:
@@ -114,18 +121,6 @@ class PipelineDialog:
         if answer in ("", "y", "yes"):
             self._stages += [suggestion.stage for suggestion in suggestions]
             self._show_specs()
-
-    def _ask_stages(self) -> None:
-        self._show(Paragraph([Cell(_HELP, "dim")]))
-        while True:
-            try:
-                with tab_completion(complete_transform):
-                    answer = self._ask(f"stage {len(self._stages)} (empty to finish): ").strip()
-            except EOFError:
-                return
-            if not answer:
-                return
-            self._apply(answer)
 
     def _apply(self, answer: str) -> None:
         """Add or remove a stage; undo that if the chain cannot be built."""
@@ -177,12 +172,7 @@ class PipelineDialog:
         stream.flush()
 
 
-def _suggestion(suggestion: Suggestion) -> Paragraph:
-    reason = Cell(f"  {suggestion.reason}", "dim")
-    return Paragraph([Cell(format_stage(suggestion.stage)), reason], indent=2)
-
-
-@contextlib.contextmanager
+@contextmanager
 def tab_completion(complete: Callable[[str], list[tuple[str, str]]]) -> Iterator[None]:
     """Complete answers with TAB, if Python has readline.
 
@@ -263,7 +253,7 @@ def stage_comments(pipeline: Pipeline) -> list[str]:
     return [strip_markup(info.summary) if info else "" for info in infos]
 
 
-_SHARED = ("env_kwargs", "seed", "allow_code")
+_SHARED = ("--env-kwargs", "--seed", "--allow-code")
 """Options of a pipeline that ``--from`` uses as well."""
 
 
@@ -283,9 +273,8 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
     from tdx.pipeline import EnvConfig
     from tdx.stacks.building import open_target
 
-    for field in fields(options):
-        if field.name not in _SHARED and getattr(options, field.name):
-            name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
+    for name, _ in given_options(options):
+        if name not in _SHARED:
             raise ArgumentError(
                 f"--from and {name} cannot be combined",
                 hint="the stack defines the env and its stages: edit the written file",
@@ -332,32 +321,29 @@ def _sentence(text: str) -> str:
 
 def conversion_comments(imported: StackImport) -> list[str]:
     """Return a comment on each stage of the pipeline, and one for what follows the last."""
+    from tdx.pipeline.file.pipeline_text import format_disabled_stage
+    from tdx.stacks.conversion import Missing
+
     comments: list[str] = []
     pending: list[str] = []
     for stage in imported.stages:
         if stage.is_missing:
-            pending += _missing_lines(stage)
+            assert isinstance(stage.result, Missing)
+            lines = (
+                f"{stage.index} {stage.call}: not converted",
+                f"  reason: {stage.result.reason}",
+                f"  to do: {stage.result.advice}",
+            )
+            pending += map(escape_control_characters, lines)
+            if stage.result.suggestion is not None:
+                # A disabled stage, which the app can enable.
+                disabled = format_disabled_stage(stage.result.suggestion)
+                pending.append(disabled.removeprefix("# "))
         elif stage.stages:
             own = escape_control_characters(f"{stage.index} {stage.call}: {_describe(stage)}")
             comments += ["\n".join([*pending, own]), *[""] * (len(stage.stages) - 1)]
             pending = []
     return [*comments, "\n".join(pending)]
-
-
-def _missing_lines(stage: ConvertedStage) -> Iterator[str]:
-    from tdx.pipeline.file.pipeline_text import format_disabled_stage
-    from tdx.stacks.conversion import Missing
-
-    assert isinstance(stage.result, Missing)
-    for line in (
-        f"{stage.index} {stage.call}: not converted",
-        f"  reason: {stage.result.reason}",
-        f"  to do: {stage.result.advice}",
-    ):
-        yield escape_control_characters(line)
-    if stage.result.suggestion is not None:
-        # A disabled stage, which the app can enable.
-        yield format_disabled_stage(stage.result.suggestion).removeprefix("# ")
 
 
 def _describe(stage: ConvertedStage) -> str:

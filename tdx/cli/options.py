@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Annotated, Any, TextIO, TypeAlias
 
@@ -434,3 +434,20 @@ def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[s
             return {}
         raise
     return {name: settings[name] for name in names if settings.is_set(name)}
+
+
+def given_options(options: PipelineOptions) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the value of each option that is given; a flag has no value.
+
+    Example:
+        >>> list(given_options(PipelineOptions(env="Pendulum-v1", from_pixels=True)))
+        [('--env', 'Pendulum-v1'), ('--from-pixels', None)]
+    """
+    for field in fields(PipelineOptions):
+        name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
+        value = getattr(options, field.name)
+        if value is True:
+            yield name, None
+        elif value is not None and value is not False:
+            for item in value if isinstance(value, list) else [value]:
+                yield name, str(item)

@@ -6,14 +6,14 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from tdx.cli.completion import complete_policy
-from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
+from tdx.cli.options import PipelineOptions, TargetOptions, configured_values, given_options
 from tdx.cli.runtime import third_party_code
 from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
 from tdx.foundation.files import PIPELINE_SUFFIXES
@@ -204,22 +204,15 @@ def command_words(command: str, options: PipelineOptions, config: Pipeline) -> l
     if options.pipeline == "-":
         words = to_flags(config)
         return [*command.split(), *words[1:]]
-    values = {field.name: getattr(options, field.name) for field in fields(options)}
-    configured = configured_values(
-        [name for name in _CONFIGURABLE if values[name] is None], tolerant=True
-    )
-    values |= {k: v for k, v in configured.items() if getattr(config.env, k) == v}
-    if values["seed"] is None:
-        values["seed"] = config.env.seed
-    words = [*command.split(), values.pop("env") or values.pop("pipeline")]
-    for name, value in values.items():
-        flag = "-t" if name == "transforms" else f"--{name.replace('_', '-')}"
-        if isinstance(value, list):
-            words += [word for item in value for word in (flag, item)]
-        elif value is True:
-            words.append(flag)
-        elif value is not None and value is not False and name != "pipeline":
-            words += [flag, str(value)]
+    missing = [name for name in _CONFIGURABLE if getattr(options, name) is None]
+    configured = configured_values(missing, tolerant=True)
+    used = {name: v for name, v in configured.items() if getattr(config.env, name) == v}
+    options = replace(options, **used)
+    if options.seed is None:
+        options = replace(options, seed=config.env.seed)
+    words = [*command.split(), options.env or options.pipeline or ""]
+    for name, value in given_options(replace(options, env=None, pipeline=None)):
+        words += ["-t" if name == "--t" else name, *([] if value is None else [value])]
     return words
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -86,6 +85,7 @@ def measure(
     from tdx.cli.pipelines import open_env, open_stack
     from tdx.cli.progress import activity_on
     from tdx.profiling.context import profile_stack
+    from tdx.profiling.interleaved import measure_marginal_costs
     from tdx.profiling.run import profile_env
 
     if request.as_stack:
@@ -109,25 +109,14 @@ def measure(
         ):
             plan = replace(request.plan, policy=request.load_policy(env), on_progress=on_progress)
             result = profile_env(env, request.modes, plan)
-            if with_marginal and profile_error(result) is None:
-                costs += _measure_marginal(env, request.modes, plan)
+            for mode in request.modes if with_marginal and profile_error(result) is None else ():
+                costs.append(measure_marginal_costs(env, mode, plan))
+                if costs[-1].error is not None:
+                    break
     except KeyboardInterrupt:
         if result is None:
             raise
     return result, tuple(costs)
-
-
-def _measure_marginal(
-    env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan
-) -> list[MarginalCosts]:
-    from tdx.profiling.interleaved import measure_marginal_costs
-
-    results: list[MarginalCosts] = []
-    for mode in modes:
-        results.append(measure_marginal_costs(env, mode, plan))
-        if results[-1].error is not None:
-            break
-    return results
 
 
 def try_advice(request: ProfileRequest, profile: Profile) -> tuple[Suggestions, ...]:
@@ -251,8 +240,23 @@ class ProfileFiles:
             profile: Profile to write.
             extras: Other measurements; only the HTML report shows them.
         """
+        from tdx.cli.html import html_page
+        from tdx.cli.views.profile import profile_view
+        from tdx.profiling.saved import format_profile
+        from tdx.profiling.traces import describe_omitted_calls, to_chrome_trace, to_speedscope
+
         for option in self.requested:
-            self.write_text(option, _WRITERS[option](profile, extras))
+            if option == "--save":
+                text = format_profile(profile)
+            elif option == "--html":
+                text = html_page(profile_view(profile, extras=extras).blocks())
+            else:
+                if (cut := describe_omitted_calls(profile)) is not None:
+                    note = f"note: {option} has {cut}; use fewer --steps to see all"
+                    print(note, file=sys.stderr)
+                convert = to_chrome_trace if option == "--trace" else to_speedscope
+                text = json.dumps(convert(profile), allow_nan=False) + "\n"
+            self.write_text(option, text)
 
     def write_text(self, option: str, text: str) -> None:
         """Write the file of one option."""
@@ -261,49 +265,6 @@ class ProfileFiles:
         write_file(path, text, force=self.force)
         if path != STDOUT:
             print(f"wrote {path}", file=sys.stderr)
-
-
-def _saved_profile(profile: Profile, extras: Extras) -> str:
-    from tdx.profiling.saved import format_profile
-
-    return format_profile(profile)
-
-
-def _chrome_trace(profile: Profile, extras: Extras) -> str:
-    from tdx.profiling.traces import to_chrome_trace
-
-    _note_cut(profile, "--trace")
-    return json.dumps(to_chrome_trace(profile), allow_nan=False) + "\n"
-
-
-def _speedscope(profile: Profile, extras: Extras) -> str:
-    from tdx.profiling.traces import to_speedscope
-
-    _note_cut(profile, "--speedscope")
-    return json.dumps(to_speedscope(profile), allow_nan=False) + "\n"
-
-
-def _page(profile: Profile, extras: Extras) -> str:
-    from tdx.cli.html import html_page
-    from tdx.cli.views.profile import profile_view
-
-    return html_page(profile_view(profile, extras=extras).blocks())
-
-
-def _note_cut(profile: Profile, option: str) -> None:
-    from tdx.profiling.traces import describe_omitted_calls
-
-    note = describe_omitted_calls(profile)
-    if note is not None:
-        print(f"note: {option} has {note}; use fewer --steps to see all", file=sys.stderr)
-
-
-_WRITERS: dict[str, Callable[[Profile, Extras], str]] = {
-    "--save": _saved_profile,
-    "--trace": _chrome_trace,
-    "--speedscope": _speedscope,
-    "--html": _page,
-}
 
 
 @dataclass(frozen=True, slots=True)

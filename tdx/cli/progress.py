@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from tdx.cli.runtime import raw_stream
 from tdx.cli.views import duration_text
@@ -29,8 +29,13 @@ def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     if not stream.isatty():
         yield lambda progress: None
         return
-    with _cleared_line(stream) as target:
-        yield _ProgressLine(target).show
+    start = time.monotonic()
+    with _line_on(stream) as write:
+
+        def show(progress: Progress) -> None:
+            write(lambda: progress_text(progress, time.monotonic() - start))
+
+        yield show
 
 
 @contextmanager
@@ -47,26 +52,21 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
     if not stream.isatty():
         yield None
         return
-    with _cleared_line(stream) as target:
-        yield _ActivityLine(target).show
+    current, measured, first, start = "", -1, 0, 0.0
+    with _line_on(stream) as write:
 
+        def show(activity: str, done: int, total: int) -> None:
+            nonlocal current, measured, first, start
+            if total != measured:
+                measured, first, start = total, done, time.monotonic()
+            is_new, current = activity != current, activity
+            seconds = time.monotonic() - start
+            write(
+                lambda: activity_text(activity, done, total, done - first, seconds),
+                at_once=is_new,
+            )
 
-class _ActivityLine:
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._activity, self._last_update = "", float("-inf")
-        self._total, self._first, self._start = -1, 0, 0.0
-
-    def show(self, activity: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if total != self._total:
-            self._total, self._first, self._start = total, done, now
-        if activity == self._activity and now - self._last_update < _INTERVAL_SECONDS:
-            return
-        self._activity, self._last_update = activity, now
-        text = activity_text(activity, done, total, done - self._first, now - self._start)
-        self._stream.write(_CLEAR + text)
-        self._stream.flush()
+        yield show
 
 
 def activity_text(activity: str, done: int, total: int, new: int, seconds: float) -> str:
@@ -91,12 +91,27 @@ def activity_text(activity: str, done: int, total: int, new: int, seconds: float
     return "  ".join(parts)
 
 
+class _WriteLine(Protocol):
+    def __call__(self, text: Callable[[], str], *, at_once: bool = False) -> None: ...
+
+
 @contextmanager
-def _cleared_line(stream: TextIO) -> Iterator[TextIO]:
-    """Yield the terminal behind a stream, and clear its line at the end."""
-    target = raw_stream(stream)
+def _line_on(stream: TextIO) -> Iterator[_WriteLine]:
+    """Yield a function that rewrites a line of a terminal, which is cleared at the end.
+
+    Unless it is to write at once, it skips a text that comes soon after another one.
+    """
+    target, last = raw_stream(stream), float("-inf")
+
+    def write(text: Callable[[], str], *, at_once: bool = False) -> None:
+        nonlocal last
+        if at_once or time.monotonic() - last >= _INTERVAL_SECONDS:
+            last = time.monotonic()
+            target.write(_CLEAR + text())
+            target.flush()
+
     try:
-        yield target
+        yield write
     finally:
         target.write(_CLEAR)
         target.flush()
@@ -126,7 +141,6 @@ def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], N
     """
     from tdx.rollouts import ShardProgress
 
-    is_terminal = stream.isatty()
     start = time.monotonic()
     first: Any = None
     last: Progress | ShardProgress | None = None
@@ -138,14 +152,14 @@ def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], N
             text = shards_text(progress, first, seconds)
         else:
             text = progress_text(progress, seconds)
-        if is_terminal:
-            target.write(_CLEAR + text)
+        if write is not None:
+            write(lambda: text, at_once=True)
         elif progress != last:
-            target.write(f"{text}\n")
+            stream.write(f"{text}\n")
+            stream.flush()
         last = progress
-        target.flush()
 
-    with _cleared_line(stream) if is_terminal else nullcontext(stream) as target:
+    with _line_on(stream) if stream.isatty() else nullcontext() as write:
         yield show
 
 
@@ -173,20 +187,6 @@ def shards_text(progress: ShardProgress, before: ShardProgress, seconds: float) 
     if rate > 0 and done < total:
         parts.append(f"{duration_text((total - done) / rate)} left")
     return "  ".join(parts)
-
-
-class _ProgressLine:
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._start = time.monotonic()
-        self._last_update = float("-inf")
-
-    def show(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if now - self._last_update >= _INTERVAL_SECONDS:
-            self._last_update = now
-            self._stream.write(_CLEAR + progress_text(progress, now - self._start))
-            self._stream.flush()
 
 
 def progress_text(progress: Progress, seconds: float) -> str:

@@ -12,10 +12,9 @@ from pathlib import PurePath
 from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 from tdx.foundation.serialization import Entry, Result
+from tdx.pipeline.generate import Schema
 from tdx.pipeline.transform_info import markdown, parse_argument_help
 
-Schema = dict[str, Any]
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NUMBER: Schema = {
     "description": "JSON has no infinite numbers and no NaN: they are strings.",
     "anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],

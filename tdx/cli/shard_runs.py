@@ -111,59 +111,33 @@ def roll_out_sharded(
     """
     from tdx.cli.progress import progress_on, shards_on
     from tdx.cli.runtime import third_party_code
-    from tdx.rollouts import is_url, roll_out_shard, roll_out_shards
+    from tdx.rollouts import is_url, roll_out_shard, roll_out_shards, roll_out_to_url
 
-    assert sharding.shards is not None
+    count, folder = sharding.shards, Path(out)
+    assert count is not None
+    engine = _engine_arguments(sharding, workers)
     if is_url(out):
-        return _roll_out_to_url(request, out, sharding, workers, output, force)
-    folder = Path(out)
+        for option, given in (("--shard", sharding.shard is not None), ("--force", force)):
+            if given:
+                raise ArgumentError(
+                    f"{option} and a URL cannot be combined",
+                    hint="use --on ray or --on slurm, and a new URL",
+                )
+        with (
+            third_party_code(),
+            shards_on(sys.stderr) as on_progress,
+            roll_out_to_url(request, out, count, **engine, on_progress=on_progress) as written,
+        ):
+            return _show_shards(written[0], output, written[1])
     if sharding.shard is not None:
         with third_party_code(), progress_on(sys.stderr) as on_chunk:
-            result = roll_out_shard(request, folder, sharding.shards, sharding.shard, on_chunk)
+            result = roll_out_shard(request, folder, count, sharding.shard, on_chunk)
         return _show_shards(result, output)
     with _report_shards(folder), third_party_code(), shards_on(sys.stderr) as on_progress:
         result = roll_out_shards(
-            request,
-            folder,
-            sharding.shards,
-            **_engine_arguments(sharding, workers),
-            force=force,
-            on_progress=on_progress,
+            request, folder, count, **engine, force=force, on_progress=on_progress
         )
     return _show_shards(result, output)
-
-
-def _roll_out_to_url(
-    request: DumpRequest,
-    url: str,
-    sharding: ShardOptions,
-    workers: int | None,
-    output: OutputOptions,
-    force: bool,
-) -> int:
-    from tdx.cli.progress import shards_on
-    from tdx.cli.runtime import third_party_code
-    from tdx.rollouts import roll_out_to_url
-
-    assert sharding.shards is not None
-    for option, given in (("--shard", sharding.shard is not None), ("--force", force)):
-        if given:
-            raise ArgumentError(
-                f"{option} and a URL cannot be combined",
-                hint="use --on ray or --on slurm, and a new URL",
-            )
-    with (
-        third_party_code(),
-        shards_on(sys.stderr) as on_progress,
-        roll_out_to_url(
-            request,
-            url,
-            sharding.shards,
-            **_engine_arguments(sharding, workers),
-            on_progress=on_progress,
-        ) as (result, folder),
-    ):
-        return _show_shards(result, output, folder)
 
 
 def resume_sharded(

@@ -162,26 +162,13 @@ class Replayed:
     """What the stages of a stack did with the recorded calls of another one.
 
     Args:
-        pairs: Index of the recorded level by that of the stack.
+        run: The replay.
         values: By lane, level and name of the key: recorded and own values, ``[R, ...]`` each, with
             the number of the event.
-        failures: What a stage raised first, by its index.
-        call_counts: Stages that made another number of inner calls: recorded and own number of the
-            first such call, and how often.
-        compared: Numbers of the events whose results were compared.
-        compared_actions: Numbers of the events whose actions were compared.
-        rows: Number of recorded sub-envs that the stack has too.
-        env_raised: What the env inside raised.
     """
 
-    pairs: Mapping[int, int]
+    run: Replay
     values: Mapping[Place, list[tuple[int, Tensor, Tensor]]]
-    failures: Mapping[int, Exception]
-    call_counts: Mapping[int, tuple[int, int, int]]
-    compared: frozenset[int]
-    compared_actions: frozenset[int]
-    rows: int
-    env_raised: str | None = None
 
     def keys(self, lane: Lane, index: int) -> list[str]:
         """Return the keys with values at a level."""
@@ -224,12 +211,12 @@ class Replayed:
             for place in self.values
             if place[1] >= 0 and self.change(place, _EXACT) is not None
         }
-        return changed | set(self.call_counts) | set(self.failures)
+        return changed | set(self.run.call_counts) | set(self.run.failures)
 
     def env_difference(self) -> str | None:
         """Return how the env inside differs for the recorded calls; ``None`` if it repeats them."""
-        if self.env_raised is not None:
-            return self.env_raised
+        if self.run.env_raised is not None:
+            return self.run.env_raised
         for lane, index, key in self.values:
             if index < 0 and lane == "forward":
                 change = self.change((lane, index, key), _EXACT)
@@ -276,16 +263,7 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
     for (name, index, key), records in run.values.items():
         lane: Lane = "forward" if name == "forward" else "inverse"
         values[lane, index, key_name(base_key(key))] = records
-    return Replayed(
-        dict(pairs),
-        values,
-        run.failures,
-        run.call_counts,
-        frozenset(run.compared),
-        frozenset(run.compared_actions),
-        min(levels.num_rows, recording.rows),
-        run.env_differs,
-    )
+    return Replayed(run, values)
 
 
 def prepare(stack: Stack, recording: Recording) -> None:
@@ -425,15 +403,21 @@ def coverage_of(
     def count(event: Event, caller: Event | None, *, is_lacking: bool) -> None:
         nonlocal values, compared
         is_lacking |= event.level in lacking
-        is_compared = event.start in replayed.compared and event.level not in excluded
-        if event.row < replayed.rows and event.level >= first and event.level not in lacking:
+        is_compared = event.start in replayed.run.compared and event.level not in excluded
+        if (
+            event.row < replayed.run.shared_rows
+            and event.level >= first
+            and event.level not in lacking
+        ):
             results = sum(_result_counts(event.method, event.returned, parts))
             values += results if is_compared or not is_lacking else 0
             if is_compared:
                 compared += results
                 stages.add(event.level)
-        if event.row < replayed.rows and caller is not None and event.takes_action:
-            passed_on = event.start in replayed.compared_actions and caller.level not in excluded
+        if event.row < replayed.run.shared_rows and caller is not None and event.takes_action:
+            passed_on = (
+                event.start in replayed.run.compared_actions and caller.level not in excluded
+            )
             if "action" in parts and (passed_on or not is_lacking):
                 values += 1
                 compared += passed_on

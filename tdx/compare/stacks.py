@@ -373,7 +373,7 @@ class _Comparison:
     def _compare_values(self, pairs: list[Pair]) -> None:
         """Compare the values after each pair of stages: forward outwards, inverse inwards."""
         if self.replayed is not None:
-            paired = sorted(self.replayed.pairs.items())
+            paired = sorted(self.replayed.run.pairs.items())
             sides = [(self.a.stage(i), self.b.stage(j)) for j, i in paired if j >= 0]
         else:
             sides = [(p.a, p.b) for p in pairs if p.a is not None and p.b is not None]
@@ -410,17 +410,17 @@ class _Comparison:
     def _add_calls_and_failures(self, replayed: Replayed) -> None:
         """Add the stages that made another number of inner calls, and those that failed."""
         excluded = () if self.a.recording is None else self.a.recording.unrepeatable
-        for index, (theirs, own, count) in sorted(replayed.call_counts.items()):
-            recorded = replayed.pairs.get(index)
+        for index, (theirs, own, count) in sorted(replayed.run.call_counts.items()):
+            recorded = replayed.run.pairs.get(index)
             if index >= 0 and recorded is not None and recorded not in excluded:
                 text = f"it makes {own} instead of {theirs} inner calls"
                 text += f", in {count} calls" if count > 1 else ""
                 name = self.b.stage(index).name
                 self._add_own(Difference("inner calls", index, recorded, name, None, text), ())
-        for index, error in sorted(replayed.failures.items()):
+        for index, error in sorted(replayed.run.failures.items()):
             b = self.b.stage(index)
             text = f"it fails with the inputs of the contract: {summarize_error(error)}"
-            paired = replayed.pairs.get(index)
+            paired = replayed.run.pairs.get(index)
             failure = Difference("spec", index, paired, b.name, _first_key(b), text)
             is_caused = any(
                 cause.stage <= index
@@ -457,10 +457,10 @@ class _Comparison:
                     f"the env inside does not repeat its recorded results ({difference}); the "
                     "stages got the recorded ones"
                 )
-        if replayed.rows < self.a.recording.rows:
+        if replayed.run.shared_rows < self.a.recording.rows:
             self.notes.append(
                 f"the contract has {self.a.recording.rows} recorded sub-envs, the target "
-                f"{replayed.rows}: the others are not compared"
+                f"{replayed.run.shared_rows}: the others are not compared"
             )
 
     def _is_unexplained(self, cause: Difference) -> bool:

@@ -147,7 +147,7 @@ class _Recorder:
         return entries
 
 
-class Replay:
+class RecordedResults:
     """Answers the calls of an env with recorded inputs.
 
     Args:
@@ -264,7 +264,7 @@ def run_inputs(
         learning: False to stop the updates of running statistics.
     """
     before = stack.state()
-    source = Replay(inputs)
+    source = RecordedResults(inputs)
     traces: list[StepTrace] = []
     error: TdxError | None = None
     with ExitStack() as opened:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Result
@@ -56,7 +56,7 @@ class ChainReport(Result):
     inputs: Leaves
 
 
-def inspect_chain(env: Any, name: str | None = None) -> ChainReport:
+def inspect_chain(env: object, name: str | None = None) -> ChainReport:
     """Report what each stage of a chain reads, writes, drops and renames.
 
     An env of tdx is not stepped. A stack of another library does not declare its keys: it is reset
@@ -94,7 +94,7 @@ def report_flow(stack: Stack, flow: ChainFlow, name: str | None = None) -> Chain
     return ChainReport(name or stack.name, before, after, flow.stages, outputs, inputs)
 
 
-def find_flow(env: Any, on_trace: OnTrace | None = None) -> ChainFlow:
+def find_flow(env: object, on_trace: OnTrace | None = None) -> ChainFlow:
     """Determine the data flow of an env or a stack; a stack of another library is stepped.
 
     Args:

@@ -168,8 +168,10 @@ class CheckReport(Result):
         Returns:
             ``ENVIRONMENT`` if a device that is missing on this machine is the only failure.
         """
-        failures = [each for each in self.findings if strict or each.severity != "suggestion"]
-        if failures and all(each.code == DeviceError.code for each in failures):
+        failures = [
+            finding for finding in self.findings if strict or finding.severity != "suggestion"
+        ]
+        if failures and all(finding.code == DeviceError.code for finding in failures):
             return ExitCode.ENVIRONMENT
         return ExitCode.FINDINGS if failures else ExitCode.OK
 
@@ -293,7 +295,7 @@ def check_env(
         findings, violations, stepped = _check_env(env, pipeline, steps)
         context = build_lint_context(pipeline, env, policy=policy, spec_violations=violations)
         lints = lint(context, rules)
-        if stepped and all(each.violation is not None for each in findings):
+        if stepped and all(finding.violation is not None for finding in findings):
             try:
                 more, notes = lint_chain(
                     env, context, lints, rules, first=first, evaluation=evaluation
@@ -346,10 +348,10 @@ def _merge(
     result = list(errors)
     for lint_finding in lints:
         finding = Finding.from_lint(lint_finding, pipeline, first)
-        replaced = [each for each in result if _is_replaced(each, lint_finding, first)]
+        replaced = [known for known in result if _is_replaced(known, lint_finding, first)]
         if replaced:
             finding = replace(finding, check=replaced[0].check)
-        result = [each for each in result if each not in replaced]
+        result = [known for known in result if known not in replaced]
         result.append(finding)
     return sorted(result, key=lambda found: (found.where.stage is None, found.where.stage or 0))
 

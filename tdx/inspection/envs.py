@@ -305,16 +305,18 @@ def describe_env(env: EnvConfig) -> EnvDetails:
     spec = find_env(env.id)
     versions = list_versions(spec.id)
     specs = get_env_leaves(env)
+    entry = spec.entry_point or spec.vector_entry_point
     made = _make(spec, env.kwargs)
     try:
+        own_limits = (getattr(made.unwrapped, name, None) for name in _LIMIT_NAMES)
         return EnvDetails(
             spec.id,
             package_of(spec),
-            _entry_point(spec),
+            entry if isinstance(entry, str) else str(getattr(entry, "__qualname__", entry)),
             versions,
             newer_version(spec.id),
             find_time_limit(env),
-            _find_own_limit(made),
+            next((limit for limit in own_limits if type(limit) is int and limit > 0), None),
             spec.reward_threshold,
             _find_reward_range(made, specs),
             spec.nondeterministic,
@@ -357,18 +359,6 @@ def _make(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
 
     given: dict[str, Any] = {name: coerce_untyped(value) for name, value in kwargs.items()}
     return gymnasium.make(spec.id, disable_env_checker=True, **given)
-
-
-def _entry_point(spec: EnvSpec) -> str:
-    entry = spec.entry_point or spec.vector_entry_point
-    if isinstance(entry, str):
-        return entry
-    return str(getattr(entry, "__qualname__", entry))
-
-
-def _find_own_limit(env: Any) -> int | None:
-    limits = (getattr(env.unwrapped, name, None) for name in _LIMIT_NAMES)
-    return next((limit for limit in limits if type(limit) is int and limit > 0), None)
 
 
 def _find_reward_range(env: Any, specs: tuple[LeafSpec, ...]) -> tuple[float, float] | None:

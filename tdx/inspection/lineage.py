@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from tdx.foundation.errors import KeyNotFoundError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key
@@ -229,7 +229,9 @@ class Lineage(Result):
         return Lineage(self.env, self.stages, kept)
 
 
-def inspect_keys(env: Any, name: str | None = None, *, on_trace: OnTrace | None = None) -> Lineage:
+def inspect_keys(
+    env: object, name: str | None = None, *, on_trace: OnTrace | None = None
+) -> Lineage:
     """Trace every key of an env through its chain.
 
     An env of tdx is not stepped; a stack of another library makes a few random steps.

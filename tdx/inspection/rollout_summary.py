@@ -6,13 +6,14 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
     from torch import Tensor
 
     from tdx.core import StepTrace
@@ -203,7 +204,7 @@ class _RolloutRecorder:
         """True if each env made its steps and finished its last episode."""
         return len(self._lengths) == self._count
 
-    def record(self, following: Any) -> None:
+    def record(self, following: TensorDictBase) -> None:
         """Record the output of a step, ``[*B]``."""
         if self.is_complete:
             return
@@ -289,7 +290,7 @@ def _version_text(version: ValueVersion) -> str:
     return f"{version.name} {list(version.value.shape)} {dtype}"
 
 
-def is_image(value: Any, batch_dims: int) -> bool:
+def is_image(value: object, batch_dims: int) -> bool:
     """Return True if the value looks like images ``[*B, C, H, W]`` or ``[*B, H, W, C]``."""
     import torch
 

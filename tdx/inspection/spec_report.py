@@ -166,7 +166,7 @@ class SpecReport(Result):
         return data
 
 
-def inspect_spec(env: Any, name: str | None = None) -> SpecReport:
+def inspect_spec(env: object, name: str | None = None) -> SpecReport:
     """Compare the specs of an env before and after its chain, without a reset or step.
 
     Args:

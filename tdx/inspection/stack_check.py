@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
@@ -29,7 +29,7 @@ _CHECKS: tuple[Check, ...] = ("arguments", "specs", "steps", "lints")
 
 
 def check(
-    env: Any,
+    env: object,
     name: str | None = None,
     *,
     steps: int = CHECK_STEPS,
@@ -84,13 +84,15 @@ def _check_stack(
         return CheckReport(label, len(stack.stages), ("specs",), (finding,), hidden=unseen)
     context, error = _observe(stack, chosen, steps, seed, evaluation)
     lints = lint(context, chosen)
-    findings = [_from_lint(each, stack) for each in lints]
+    findings = [_from_lint(finding, stack) for finding in lints]
     if error is not None:
         findings.append(Finding.from_error(error, "steps"))
     if stack.chain_env is not None:
         known = {(finding.where.stage, finding.where.key) for finding in findings}
         chain = _check_chain(stack, stack.chain_env, label, seed, ()).findings
-        findings += [each for each in chain if (each.where.stage, each.where.key) not in known]
+        findings += [
+            finding for finding in chain if (finding.where.stage, finding.where.key) not in known
+        ]
     findings.sort(key=lambda finding: (finding.where.stage is None, finding.where.stage or 0))
     hidden = [*stack.hidden]
     if context.steps and context.stages and -1 not in context.facts:

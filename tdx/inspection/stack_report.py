@@ -65,7 +65,7 @@ class StackReport(Result):
 
 
 def inspect(
-    env: Any, *, steps: int = 0, seed: int | None = None, policy: Any = None
+    env: object, *, steps: int = 0, seed: int | None = None, policy: Any = None
 ) -> StackReport:
     """Inspect an env of any supported library: its stages, specs, values and state.
 
@@ -104,7 +104,7 @@ def inspect(
     return StackReport(stack.kind, stack.name, stages, spec, state, values, chain, notes)
 
 
-def trace(env: Any, policy: Any = None) -> BaseTracer:
+def trace(env: object, policy: Any = None) -> BaseTracer:
     """Return a tracer of an env of any supported library.
 
     It resets and steps the env, and records what every stage reads, writes and takes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry, keys_entry
@@ -74,7 +74,7 @@ class Numbers:
         value: A tensor ``[*B, ...]``, or other data; a list of rows if they differ in shape.
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         from torch import Tensor
 
         self.shape: tuple[int, ...] = ()
@@ -205,7 +205,7 @@ def _merge_shapes(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ..
     return tuple(a if a == b else -1 for a, b in zip(one, other, strict=True))
 
 
-def count_outside(leaf: TensorSpec, value: Any) -> int | None:
+def count_outside(leaf: TensorSpec, value: object) -> int | None:
     """Count the elements outside a spec.
 
     Args:

@@ -61,7 +61,7 @@ class ValuesReport(Result):
 
 
 def inspect_values(
-    env: Any,
+    env: object,
     name: str | None = None,
     *,
     steps: int = 1,
@@ -414,7 +414,7 @@ class StateReport(Result):
 
 
 def inspect_state(
-    env: Any, name: str | None = None, *, steps: int = 0, seed: int | None = None
+    env: object, name: str | None = None, *, steps: int = 0, seed: int | None = None
 ) -> StateReport:
     """Report the state of each stage, after a number of random steps.
 

@@ -21,6 +21,7 @@ from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.patches import Patches
 from tdx.inspection.value_stats import Numbers, RunningStats, count_outside
 from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of
+from tdx.specs import TensorSpec
 from tdx.stacks import open_stack
 
 _MAX_VALUES = 16
@@ -283,8 +284,8 @@ def _list_numbers(value: Tensor) -> tuple[float, ...]:
 def _record(
     place: str,
     key: NestedKey,
-    value: Any,
-    leaf: Any,
+    value: object,
+    leaf: TensorSpec | None,
     time_ns: int | None,
     changed: bool | None = None,
 ) -> KeyRecord:

@@ -217,7 +217,7 @@ def _without_nan(data: Any) -> Any:
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
         return {name: _without_nan(value) for name, value in data.items()}
-    return [_without_nan(each) for each in data] if isinstance(data, list | tuple) else data
+    return [_without_nan(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ def _is_image(shape: Sequence[int]) -> bool:
     return len(shape) == 2 or (len(shape) == 3 and 3 in (shape[0], shape[2]))
 
 
-def sink_of(to: Any) -> Sink:
+def sink_of(to: object) -> Sink:
     """Return the sink for the argument ``to`` of :class:`tdx.watch`.
 
     Raises:
@@ -362,14 +362,19 @@ def read_watch(path: str | Path) -> WatchReport:
         raise StorageError(f"cannot read {path}: {reason}", hint="tdx.watch writes it") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _invalid(path) from error
-    _check_head(head, path)
-    assert head is not None
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise _invalid(path)
+    if head.get("version") != VERSION:
+        raise StorageError(
+            f"{path} has version {head.get('version')!r}, this tdx reads {VERSION}",
+            hint="update tdx",
+        )
     steps = tuple(record.step for record in records)
-    chain = tuple(str(each) for each in head["stages"])
+    chain = tuple(str(stage) for stage in head["stages"])
     return WatchReport(str(path), str(head["env"]), chain, steps, tuple(_drifts(records)))
 
 
-def _read_lines(path: str | Path) -> Iterator[Any]:
+def _read_lines(path: str | Path) -> Iterator[Mapping[str, Any]]:
     """Yield the documents of a file; a last line that is still written is left out."""
     with Path(path).open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), b""), 1):
@@ -387,16 +392,6 @@ def _read_lines(path: str | Path) -> Iterator[Any]:
 
 def _invalid(path: str | Path) -> StorageError:
     return StorageError(f"{path} was not written by tdx.watch", hint="see tdx.watch(env, to=FILE)")
-
-
-def _check_head(data: Any, path: str | Path) -> None:
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise _invalid(path)
-    if data.get("version") != VERSION:
-        raise StorageError(
-            f"{path} has version {data.get('version')!r}, this tdx reads {VERSION}",
-            hint="update tdx",
-        )
 
 
 def _parse(data: Mapping[str, Any]) -> WatchRecord:

@@ -306,10 +306,10 @@ class ValueResolver:
             raise code_not_allowed_error(reference)
         try:
             if reference.is_file:
-                found: Any = _import_file(reference)
+                imported: Any = _import_file(reference)
             else:
                 allow_current_folder()
-                found = import_module(reference.module)
+                imported = import_module(reference.module)
         except ModuleNotFoundError as error:
             hint = "install it, or run tdx in the folder that contains it"
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
@@ -322,12 +322,12 @@ class ValueResolver:
                 hint=f"python {command} shows where",
             ) from error
         for part in reference.name.split("."):
-            if not hasattr(found, part):
-                public = [name for name in dir(found) if name[0] != "_"]
+            if not hasattr(imported, part):
+                public = [name for name in dir(imported) if name[0] != "_"]
                 near = did_you_mean(part, public, "check the names in the module")
                 raise UnknownNameError(f"{reference.module} has no {reference.name}", hint=near)
-            found = getattr(found, part)
-        return found
+            imported = getattr(imported, part)
+        return imported
 
     def _call(self, call: Call) -> Any:
         if call.name in SPECS:

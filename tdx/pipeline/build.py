@@ -115,14 +115,14 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     errors: list[TdxError] = []
     for index in range(first, len(stages)):
         before, stage = stages[index - 1], stages[index]
-        found = (
+        problems = (
             *_find_missing_keys(stage, before),
             *_find_key_clashes(stage),
             *_find_large_entries(stage),
         )
         errors += [
             _with_stage_location(error.at(transform=stage.name), pipeline, index - 1, inner)
-            for error in found
+            for error in problems
         ]
     return errors
 

@@ -83,11 +83,11 @@ def read_plugin(plugin: Plugin) -> TransformInfo:
         node = None if module is None else module.classes.get(name)
         if module is None or node is None:
             raise plugin.error(f"is not a class in the source of {plugin.module}")
-        found = Definition(f"{module.dotted}.{name}", node, module)
-        if not any(base.name == _BASE for base, _ in iterate_bases(found)):
+        definition = Definition(f"{module.dotted}.{name}", node, module)
+        if not any(base.name == _BASE for base, _ in iterate_bases(definition)):
             raise plugin.error("is not a subclass of tdx.Transform")
         package = plugin.package.partition(" ")[0]
-        info = read_class(found, re.sub(r"^tdx[-_]|[-_]tdx$", "", package), package)
+        info = read_class(definition, re.sub(r"^tdx[-_]|[-_]tdx$", "", package), package)
     except (SyntaxError, ValueError, OSError) as error:
         raise plugin.error(f"cannot be read: {summarize_error(error)}") from error
     if info is None:
@@ -104,7 +104,7 @@ def load_plugin_transform(info: TransformInfo) -> Any:
     from tdx.core.transforms import Transform
 
     plugin = next(plugin for plugin in find_plugins("tdx.transforms") if plugin.name == info.name)
-    found = plugin.load()
-    if not (isinstance(found, type) and issubclass(found, Transform)):
+    loaded = plugin.load()
+    if not (isinstance(loaded, type) and issubclass(loaded, Transform)):
         raise plugin.error("is not a subclass of tdx.Transform")
-    return found
+    return loaded

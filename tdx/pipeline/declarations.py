@@ -140,8 +140,8 @@ class Module:
     def bases(self, node: ast.ClassDef) -> list[Definition]:
         """Return the base classes that are defined in the package, in order."""
         named = (_base_name(base) for base in node.bases)
-        found = [self.find(name) for name in named if name]
-        return [base for base in found if isinstance(base.node, ast.ClassDef)]
+        bases = [self.find(name) for name in named if name]
+        return [base for base in bases if isinstance(base.node, ast.ClassDef)]
 
 
 def _base_name(node: ast.expr) -> str | None:
@@ -182,8 +182,8 @@ def parse_annotation(node: ast.expr | None, module: Module) -> Type:
 
 
 def _resolve_named(name: str, module: Module) -> Type:
-    found = module.find(name)
-    dotted, last = found.dotted, found.dotted.rpartition(".")[2]
+    definition = module.find(name)
+    dotted, last = definition.dotted, definition.dotted.rpartition(".")[2]
     if dotted in _NAMED_TYPES:
         return Type(_NAMED_TYPES[dotted])
     package = module.tree.package
@@ -198,11 +198,11 @@ def _resolve_named(name: str, module: Module) -> Type:
         return Type("dict", (Type("any"),))
     if dotted.startswith(f"{package}.specs"):
         return Type("spec")
-    if dotted.startswith(f"{package}.transforms") and isinstance(found.node, ast.ClassDef):
-        is_protocol = any(_base_name(base) == "Protocol" for base in found.node.bases)
+    if dotted.startswith(f"{package}.transforms") and isinstance(definition.node, ast.ClassDef):
+        is_protocol = any(_base_name(base) == "Protocol" for base in definition.node.bases)
         return Type("callable" if is_protocol else "transform")
-    if found.module is not None and isinstance(found.node, ast.expr):
-        return parse_annotation(found.node, found.module)
+    if definition.module is not None and isinstance(definition.node, ast.expr):
+        return parse_annotation(definition.node, definition.module)
     return Type("other", text=last)
 
 
@@ -244,10 +244,10 @@ def read_declarations(root: Path) -> list[TransformInfo]:
         root: Folder of the package, such as ``…/tdx``.
     """
     tree = SourceTree(root)
-    found = (
+    declared = (
         read_declaration(tree, path) for path in sorted((root / TRANSFORMS_FOLDER).glob("*/*.py"))
     )
-    infos = [info for info in found if info is not None]
+    infos = [info for info in declared if info is not None]
     return sorted(infos, key=lambda info: (info.category, info.name))
 
 
@@ -266,15 +266,15 @@ def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
     return None
 
 
-def read_class(found: Definition, category: str, package: str = "") -> TransformInfo | None:
+def read_class(definition: Definition, category: str, package: str = "") -> TransformInfo | None:
     """Read the declaration of a transform from its class; ``None`` for an abstract class.
 
     Args:
-        found: The class.
+        definition: The class.
         category: Category in the catalog.
         package: Package that provides it. Empty: tdx.
     """
-    lineage = list(iterate_bases(found))
+    lineage = list(iterate_bases(definition))
     node, module = lineage[0]
     if _is_abstract(node):
         return None
@@ -319,12 +319,12 @@ def read_class(found: Definition, category: str, package: str = "") -> Transform
     )
 
 
-def iterate_bases(found: Definition) -> Iterator[tuple[ast.ClassDef, Module]]:
+def iterate_bases(definition: Definition) -> Iterator[tuple[ast.ClassDef, Module]]:
     """Yield a class and its bases with their modules, nearest first."""
-    assert isinstance(found.node, ast.ClassDef)
-    assert found.module is not None
-    yield found.node, found.module
-    for base in found.module.bases(found.node):
+    assert isinstance(definition.node, ast.ClassDef)
+    assert definition.module is not None
+    yield definition.node, definition.module
+    for base in definition.module.bases(definition.node):
         yield from iterate_bases(base)
 
 

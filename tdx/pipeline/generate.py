@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tdx.foundation.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 from tdx.pipeline.catalog import CATALOG_FILE, format_catalog, load_catalog
@@ -27,6 +27,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:tdx:schema:pipeline:{VERSION}"
 """Editors and validators that know several schemas find this one by its id."""
 
+Schema: TypeAlias = dict[str, Any]
 _REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 _KEY_SCHEMA = {
     "anyOf": [
@@ -34,7 +35,7 @@ _KEY_SCHEMA = {
         {"type": "array", "items": {"type": "string"}, "minItems": 1},
     ]
 }
-_LEAF_SCHEMAS: dict[str, dict[str, Any]] = {
+_LEAF_SCHEMAS: dict[str, Schema] = {
     "none": {"type": "null"},
     "bool": {"type": "boolean"},
     "int": {"type": "integer"},
@@ -51,7 +52,7 @@ _LEAF_SCHEMAS: dict[str, dict[str, Any]] = {
 }
 
 
-def build_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
+def build_schema(transforms: list[TransformInfo]) -> Schema:
     """Build the schema (draft 2020-12) of a pipeline file that can name these transforms."""
     return {
         "$schema": DIALECT,
@@ -78,7 +79,7 @@ def build_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
     }
 
 
-def _policy_schema() -> dict[str, Any]:
+def _policy_schema() -> Schema:
     mlp = _closed_object(
         {
             "weights": _with_description(
@@ -121,7 +122,7 @@ def read_schema() -> str:
     return SCHEMA_FILE.read_text(encoding="utf-8")
 
 
-def _build_definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
+def _build_definitions(transforms: list[TransformInfo]) -> Schema:
     dtypes = [*(f"torch.{name}" for name in DTYPES), *DTYPES]
     return {
         "env": _env_schema(),
@@ -159,11 +160,11 @@ def _build_definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
     }
 
 
-def _with_description(build_schema: dict[str, Any], text: str) -> dict[str, Any]:
+def _with_description(build_schema: Schema, text: str) -> Schema:
     return {**build_schema, "description": text} if text else build_schema
 
 
-def _env_schema() -> dict[str, Any]:
+def _env_schema() -> Schema:
     properties = {
         "id": {"type": "string", "description": "Id of Gymnasium, native env, or module:factory."},
         "kwargs": {"type": ["object", "null"], "description": "What the env is made with."},
@@ -196,7 +197,7 @@ def _env_schema() -> dict[str, Any]:
     return _closed_object(properties, ["id"])
 
 
-def _rollout_schema() -> dict[str, Any]:
+def _rollout_schema() -> Schema:
     properties = {
         "max_steps": {
             "type": ["integer", "null"],
@@ -212,7 +213,7 @@ def _rollout_schema() -> dict[str, Any]:
     return {**_closed_object(properties, []), "type": ["object", "null"]}
 
 
-def _check_schema() -> dict[str, Any]:
+def _check_schema() -> Schema:
     codes = {"type": ["array", "string", "null"], "items": {"type": "string", "pattern": "^[A-Z]"}}
     properties = {
         "select": {**codes, "description": "Rules that tdx check applies; all by default."},
@@ -221,7 +222,7 @@ def _check_schema() -> dict[str, Any]:
     return {**_closed_object(properties, []), "type": ["object", "null"]}
 
 
-def _closed_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def _closed_object(properties: Schema, required: list[str]) -> Schema:
     return {
         "type": "object",
         "properties": properties,
@@ -230,7 +231,7 @@ def _closed_object(properties: dict[str, Any], required: list[str]) -> dict[str,
     }
 
 
-def _stage_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
+def _stage_schema(transforms: list[TransformInfo]) -> Schema:
     names = [info.name for info in transforms]
     as_map = {
         "type": "object",
@@ -252,7 +253,7 @@ def _required_names(info: TransformInfo) -> list[str]:
     return [parameter.name for parameter in info.parameters if parameter.required]
 
 
-def _arguments_schema(info: TransformInfo) -> dict[str, Any]:
+def _arguments_schema(info: TransformInfo) -> Schema:
     by_name = _closed_object(
         {parameter.name: _argument_schema(parameter) for parameter in info.named},
         _required_names(info),
@@ -273,7 +274,7 @@ def _arguments_schema(info: TransformInfo) -> dict[str, Any]:
     return _with_description({"anyOf": options}, info.summary)
 
 
-def _argument_schema(parameter: Parameter) -> dict[str, Any]:
+def _argument_schema(parameter: Parameter) -> Schema:
     described = _with_description(_type_schema(parameter.type), parameter.help)
     try:
         value = ast.literal_eval(parameter.default or "")
@@ -283,7 +284,7 @@ def _argument_schema(parameter: Parameter) -> dict[str, Any]:
         return described
 
 
-def _type_schema(declared: Type) -> dict[str, Any]:
+def _type_schema(declared: Type) -> Schema:
     if declared.name == "union":
         return {"anyOf": [_type_schema(option) for option in declared.items]}
     if declared.name == "literal":

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from tdx.core.chain import flatten_chain
+from tdx.core.chain import flatten_chain, flatten_stages
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS
 from tdx.core.transforms import Transform
@@ -28,7 +28,7 @@ from tdx.profiling.processor import (
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks import Stack, open_stack
-from tdx.stacks.native_times import STEP_PART, iterate_stages, measured_chain
+from tdx.stacks.native_times import STEP_PART, measured_chain
 from tdx.stacks.tracer import Driver
 
 P = ParamSpec("P")
@@ -138,7 +138,7 @@ class profile:  # noqa: N801 - it is used like a function
             subject = getattr(base, "_name", None) or type(base).__name__
             names = tuple(type(stage).__name__ for stage in stages)
         elif isinstance(target, Transform):
-            names = tuple(type(stage).__name__ for stage in iterate_stages(target))
+            names = tuple(type(stage).__name__ for stage in flatten_stages((target,)))
             device, envs, subject = "", 1, type(target).__name__
         else:
             spec = target.specs()[-1].output_spec

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Protocol
@@ -41,6 +42,9 @@ class StackKind(Protocol):
 class BuiltinKind:
     """A kind of stack that belongs to tdx, imported when an object of its library is opened.
 
+    The adapter of a library declares it as ``KIND`` in the ``kind.py`` of its folder, which imports
+    neither the library nor the rest of the adapter.
+
     Args:
         title: What it opens, for messages.
         bases: Classes of the objects, as ``module:name``. A module that is not imported has no
@@ -75,22 +79,15 @@ def _open_native(target: Any) -> Stack:
     return NativeStack(target)
 
 
-def _open_gymnasium(target: object) -> Stack:
-    from tdx.stacks.gymnasium.stack import GymnasiumStack
-
-    return GymnasiumStack(target)
+NATIVE = BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native)
 
 
-def _open_stable_baselines3(target: object) -> Stack:
-    from tdx.stacks.sb3.stack import StableBaselines3Stack
-
-    return StableBaselines3Stack(target)
-
-
-def _open_torchrl(target: object) -> Stack:
-    from tdx.stacks.torchrl.stack import TorchRLStack
-
-    return TorchRLStack(target)
+@cache
+def builtin_kinds() -> tuple[BuiltinKind, ...]:
+    """Return the kinds of tdx: its own envs, and ``KIND`` of each folder with a ``kind.py``."""
+    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/kind.py"))
+    modules = (import_module(f"{__package__}.{folder}.kind") for folder in folders)
+    return (NATIVE, *(module.KIND for module in modules))
 
 
 class CheckpointKind:
@@ -137,25 +134,6 @@ class CheckpointKind:
 
 
 CHECKPOINT = CheckpointKind()
-KINDS: tuple[BuiltinKind, ...] = (
-    BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native),
-    BuiltinKind(
-        "a gymnasium.Env or VectorEnv with its wrappers",
-        ("gymnasium:Env", "gymnasium.vector:VectorEnv"),
-        _open_gymnasium,
-    ),
-    BuiltinKind(
-        "a Stable-Baselines3 VecEnv or algorithm",
-        (
-            "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
-            "stable_baselines3.common.base_class:BaseAlgorithm",
-        ),
-        _open_stable_baselines3,
-    ),
-    BuiltinKind(
-        "a TorchRL EnvBase with its transforms", ("torchrl.envs.common:EnvBase",), _open_torchrl
-    ),
-)
 
 
 def open_stack(target: object, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
@@ -185,13 +163,13 @@ def open_stack(target: object, samples: Sequence[Mapping[str, object]] | None = 
     if samples is not None:
         from tdx.stacks.callables import CallableStack, is_pipeline
 
-        is_env = is_stack(target) or any(own.accepts(target) for own in KINDS)
+        is_env = is_stack(target) or any(own.accepts(target) for own in builtin_kinds())
         if not is_env and is_pipeline(target):
             return CallableStack(target, samples)
         raise ArgumentError(
             f"{describe_object(target)} takes no samples", hint="leave them out for an env"
         )
-    for own in KINDS:
+    for own in builtin_kinds():
         if own.accepts(target):
             _check_open(target)
             return own.open(target)
@@ -210,7 +188,7 @@ def open_stack(target: object, samples: Sequence[Mapping[str, object]] | None = 
 
 def _check_open(target: object) -> None:
     """Raise an error for an env that says that it is closed: vector envs, and envs of tdx."""
-    name = "is_closed" if KINDS[0].accepts(target) else "closed"
+    name = "is_closed" if NATIVE.accepts(target) else "closed"
     if attributes_of(target).get(name) is True:
         raise EnvError(
             f"the {type(target).__name__} is closed", hint="create a new env, and close it later"
@@ -243,7 +221,7 @@ def unsupported_error(target: object) -> ArgumentError:
         (text for base, text in _NEXT_STEPS if isinstance(target, tuple(_imported((base,))))), None
     )
     plugins = (kind.title for _, kind in plugin_kinds())
-    kinds = [*(kind.title for kind in KINDS), CHECKPOINT.title, *plugins]
+    kinds = [*(kind.title for kind in builtin_kinds()), CHECKPOINT.title, *plugins]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     if disabled is not None:
         hint = f"{disabled.message}: {disabled.hint}"

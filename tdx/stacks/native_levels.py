@@ -14,6 +14,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import Lane, Part, base_parts
 from tdx.core.transforms import Transform
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.specs import TensorSpec
 from tdx.stacks.observe import LevelForm, Levels, RowEntries, Slot, base_key
 from tdx.stacks.observe.env_inside import fit
 
@@ -108,14 +109,14 @@ def repeated(value: Tensor, count: int) -> list[Tensor]:
     return [value[index % len(value)] for index in range(count)]
 
 
-def _fitted(leaf: Any, rows: Sequence[Tensor], size: torch.Size) -> Tensor:
+def _fitted(leaf: TensorSpec, rows: Sequence[Tensor], size: torch.Size) -> Tensor:
     """Return rows in the shape, dtype and device of a leaf spec."""
     inner = torch.Size(leaf.shape)[len(size) :]
     fitted = torch.stack([fit(row, inner) for row in rows]).reshape(leaf.shape)
     return fitted.to(leaf.dtype).to(leaf.device)
 
 
-def build_action(env: Any, entries: RowEntries, keys: Sequence[NestedKey]) -> TensorDictBase:
+def build_action(env: EnvBase, entries: RowEntries, keys: Sequence[NestedKey]) -> TensorDictBase:
     """Return the actions of an env from entries ``[R, ...]``.
 
     An index becomes one-hot where the env takes it so.

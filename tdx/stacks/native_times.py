@@ -1,4 +1,9 @@
-"""Attach a meter to every call of an env, its stages and its policy, and detach it again."""
+"""Attach a meter to every call of an env, its stages and its policy, and detach it again.
+
+The hooks of the env and its stages are those of :class:`~tdx.stacks.native_levels.ChainLevels`. A
+plan runs stages for whole chunks instead, and the engine has parts of its own: both are measured
+here.
+"""
 
 from __future__ import annotations
 
@@ -273,8 +278,3 @@ def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: P
     patches.put(stage, "make_chunk_kernel", timed_form)
     patches.put(stage, "make_array_kernel", timed_kernel)
     patches.put(stage, "make_dict_step", timed_row)
-
-
-def iterate_stages(chain: Transform) -> tuple[Transform, ...]:
-    """Return the transforms of a chain in order, including those of nested chains."""
-    return flatten_stages((chain,))

@@ -147,6 +147,13 @@ def compact_shape(leaf: LeafSpec) -> str:
     return shape_text(leaf.shape).replace(" ", "")
 
 
+def truncate(text: str, width: int) -> str:
+    """Shorten a text with an ellipsis."""
+    if len(text) <= width:
+        return text
+    return f"{text[: max(0, width - 1)]}…" if width > 0 else ""
+
+
 def truncate_middle(text: str, width: int) -> str:
     """Shorten a name with an ellipsis in its middle, because its end tells keys apart.
 

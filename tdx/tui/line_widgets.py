@@ -293,10 +293,3 @@ class LineList(ScrollView, LineWidget, can_focus=True):
             self.go_to_line(at)
             if event.chain == 2:
                 self.action_open()
-
-
-def truncate(text: str, width: int) -> str:
-    """Shorten a text with an ellipsis."""
-    if len(text) <= width:
-        return text
-    return f"{text[: max(0, width - 1)]}…" if width > 0 else ""

@@ -15,7 +15,7 @@ from tdx.inspection.checkpoint_check import check_checkpoint
 from tdx.stacks.checkpoints import Entries, Processor, read_checkpoint
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.steps import run
-from tests.programs import require_lerobot
+from tests.programs import require_package
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
 
 MODES = ("IDENTITY", *STATISTICS)
@@ -24,7 +24,7 @@ MODES = ("IDENTITY", *STATISTICS)
 @pytest.fixture(scope="module")
 def lerobot() -> Any:
     """The package of LeRobot's processors."""
-    require_lerobot()
+    require_package("lerobot")
     import lerobot.processor
 
     return lerobot.processor

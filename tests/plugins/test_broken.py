@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tdx
 from tdx.foundation.errors import UnknownNameError
 from tdx.foundation.plugins import disabled_plugins
 from tdx.inspection.lint.linter import all_rules
@@ -125,6 +126,25 @@ def test_rule_that_raises_is_skipped(tmp_path: Path) -> None:
     assert warning.startswith(
         "warning: the rule toy of toy 1.0 failed (TOY101): RuntimeError: no luck"
     )
+
+
+def test_fact_of_a_rule_that_raises_disables_the_rule(tmp_path: Path) -> None:
+    source = (
+        "from tdx.inspection.lint.rule import stack_rule\n"
+        "from tdx.inspection.lint.stack_context import Fact\n"
+        "class Broken(Fact):\n    def add(self, call): raise RuntimeError('no luck')\n"
+        "@stack_rule('TOY101', 'toy', 'warning', why='toy', python='', facts=(Broken,))\n"
+        "def toy(context):\n    context.fact(Broken, 0)\n    return []\n"
+    )
+    install(tmp_path, {"tdx.rules": {"toy": "toy_plugin"}}, source)
+    import gymnasium
+
+    with (
+        installed(tmp_path),
+        pytest.warns(UserWarning, match="rule toy of toy 1.0 failed .TOY101.: RuntimeError"),
+    ):
+        report = tdx.check(gymnasium.make("Pendulum-v1"), steps=3, seed=0)
+    assert report.ok
 
 
 def test_stack_kind_that_raises_is_skipped(tmp_path: Path) -> None:

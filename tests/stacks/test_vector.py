@@ -114,6 +114,13 @@ def test_casts_of_the_vector_env_are_its_own() -> None:
     assert [write.key for write in flow["SyncVectorEnv"].writes] == ["observation"]
 
 
+def test_values_of_a_reset_of_some_sub_envs_are_those_of_the_vector_env() -> None:
+    env = SyncVectorEnv(
+        [partial(make_row, limit) for limit in (5, 9)], autoreset_mode=AutoresetMode.DISABLED
+    )
+    assert tdx.check(env, seed=0, steps=20).findings == ()
+
+
 def test_different_sub_envs_are_one_stage() -> None:
     mixed = SyncVectorEnv([make_row, lambda: wrappers.ClipReward(make_row(), -1, 1)])
     stack = open_stack(mixed)

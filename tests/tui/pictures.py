@@ -17,7 +17,6 @@ from pathlib import Path
 from tdx.pipeline import EnvConfig, Pipeline, parse_stage
 from tdx.pipeline.editing import Draft
 from tdx.tui.backend.client import ProcessBackend
-from tdx.tui.contract.messages import FreezeContract
 from tdx.tui.contract.worker import freeze_contract
 from tests.tui import idle
 from tests.tui.driving import Driver, driven
@@ -127,7 +126,7 @@ async def draw_contract() -> None:
     norm = "ObservationNorm(0.0, {}, in_keys=['observation'])"
     trained = Pipeline.of("Pendulum-v1", norm.format(0.5), frames, "RewardSum", "ActionScaling")
     chain = trained.with_stages(parse_stage(norm.format(0.25)), *trained.transforms[1:3])
-    freeze_contract(FreezeContract(trained, "walker"))
+    freeze_contract(trained, "walker")
     async with driven(draft=Draft.of(chain), size=SIZE, backend=ProcessBackend()) as app:
         await until(app, " keys")
         await app.press("C", "text:walker", "enter")

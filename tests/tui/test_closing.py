@@ -17,7 +17,7 @@ from tdx.tui.screens.bars import HintState
 from tdx.tui.serving.driver import NAME
 from tests.tui.inline_backend import InlineBackend
 
-TURNS = [*range(12), 20, 40, 80, 160]
+TURNS = [0, 1, 2, 3, 5, 8, 12, 40, 160]
 """Turns of the loop after which the app is closed."""
 
 

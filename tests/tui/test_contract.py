@@ -17,11 +17,11 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.client import Ticket
-from tdx.tui.backend.messages import Request
+from tdx.tui.backend.messages import Job, Request
 from tdx.tui.contract.contract_screen import ContractScreen
 from tdx.tui.contract.lines import details, heading, list_lines, start_line
-from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract, StageText
-from tdx.tui.contract.worker import compare_contract
+from tdx.tui.contract.messages import Comparison, StageText
+from tdx.tui.contract.requests import CompareContract, FreezeContract
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
@@ -132,7 +132,7 @@ async def test_both_sides_and_values_are_visible_at_every_size() -> None:
 
 def run(request: CompareContract) -> Comparison:
     """Answer a request as the worker does."""
-    return compare_contract(request)
+    return request.answer(Job(lambda topic, value: None, {}))
 
 
 def texts(comparison: Comparison) -> str:

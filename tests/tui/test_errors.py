@@ -175,10 +175,3 @@ def test_profile_rows_have_the_stage_numbers() -> None:
     mode = ModeCosts("planned", (row,), 1.0, 1.0, 1, 0.0, "quiet", "")
     run = RunHistory().add(draft, Costs((mode,), 1, "cpu", ""))
     assert run.costs.modes[0].rows[0].label == "2-3 RewardSum"
-
-
-async def test_new_stage_is_appended_if_the_env_is_selected() -> None:
-    async with driven("RewardSum", "InitTracker") as app:
-        await app.press("a", "text:stepcounter", "enter")
-        assert app.stages == ["RewardSum", "InitTracker", "StepCounter"]
-        assert app.place == 2

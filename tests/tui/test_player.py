@@ -26,12 +26,12 @@ from tdx.tui.live.messages import (
     LiveState,
     Reset,
     Run,
-    RunSession,
     SetActionSource,
     SetPanes,
     SetRate,
     ShowTrace,
 )
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, run_session
 from tests.inspection.live.stages import At, pendulum, raises
 

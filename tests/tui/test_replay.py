@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tdx.pipeline import Pipeline, parse_stage
-from tdx.tui.live.messages import RunSession
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
 from tests.tui.playing import Live, playing
 

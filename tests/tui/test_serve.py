@@ -121,14 +121,12 @@ async def test_undecodable_cookie_is_refused() -> None:
         assert await raw_status(address, b"127.0.0.1", name.encode() + b"=\xff\xfe") == b"403"
 
 
-@pytest.mark.parametrize("host", [b"[", b"[::1", b"a[b]c", b"[v1.x", b"a b", b"\xff", b""])
 @pytest.mark.parametrize("loopback", [True, False])
-async def test_malformed_host_is_refused(
-    host: bytes, loopback: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_host_is_refused(loopback: bool, caplog: pytest.LogCaptureFixture) -> None:
     async with served(loopback=loopback) as address:
-        assert (await raw_status(address, host, b"a=b")) in (b"400", b"403")
-        assert not caplog.records
+        for host in (b"[", b"[::1", b"a[b]c", b"[v1.x", b"a b", b"\xff", b""):
+            assert (await raw_status(address, host, b"a=b")) in (b"400", b"403"), host
+            assert not caplog.records
 
 
 async def test_cookie_is_of_no_use_elsewhere() -> None:

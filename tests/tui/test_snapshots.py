@@ -29,10 +29,6 @@ async def test_panes_and_palettes_match_snapshots(tmp_path: Path) -> None:
         await app.press(*STAGE)
         await check_snapshots(app, "stage", tmp_path, sizes=(NARROW, SIZE, WIDE))
         await check_snapshots(app, "stage", tmp_path, themes=("tdx-light", "ansi-dark"))
-
-
-async def test_specs_match_a_snapshot(tmp_path: Path) -> None:
-    async with driven(draft=sample_draft()) as app:
         await app.press("end", "up", "2")
         await check_snapshots(app, "specs", tmp_path)
 
@@ -54,11 +50,3 @@ async def test_batch_with_images_matches_snapshots(tmp_path: Path) -> None:
             await app.press(*keys)
         await app.press("left")
         await check_snapshots(app, "live-batch", tmp_path)
-
-
-async def test_empty_pipeline_shows_first_steps() -> None:
-    async with driven(env=None) as app:
-        text = app.text()
-        assert "Welcome to tdx" in text
-        assert "e choose an env" in text
-        assert "p start with a sample pipeline" in text

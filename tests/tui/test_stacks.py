@@ -21,13 +21,13 @@ from tdx.tui.live.messages import (
     LiveState,
     Reset,
     Run,
-    RunSession,
     SetActionSource,
     SetPanes,
     SetRate,
 )
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer
-from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
 from tests.tui.playing import playing

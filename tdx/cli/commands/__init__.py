@@ -19,7 +19,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -154,34 +154,25 @@ class _WithDefaults:
     def make_context(
         self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        if not extra.get("resilient_parsing"):  # set while a shell completes
-            if parent is None and _HELP_OPTIONS & set(args):
-                _warn_of_broken_settings()
-            elif isinstance(self, TyperCommand) and not _HELP_OPTIONS & set(args):
-                commands = {info_name, None if parent is None else parent.info_name}
-                parameters = {param.name for param in self.params}
-                tolerant = bool(commands & _TOLERANT)
-                extra["default_map"] = _output_defaults(parameters, tolerant=tolerant)
+        is_help = bool(_HELP_OPTIONS.intersection(args))
+        is_completion = extra.get("resilient_parsing")
+        if is_help and parent is None and not is_completion:
+            from tdx.foundation.settings import load_settings
+
+            try:
+                load_settings()
+            except TdxError as error:
+                place = f"{error.where}: " if str(error.where) else ""
+                print(f"notice: {place}{error.message}; using the defaults", file=sys.stderr)
+        elif isinstance(self, TyperCommand) and not is_help and not is_completion:
+            from tdx.cli.options import configured_values
+
+            commands = {info_name, None if parent is None else parent.info_name}
+            parameters = {param.name for param in self.params}
+            names = [name for name in _OUTPUT_SETTINGS if name in parameters]
+            defaults = configured_values(names, tolerant=bool(commands & _TOLERANT))
+            extra["default_map"] = defaults
         return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
-
-
-def _output_defaults(parameters: Collection[str | None], *, tolerant: bool) -> dict[str, Any]:
-    """Return the configured defaults of the output options among some parameters."""
-    from tdx.cli.options import configured_values
-
-    names = [name for name in _OUTPUT_SETTINGS if name in parameters]
-    return configured_values(names, tolerant=tolerant)
-
-
-def _warn_of_broken_settings() -> None:
-    """Print a notice to stderr if the settings cannot be read."""
-    from tdx.foundation.settings import load_settings
-
-    try:
-        load_settings()
-    except TdxError as error:
-        place = f"{error.where}: " if str(error.where) else ""
-        print(f"notice: {place}{error.message}; using the defaults", file=sys.stderr)
 
 
 class _Command(_WithDefaults, FastCommand):
@@ -252,7 +243,15 @@ class _RootGroup(_Group):
 
     def build(self, name: str) -> Any:
         if name in _GROUPS:
-            return _build_group(name, _GROUPS[name])
+            group = typer.Typer(
+                **_SETTINGS,
+                name=name,
+                cls=_GROUPS[name],
+                help=ROOT_COMMANDS[name][1],
+                callback=_no_callback,
+                add_completion=False,
+            )
+            return get_command(group)
         return _build_command(name, _import_functions(name)[name], _CLASSES.get(name, _Command))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -266,24 +265,22 @@ class _ShowGroup(_Group):
     """Accepts what to show instead of a command: ``tdx show runs/pendulum``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.functions and (kind := _kind_of(args[0])) is not None:
-            args = [kind, *args]
-        return super().resolve_command(ctx, args)
+        from tdx.pipeline.catalog import load_catalog
 
-
-def _kind_of(name: str) -> str | None:
-    """Return the command of ``tdx show`` for a name; ``None`` if its form does not tell."""
-    from tdx.pipeline.catalog import load_catalog
-
-    if os.path.isdir(name) or "://" in name:
-        return "dump"
-    if name.endswith(".jsonl"):
-        return "watch"
-    if _ENV_ID.search(name) is not None:
-        return "env"
-    if load_catalog().find(name) is not None:
-        return "transform"
-    return "dump" if os.sep in name else None
+        name, kind = args[0], None
+        if name not in self.functions:
+            # What the form of the name tells.
+            if os.path.isdir(name) or "://" in name:
+                kind = "dump"
+            elif name.endswith(".jsonl"):
+                kind = "watch"
+            elif _ENV_ID.search(name) is not None:
+                kind = "env"
+            elif load_catalog().find(name) is not None:
+                kind = "transform"
+            elif os.sep in name:
+                kind = "dump"
+        return super().resolve_command(ctx, args if kind is None else [kind, *args])
 
 
 class _ProfileGroup(_Group):
@@ -351,33 +348,15 @@ def build_root() -> Any:
     )
 
 
-def _build_group(name: str, group_class: type[_Group]) -> Any:
-    return get_command(
-        typer.Typer(
-            **_SETTINGS,
-            name=name,
-            cls=group_class,
-            help=ROOT_COMMANDS[name][1],
-            callback=_no_callback,
-            add_completion=False,
-        )
-    )
-
-
 def _build_command(name: str, function: Function, command_class: type[_Command] = _Command) -> Any:
-    app = typer.Typer(**_SETTINGS, add_completion=False)
-    app.command(name, cls=command_class, help=_help_text(function))(expand_options(function))
-    return get_command(app)
-
-
-def _help_text(function: Function) -> str:
-    """Return the docstring with its paragraphs on one line each, and the examples at the end."""
+    # The help is the docstring: paragraphs on one line each, and the examples at the end.
     paragraphs = (getdoc(function) or "").split("\n\n")
-    prose = [
-        " ".join(paragraph.split()) for paragraph in paragraphs if not EXAMPLE.match(paragraph)
-    ]
-    lines = "\n".join(f"  {paragraph}" for paragraph in paragraphs if EXAMPLE.match(paragraph))
-    return "\n\n".join([*prose, f"Examples:\n{lines}"])
+    prose = [" ".join(text.split()) for text in paragraphs if not EXAMPLE.match(text)]
+    examples = "\n".join(f"  {text}" for text in paragraphs if EXAMPLE.match(text))
+    help = "\n\n".join([*prose, f"Examples:\n{examples}"])
+    app = typer.Typer(**_SETTINGS, add_completion=False)
+    app.command(name, cls=command_class, help=help)(expand_options(function))
+    return get_command(app)
 
 
 def _no_callback() -> None:

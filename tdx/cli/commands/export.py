@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -124,21 +126,18 @@ def export(
     tdx export runs/pendulum --keys observation,reward --out steps.npz
     """
     from tdx.cli.output import STDOUT, write_view
-    from tdx.cli.progress import progress_on
-    from tdx.cli.runtime import reliable_sigint
     from tdx.cli.views.dumps import export_view
-    from tdx.rollouts import export_dump
+    from tdx.rollouts import export_dump, export_lines
+    from tdx.rollouts.formats.registry import find_format
 
     selected = tuple(split_list(keys)) or None
     if out == STDOUT and not dry_run:
-        _to_stdout(dump, to, selected, any((episodes, split, lossy)))
+        kind = find_format(to or "jsonl")
+        if kind.name != "jsonl" or any((episodes, split, lossy)):
+            raise ArgumentError(f"{kind.name} cannot be written to stdout", hint="use --to jsonl")
+        export_lines(dump, sys.stdout.buffer, keys=selected)
         return
-    with reliable_sigint() as check, progress_on(sys.stderr) as show:
-
-        def on_rows(progress: Progress) -> None:
-            check()
-            show(progress)
-
+    with _interruptible_progress() as on_rows:
         result = export_dump(
             dump,
             out,
@@ -155,14 +154,19 @@ def export(
     write_view(export_view(result), output)
 
 
-def _to_stdout(dump: str, to: str | None, keys: tuple[str, ...] | None, is_video: bool) -> None:
-    from tdx.rollouts import export_lines
-    from tdx.rollouts.formats.registry import find_format
+@contextmanager
+def _interruptible_progress() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows the progress, and raises a Ctrl-C that a library has lost."""
+    from tdx.cli.progress import progress_on
+    from tdx.cli.runtime import reliable_sigint
 
-    kind = find_format(to or "jsonl")
-    if kind.name != "jsonl" or is_video:
-        raise ArgumentError(f"{kind.name} cannot be written to stdout", hint="use --to jsonl")
-    export_lines(dump, sys.stdout.buffer, keys=keys)
+    with reliable_sigint() as check, progress_on(sys.stderr) as show:
+
+        def on_rows(progress: Progress) -> None:
+            check()
+            show(progress)
+
+        yield on_rows
 
 
 def parse_episodes(text: str) -> tuple[int, ...]:
@@ -202,17 +206,10 @@ def import_(
     tdx import steps.txt --from jsonl --out runs/steps
     """
     from tdx.cli.output import write_view
-    from tdx.cli.progress import progress_on
-    from tdx.cli.runtime import reliable_sigint
     from tdx.cli.views.dumps import import_view
     from tdx.rollouts import import_dump
 
-    with reliable_sigint() as check, progress_on(sys.stderr) as show:
-
-        def on_rows(progress: Progress) -> None:
-            check()
-            show(progress)
-
+    with _interruptible_progress() as on_rows:
         result = import_dump(path, out, format=kind, env=env, force=force, on_rows=on_rows)
     write_view(import_view(result), output)
 

@@ -28,8 +28,7 @@ from tdx.foundation.errors import ArgumentError, ExitCode, TdxError
 from tdx.foundation.untrusted import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from tdx.pipeline import Pipeline
-    from tdx.rollouts import DumpRequest, Goal, Manifest
+    from tdx.rollouts import DumpRequest, Manifest
 
 Steps = Annotated[
     int | None,
@@ -129,7 +128,7 @@ def rollout(
     tdx rollout pendulum.yaml --steps 1000000 --dry-run
     """
     from tdx.cli.pipelines import read_pipeline
-    from tdx.rollouts import DumpRequest, is_url
+    from tdx.rollouts import DumpRequest, Goal, is_url
 
     if resume:
         others = (steps, episodes, keys, chunk, raw, dry_run, force)
@@ -140,9 +139,17 @@ def rollout(
     if out is None and not dry_run:
         raise ArgumentError("no folder is given", hint="add --out DIR, or --dry-run")
     config = read_pipeline(pipeline)
+    if workers is not None and not sharding.shards:
+        envs = workers if config.env.num_envs is None else config.env.num_envs
+        if workers > envs:
+            raise ArgumentError(
+                f"--workers {workers} is more than the {envs} envs",
+                hint=f"each env runs in one process: pass at most --workers {envs}",
+            )
+        config = replace(config, env=replace(config.env, num_envs=envs, batching="parallel"))
     request = DumpRequest(
-        config if sharding.shards else _with_workers(config, workers),
-        _goal(steps, episodes),
+        config,
+        None if steps is None and episodes is None else Goal(steps, episodes),
         policy=policy,
         keys=tuple(split_list(keys)) or None,
         chunk_steps=chunk,
@@ -160,25 +167,6 @@ def rollout(
         return roll_out_sharded(request, out, sharding, workers, output, force)
     _roll_out(request, Path(out), output, force)
     return None
-
-
-def _goal(steps: int | None, episodes: int | None) -> Goal | None:
-    from tdx.rollouts import Goal
-
-    return None if steps is None and episodes is None else Goal(steps, episodes)
-
-
-def _with_workers(config: Pipeline, workers: int | None) -> Pipeline:
-    if workers is None:
-        return config
-    env = config.env
-    envs = workers if env.num_envs is None else env.num_envs
-    if workers > envs:
-        raise ArgumentError(
-            f"--workers {workers} is more than the {envs} envs",
-            hint=f"each env runs in one process: pass at most --workers {envs}",
-        )
-    return replace(config, env=replace(env, num_envs=envs, batching="parallel"))
 
 
 def _estimate(
@@ -258,40 +246,34 @@ def _report_saved_steps(folder: Path) -> Iterator[None]:
     try:
         yield
     except TdxError as error:
-        saved = _saved_steps(folder)
+        _, saved = _saved_steps(folder)
         if saved and "--resume" not in (error.hint or ""):
             error.hint = f"{error.hint}; {saved}" if error.hint else saved
         raise
     except KeyboardInterrupt:
-        report_interrupt(f"interrupted{_after_interrupt(folder)}")
+        manifest, saved = _saved_steps(folder)
+        state = "" if saved is None else f": {saved}"
+        if manifest is None:
+            state = " before the first chunk; nothing was written"
+        elif not manifest.steps:
+            state = f" before the first chunk; {folder} has no steps, --force replaces it"
+        report_interrupt(f"interrupted{state}")
         raise
 
 
-def _after_interrupt(folder: Path) -> str:
-    """Return the state of a dump whose rollout was interrupted."""
+def _saved_steps(folder: Path) -> tuple[Manifest | None, str | None]:
+    """Return the manifest of a dump, if it has one, and how to continue an unfinished one."""
+    from tdx.cli.views import count_text
     from tdx.rollouts import Manifest
 
     try:
         manifest = Manifest.load(folder)
     except TdxError:
-        return " before the first chunk; nothing was written"
-    if not manifest.steps:
-        return f" before the first chunk; {folder} has no steps, --force replaces it"
-    saved = _saved_steps(folder)
-    return "" if saved is None else f": {saved}"
-
-
-def _saved_steps(folder: Path) -> str | None:
-    from tdx.rollouts import Manifest
-
-    try:
-        manifest = Manifest.load(folder)
-    except TdxError:
-        return None
+        return None, None
     if not manifest.steps or manifest.complete:
-        return None
-    steps = f"{manifest.steps:,} step{'' if manifest.steps == 1 else 's'}"
-    return f"{folder} has {steps}, --resume continues it"
+        return manifest, None
+    steps = count_text(manifest.steps, "step")
+    return manifest, f"{folder} has {steps}, --resume continues it"
 
 
 RepairOption = Annotated[

@@ -75,7 +75,7 @@ def init(
     tdx init converted.yaml --from train.py:make_env --allow-code
     """
     from tdx.cli.init import commented_pipeline
-    from tdx.cli.output import STDOUT, check_target, write_file
+    from tdx.cli.output import check_target, write_file
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.envs import get_env_leaves
     from tdx.pipeline.references import has_references
@@ -88,10 +88,16 @@ def init(
     with third_party_code():
         leaves = get_env_leaves(config.env, pipeline.allow_code)
     write_file(file, commented_pipeline(config, leaves, comments), force=force)
-    if file != STDOUT:
-        code = " --allow-code" if has_references(config.env.kwargs) else ""
-        print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
+    _print_next(file, needs_code=has_references(config.env.kwargs))
     return ExitCode.OK
+
+
+def _print_next(file: str, *, needs_code: bool) -> None:
+    from tdx.cli.output import STDOUT
+
+    if file != STDOUT:
+        code = " --allow-code" if needs_code else ""
+        print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
 
 
 def _import(source: str, options: PipelineOptions, file: str, *, force: bool) -> int:
@@ -103,7 +109,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
         import_from,
         summary_lines,
     )
-    from tdx.cli.output import STDOUT, write_file
+    from tdx.cli.output import write_file
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.envs import get_env_leaves
     from tdx.pipeline.references import has_references
@@ -119,12 +125,8 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     write_file(file, text, force=force)
     for line in summary_lines(imported):
         print(line, file=sys.stderr)
-    if file != STDOUT:
-        needs_code = imported.missing_env is not None or has_references(
-            imported.pipeline.env.kwargs
-        )
-        code = " --allow-code" if needs_code else ""
-        print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
+    needs_code = imported.missing_env is not None or has_references(imported.pipeline.env.kwargs)
+    _print_next(file, needs_code=needs_code)
     return ExitCode.OK if imported.is_equal and not imported.gap else ExitCode.FINDINGS
 
 

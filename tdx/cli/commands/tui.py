@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import DebugOptions, Functions, PipelineOptions, TargetOptions, integer_option
+from tdx.cli.options import (
+    DebugOptions,
+    Functions,
+    PipelineOptions,
+    TargetOptions,
+    given_options,
+    integer_option,
+)
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -111,8 +117,12 @@ def serve(
     initial_pipeline(options)
     from tdx.tui.serving.serve import serve
 
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        print("press Ctrl-C to stop", file=sys.stderr)
+
     arguments = as_arguments(options)
-    return serve(arguments, host=host, port=port, token=secret, pages=pages, say=_announce)
+    return serve(arguments, host=host, port=port, token=secret, pages=pages, say=announce)
 
 
 def _read_token(file: str | None) -> str | None:
@@ -150,21 +160,8 @@ def as_arguments(options: PipelineOptions) -> list[str]:
         >>> as_arguments(PipelineOptions(env="Pendulum-v1", transforms=["RewardSum"], num_envs=2))
         ['--env=Pendulum-v1', '--t=RewardSum', '--num-envs=2']
     """
-    arguments = []
-    for field in fields(PipelineOptions):
-        name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
-        value = getattr(options, field.name)
-        if value is True:
-            arguments.append(name)
-        elif value is not None and value is not False:
-            values = value if isinstance(value, list) else [value]
-            arguments += [f"{name}={value}" for value in values]
-    return arguments
-
-
-def _announce(address: str) -> None:
-    print(address, flush=True)
-    print("press Ctrl-C to stop", file=sys.stderr)
+    given = given_options(options)
+    return [name if value is None else f"{name}={value}" for name, value in given]
 
 
 def initial_pipeline(options: PipelineOptions) -> Pipeline | None:

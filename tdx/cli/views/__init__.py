@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypedDict
+from typing import Literal, Self, TypedDict
 
 from tdx.foundation.serialization import Result
 from tdx.foundation.text import display_width, escape_control_characters
@@ -228,24 +228,24 @@ class View:
     """
 
     kind: str
-    result: Result | Callable[[], Mapping[str, Any]]
+    result: Result | Callable[[], Mapping[str, object]]
     blocks: Callable[[], Iterable[Block]]
-    records: Callable[[], Iterable[Result | Mapping[str, Any]]] | None = None
+    records: Callable[[], Iterable[Result | Mapping[str, object]]] | None = None
     calls: Sequence[str] | None = None
     names: Sequence[str] = ()
 
-    def data(self) -> Mapping[str, Any]:
+    def data(self) -> Mapping[str, object]:
         """Return the whole result as plain data."""
         result = self.result
         data = dict(result.to_dict() if isinstance(result, Result) else result())
         if self.calls is None:
             return data
-        stages: list[dict[str, Any]] = data.setdefault("stages", [{} for _ in self.calls])
+        stages: list[dict[str, object]] = data.setdefault("stages", [{} for _ in self.calls])
         for index, (stage, call) in enumerate(zip(stages, self.calls, strict=True)):
             stage.update(StageCall(stage=index, transform=call.partition("(")[0], call=call))
         return data
 
-    def rows(self) -> Iterator[Mapping[str, Any]]:
+    def rows(self) -> Iterator[Mapping[str, object]]:
         """Yield each record as plain data."""
         for record in [self.data()] if self.records is None else self.records():
             yield record.to_dict() if isinstance(record, Result) else record

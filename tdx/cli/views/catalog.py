@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tdx.cli.views import (
     Block,
@@ -73,7 +73,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
 
     names = ("id", "package", "installed", "hint", "replaced_by")
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         return {"search": search, "envs": to_plain(envs)}
 
     return View("envs", data, blocks, lambda: envs, names=names)
@@ -161,7 +161,7 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
 
     names = ("name", "category", "time_behavior", "summary", "signature")
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         return {"search": search, "transforms": to_plain(transforms)}
 
     return View("transforms", data, blocks, lambda: transforms, names=names)
@@ -249,7 +249,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
             shown.append(comparison_table(example.changes, sides=("before", "after")))
         return shown
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         return {**TransformDocument(info, arguments).to_dict(), "example": to_plain(example)}
 
     return View("transform", data, blocks, lambda: arguments)

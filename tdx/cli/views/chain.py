@@ -151,7 +151,7 @@ def _narrow_stages(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]
                     yield Paragraph([Cell("→ ", target.style), target], indent=6)
 
 
-def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[str, object]]:
     """Yield a record for each effect of a stage on a key, or one for a stage without effects."""
     for stage, call in zip(report.stages, calls, strict=True):
         identity = {"stage": stage.index, "transform": stage.name, "call": call}
@@ -174,12 +174,12 @@ def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[s
 
 
 def _stage_record(
-    place: dict[str, Any],
+    place: dict[str, object],
     effect: str | None,
     key: str | None,
     source: str | None = None,
     write: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     data = write or {}
     return {
         **place,
@@ -255,7 +255,7 @@ def _reader(place: FlowNode) -> str:
     return f"{place} (next step)" if place.next_step else str(place)
 
 
-def _version_records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, Any]]:
+def _version_records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, object]]:
     names = ("shape", "dtype", "device", "low", "high", "choices", "digest")
     for version in versions:
         spec = version.to_dict()["spec"] or {}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, get_args
+from typing import TYPE_CHECKING, ClassVar, TypedDict, get_args
 from urllib.parse import quote
 
 from tdx import __version__
@@ -103,7 +103,7 @@ def check_view(
         notes = [fact("note", text) for text in (*report.hidden, *report.notes)]
         return [*shown, *_summary(report), *notes]
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
 
     return View("check", data, blocks, lambda: report.findings, names=_COLUMNS)
@@ -281,7 +281,7 @@ SARIF_VERSION = "2.1.0"
 _LEVELS = {"error": "error", "warning": "warning", "suggestion": "note"}
 
 
-def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) -> dict[str, Any]:
+def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) -> dict[str, object]:
     """Return the findings of a check as a SARIF log.
 
     Args:
@@ -316,15 +316,15 @@ def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) ->
     return {"$schema": SARIF_SCHEMA, "version": SARIF_VERSION, "runs": [run]}
 
 
-def _sarif_result(finding: Finding, rule_index: int, file_text: str | None) -> dict[str, Any]:
+def _sarif_result(finding: Finding, rule_index: int, file_text: str | None) -> dict[str, object]:
     text = f"{finding.message} ({finding.hint})" if finding.hint else finding.message
     where, in_file = finding.where, finding.where.file not in (None, "<stdin>")
     name = "env" if where.stage is None else f"stage {where.stage}"
     full = name if where.transform is None else f"{name} ({where.transform})"
     logical = {"name": name, "fullyQualifiedName": full, "kind": "member"}
-    location: dict[str, Any] = {"logicalLocations": [logical]}
+    location: dict[str, object] = {"logicalLocations": [logical]}
     if in_file:
-        physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(str(where.file))}}
+        physical: dict[str, object] = {"artifactLocation": {"uri": _uri(str(where.file))}}
         if where.line is not None:
             column = {} if where.column is None else {"startColumn": where.column}
             physical["region"] = {"startLine": where.line, **column}
@@ -341,7 +341,7 @@ def _sarif_result(finding: Finding, rule_index: int, file_text: str | None) -> d
     return result
 
 
-def _sarif_fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
+def _sarif_fix(fix: Fix, name: str, text: str) -> dict[str, object]:
     """Return the replacements of whole lines that apply a fix to a file."""
     from tdx.pipeline import PipelineFile
 
@@ -355,7 +355,7 @@ def _sarif_fix(fix: Fix, name: str, text: str) -> dict[str, Any]:
         cut = index == len(old) and index > 0 and not old[-1].endswith("\n")
         return (index, len(old[-1]) + 1) if cut else (index + 1, 1)
 
-    replacements: list[dict[str, Any]] = []
+    replacements: list[dict[str, object]] = []
     for kind, start, end, begin, stop in difflib.SequenceMatcher(None, old, new).get_opcodes():
         if kind == "equal":
             continue

@@ -130,7 +130,7 @@ def _values(report: DiffReport) -> Iterator[Block]:
     yield dim(f"{equal} key{'' if equal == 1 else 's'} with equal values")
 
 
-def _diff_records(report: DiffReport) -> Iterator[dict[str, Any]]:
+def _diff_records(report: DiffReport) -> Iterator[dict[str, object]]:
     """Yield a record for each difference."""
     for change in report.env:
         yield _diff_record("env", change.name, "changed", change.a, change.b)
@@ -162,7 +162,7 @@ def _diff_records(report: DiffReport) -> Iterator[dict[str, Any]]:
 
 def _diff_record(
     section: str, name: str, status: str, a: Any = None, b: Any = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     row = {"section": section, "name": name, "status": status, "a": a, "b": b}
     return {**row, **dict.fromkeys(_SECTION_COLUMNS)}
 
@@ -216,7 +216,7 @@ def contract_view(report: ContractReport) -> View:
         shown += [fact("note", note, indent=0) for note in report.notes]
         return shown
 
-    def records() -> Iterator[dict[str, Any]]:
+    def records() -> Iterator[dict[str, object]]:
         causes = (*report.differences, *report.training_only)
         for is_root, part in ((True, causes), (False, report.follows)):
             yield from ({"root": is_root, **difference.to_dict()} for difference in part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tdx.cli.views import (
     UNLIMITED,
@@ -25,7 +25,7 @@ from tdx.cli.views import (
 )
 from tdx.foundation.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.dump.reading import EntryStatistics, Listed, Overview, summarize
+from tdx.rollouts.dump.reading import DumpSummary, EntryStatistics, Listed, Overview, summarize
 from tdx.rollouts.formats.interface import Exported
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
@@ -81,7 +81,7 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
     return View("sharded_rollout", lambda: whole, blocks, lambda: result.failures, names=names)
 
 
-def dump_head(data: Mapping[str, Any], name: str | None = None) -> Heading:
+def dump_head(data: DumpSummary, name: str | None = None) -> Heading:
     """Return the heading of a dump.
 
     Args:
@@ -97,9 +97,9 @@ def next_step(source: str | None) -> str:
     return "--resume continues it" if source is None else f"replay {source} again with --force"
 
 
-def dump_facts(data: Mapping[str, Any]) -> Table:
+def dump_facts(data: DumpSummary) -> Table:
     """Return the summary of a dump as a table."""
-    goal, steps = data["goal"], f"{data['steps']:,}"
+    goal, steps = _goal(data), f"{data['steps']:,}"
     if goal["steps"] is not None and goal["steps"] != data["steps"]:
         steps += f" of {goal['steps']:,}"
     episodes = f"{data['episodes_ended']:,} ended"
@@ -130,11 +130,19 @@ def dump_facts(data: Mapping[str, Any]) -> Table:
     return fact_table(rows.items())
 
 
-def flat_summary(data: Mapping[str, Any]) -> dict[str, Any]:
+def _goal(data: DumpSummary) -> Mapping[str, int | None]:
+    """Return the goal of a dump, which is plain data in its summary."""
+    return cast("Mapping[str, int | None]", data["goal"])
+
+
+def flat_summary(data: DumpSummary) -> dict[str, object]:
     """Return the summary of a dump as a flat record."""
-    goal, shards = data["goal"], data["shards"] or {}
+    goal, shards = _goal(data), data["shards"]
     rest = {name: value for name, value in data.items() if name not in ("goal", "shards")}
-    counts = {"shards": shards.get("count"), "shards_committed": shards.get("committed")}
+    counts = {
+        "shards": None if shards is None else shards["count"],
+        "shards_committed": None if shards is None else shards["committed"],
+    }
     return {**rest, **counts, "goal_steps": goal["steps"], "goal_episodes": goal["episodes"]}
 
 
@@ -183,9 +191,9 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
 
     def blocks() -> list[Block]:
         result: list[Block] = [
-            dump_head(data, name),
+            dump_head(overview.summary, name),
             *stage_list(overview.calls),
-            dump_facts(data),
+            dump_facts(overview.summary),
         ]
         if overview.returns is not None or overview.lengths is not None:
             rows = [
@@ -258,12 +266,14 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
         root: Folder that was searched.
     """
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         return {"folder": root, "dumps": [dump.to_dict() for dump in dumps]}
 
-    def records() -> Iterator[dict[str, Any]]:
-        for dump in data()["dumps"]:
-            yield {**flat_summary(dump), "problem": dump["problem"]} if "goal" in dump else dump
+    def records() -> Iterator[dict[str, object]]:
+        for dump in dumps:
+            summary = dump.summary
+            flat = {} if summary is None else flat_summary(summary)
+            yield {**flat, "problem": dump.problem} if flat else dump.to_dict()
 
     def blocks() -> list[Block]:
         if not dumps:
@@ -337,7 +347,7 @@ def export_view(result: Exported) -> View:
             Table.of(titles, rows, fixed=True, optional=("dtype", "shape")),
         ]
 
-    def records() -> Iterator[dict[str, Any]]:
+    def records() -> Iterator[dict[str, object]]:
         return ({"path": result.path, **entry.to_dict()} for entry in result.entries)
 
     return View("export", result, blocks, records)
@@ -354,7 +364,7 @@ def import_view(result: Imported) -> View:
     def blocks() -> list[Block]:
         return [dump_head(data), dump_facts(data), *map(dim, result.notes)]
 
-    def records() -> list[dict[str, Any]]:
+    def records() -> list[dict[str, object]]:
         return [{**flat_summary(data), "imported": result.source, "format": result.format}]
 
     return View("import", result, blocks, records)

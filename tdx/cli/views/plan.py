@@ -138,7 +138,7 @@ def _narrow_versions(report: PlanReport) -> Iterator[Block]:
         yield Paragraph([Cell("read by ", "dim"), _readers(report, version)], indent=4)
 
 
-def _records(report: PlanReport, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _records(report: PlanReport, data: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """Yield a record for each stage, then one for each version."""
     for stage in data["stages"]:
         yield {"record": "stage", "executor": data["executor"], **stage}

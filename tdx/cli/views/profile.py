@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from tdx.cli.charts import flame_chart, times_plot
 from tdx.cli.views import (
@@ -138,7 +138,7 @@ def profile_view(
             result += comparison_blocks(comparison)
         return result
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         others = {name: value for name, value in extras.to_dict().items() if value}
         return profile_to_json(profile) | others
 
@@ -246,7 +246,7 @@ def _lines(mode: ModeProfile, rows: Sequence[Row]) -> list[Line]:
     return lines
 
 
-def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, Any]]:
+def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, object]]:
     """Yield a record for each row of each mode, with the results of the other passes."""
     for mode in profile.modes:
         for row in ordered(mode, layout):

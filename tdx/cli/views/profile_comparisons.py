@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, Style, View, count_text, fact
 from tdx.cli.views.profile_table import micros, number_table
@@ -34,7 +33,7 @@ def comparison_view(comparison: ProfileComparison, before: str, after: str) -> V
         yield Heading(f"{before} → {after}", verdict(comparison), level=1)
         yield from comparison_blocks(comparison)
 
-    def records() -> Iterator[dict[str, Any]]:
+    def records() -> Iterator[dict[str, object]]:
         limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
         for change in comparison.changes:
             yield {**change.to_dict(), "limit": limits.get(id(change))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tdx.cli.charts import growth_plot
 from tdx.cli.views import (
@@ -65,7 +64,7 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
             shown += growth_blocks(group)
         return shown
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         return {
             "subject": subject,
             "axes": to_plain(sweep.axes),
@@ -138,7 +137,7 @@ def growth_blocks(group: Sequence[CostGrowth]) -> Iterator[Block]:
     yield Gallery([Picture(draw)], text=_PLOT_TEXT)
 
 
-def _records(sweep: SweepResult) -> Iterator[dict[str, Any]]:
+def _records(sweep: SweepResult) -> Iterator[dict[str, object]]:
     """Yield a record for each part in each mode of each cell; one for a cell without modes."""
     for cell in sweep.cells:
         modes = () if cell.profile is None else cell.profile.modes
@@ -174,7 +173,7 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
     """
     seconds = sum(estimate.seconds for estimate in estimates)
 
-    def data() -> dict[str, Any]:
+    def data() -> dict[str, object]:
         modes = [estimate.to_dict() for estimate in estimates]
         return {"subject": plan.subject, "seconds": seconds, "modes": modes}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from tdx.cli.views import (
     NONE,
@@ -30,8 +29,8 @@ _SPEC_FIELDS = ("kind", "shape", "dtype", "device", "low", "high", "choices", "d
 
 
 def spec_columns(
-    prefix: str, spec: Mapping[str, Any] | None, *, with_part: bool = False
-) -> dict[str, Any]:
+    prefix: str, spec: Mapping[str, object] | None, *, with_part: bool = False
+) -> dict[str, object]:
     """Return a spec as columns of a record, such as ``before_kind`` and ``before_shape``.
 
     Args:
@@ -249,7 +248,9 @@ def _key_rows(report: SpecReport, part: str, text: SpecText) -> Iterator[list[Ce
         yield [Cell(mark, style), Cell(f"{stage.index} {stage.name}", style), spec]
 
 
-def _records(report: SpecReport, calls: Sequence[str], *, each: bool) -> Iterator[dict[str, Any]]:
+def _records(
+    report: SpecReport, calls: Sequence[str], *, each: bool
+) -> Iterator[dict[str, object]]:
     """Yield a record for each key of the whole chain, then, if ``each`` is set, of each stage."""
     for change in report.changes:
         yield _record(change, {"stage": None, "transform": None, "call": None})
@@ -260,7 +261,7 @@ def _records(report: SpecReport, calls: Sequence[str], *, each: bool) -> Iterato
                 yield _record(change, place)
 
 
-def _record(change: KeyChange, place: dict[str, Any]) -> dict[str, Any]:
+def _record(change: KeyChange, place: dict[str, object]) -> dict[str, object]:
     row = change.to_dict()
     before, after = row.pop("before"), row.pop("after")
     return {**place, **row, **spec_columns("before", before), **spec_columns("after", after)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tdx.cli.views import (
     Block,
@@ -182,7 +181,7 @@ def _violation(violation: ValueViolation) -> Iterator[Paragraph]:
         yield fact("hint", violation.hint)
 
 
-def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
+def _records(report: ValuesReport) -> Iterator[dict[str, object]]:
     """Yield a record for each value."""
     for phase in report.phases:
         for stage in phase.stages:

@@ -109,11 +109,13 @@ class LintStage:
         if self.info is None:
             return dict(self.config.kwargs)
         bound = bind_stage(self.config)
-        names = [each.name for each in self.info.parameters if each.kind == "positional"]
+        names = [
+            parameter.name for parameter in self.info.parameters if parameter.kind == "positional"
+        ]
         defaults = {
-            each.name: _default(each.default, each.type)
-            for each in self.info.parameters
-            if each.default is not None
+            parameter.name: _default(parameter.default, parameter.type)
+            for parameter in self.info.parameters
+            if parameter.default is not None
         }
         return {**defaults, **dict(zip(names, bound.args, strict=False)), **bound.kwargs}
 

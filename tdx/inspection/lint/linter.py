@@ -39,7 +39,9 @@ def all_rules() -> tuple[Rule, ...]:
         >>> [rule.code for rule in all_rules()][:2]
         ['TDX401', 'TDX402']
     """
-    names = [f"{rule_modules.__name__}.{each.name}" for each in iter_modules(rule_modules.__path__)]
+    names = [
+        f"{rule_modules.__name__}.{module.name}" for module in iter_modules(rule_modules.__path__)
+    ]
     # A module may import a rule of another one.
     own = dict.fromkeys(rule for name in names for rule in _rules_in(import_module(name)))
     return tuple(sorted((*own, *_plugin_rules()), key=lambda rule: rule.code))

@@ -185,19 +185,12 @@ class StackContext:
 
     def learns(self, stage: StageInfo) -> bool:
         """Return True if the running statistics of a stage changed in the steps."""
-        statistics = self.statistics(stage)
-        return any(name in statistics for name in self.changed_state(stage))
+        before, after = (part.get(stage.index, {}) for part in (self.before, self.after))
+        return any(is_changed(before.get(name), after[name]) for name in self.statistics(stage))
 
     def statistics(self, stage: StageInfo) -> set[str]:
         """Return the names of the running mean and variance, in the names of any library."""
         return find_statistics(self.after.get(stage.index, {}), running=True)
-
-    def changed_state(self, stage: StageInfo) -> Iterator[str]:
-        """Yield the names of the state that changed in the steps."""
-        before = self.before.get(stage.index, {})
-        for name, value in self.after.get(stage.index, {}).items():
-            if is_changed(before.get(name), value):
-                yield name
 
     def counted(self, stage: StageInfo) -> float | None:
         """Return how many values the running statistics of a stage counted; ``None`` if unknown."""

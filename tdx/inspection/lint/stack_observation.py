@@ -50,11 +50,11 @@ def observe_stack(
     known: KnownLeaves = {}
     specs = stack.specs()
     context.leaves = [
-        {leaf.key: leaf for leaf in composite_leaves(each.input_spec, each.output_spec, known)}
-        for each in specs
+        {leaf.key: leaf for leaf in composite_leaves(level.input_spec, level.output_spec, known)}
+        for level in specs
     ]
     context.before = stack.state()
-    limits = [each for stage in stack.stages if (each := step_limit(stage)) is not None]
+    limits = [limit for stage in stack.stages if (limit := step_limit(stage)) is not None]
     goal = max(steps, min(min(limits) + 1, MAX_CHECK_STEPS)) if limits else steps
     tracer = stack.tracer()
     end = time.monotonic() + MAX_CHECK_SECONDS
@@ -109,9 +109,9 @@ def lint_chain(
         return [], ()
     observe_stack(observed, rules, CHAIN_STEPS, context.pipeline.env.seed, lambda _: None)
     known = {
-        (each.rule.code, first + each.violation.stage)
-        for each in found
-        if each.violation.stage is not None
+        (finding.rule.code, first + finding.violation.stage)
+        for finding in found
+        if finding.violation.stage is not None
     }
     result = []
     findings = lint(observed, rules)

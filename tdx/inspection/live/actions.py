@@ -12,7 +12,6 @@ from tdx.inspection.live.arrays import unravel_row
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
-    from torch import Tensor
 
     from tdx.envs import EnvBase
     from tdx.inspection.live.stack_env import StackEnv
@@ -80,22 +79,19 @@ def _leaf_fields(key: str, leaf: TensorSpec, batch_dims: int) -> Iterator[Action
     for place, count in enumerate(_choice_counts(leaf, batch_dims)):
         yield ActionField(key, place, "choice", 0, count - 1, 0)
     if isinstance(leaf, Bounded):
-        lows, highs = (_first_row(end, batch_dims).tolist() for end in (leaf.low, leaf.high))
+        first_row = (0,) * batch_dims
+        lows, highs = (
+            end[first_row].detach().cpu().reshape(-1).tolist() for end in (leaf.low, leaf.high)
+        )
         for place, (low, high) in enumerate(zip(lows, highs, strict=True)):
-            low, high = (
-                max(low, -_UNBOUNDED_LIMIT if math.isinf(low) else low),
-                min(high, _finite_high(high)),
-            )
+            low = -_UNBOUNDED_LIMIT if math.isinf(low) else low
+            high = _UNBOUNDED_LIMIT if math.isinf(high) else high
             discrete = not leaf.low.is_floating_point()
             kind: Literal["slider", "choice"] = "choice" if discrete and low == 0 else "slider"
             yield ActionField(key, place, kind, low, high, min(max(0.0, low), high))
     elif isinstance(leaf, Unbounded):
         for place in range(leaf.shape[batch_dims:].numel()):
             yield ActionField(key, place, "slider", -_UNBOUNDED_LIMIT, _UNBOUNDED_LIMIT, 0.0)
-
-
-def _finite_high(high: float) -> float:
-    return _UNBOUNDED_LIMIT if math.isinf(high) else high
 
 
 def _choice_counts(leaf: TensorSpec, batch_dims: int) -> list[int]:
@@ -106,25 +102,15 @@ def _choice_counts(leaf: TensorSpec, batch_dims: int) -> list[int]:
     if isinstance(leaf, OneHot):
         return [int(leaf.space.n)]
     if isinstance(leaf, MultiCategorical | MultiOneHot):
-        return [int(count) for count in _first_counts(leaf.nvec)]
+        import torch
+
+        table = torch.as_tensor(leaf.nvec)
+        return [int(count) for count in table.reshape(-1, table.shape[-1])[0].tolist()]
     if isinstance(leaf, Binary):
         return [2] * numbers
     if isinstance(leaf, Categorical):
         return [int(leaf.space.n)] * numbers
     return []
-
-
-def _first_counts(counts: object) -> list[int]:
-    import torch
-
-    table = torch.as_tensor(counts)
-    fields: list[int] = table.reshape(-1, table.shape[-1])[0].tolist()
-    return fields
-
-
-def _first_row(values: Tensor, batch_dims: int) -> Tensor:
-    """Return the numbers of the first row, flat."""
-    return values[(0,) * batch_dims].detach().cpu().reshape(-1)
 
 
 def build_action(env: EnvBase | StackEnv, numbers: Numbers) -> TensorDictBase:
@@ -146,7 +132,7 @@ def build_action(env: EnvBase | StackEnv, numbers: Numbers) -> TensorDictBase:
     action: TensorDictBase = spec.zero()
     for key, leaf in spec.items(True, True):
         selected = {
-            place: each for (name, place), each in numbers.items() if name == format_key(key)
+            place: number for (name, place), number in numbers.items() if name == format_key(key)
         }
         _write_action(action, key, leaf, selected, len(env.batch_size))
     return action

@@ -84,7 +84,12 @@ def summarize_array(
     if numbers.size == 0:
         return None, None, None, 0, 0
     if numbers.size == 1:
-        return _summarize_number(float(numbers.reshape(-1)[0]))
+        number = float(numbers.reshape(-1)[0])
+        if math.isnan(number):
+            return None, None, None, 1, 0
+        if math.isinf(number):
+            return number, None, number, 0, 1
+        return number, number, number, 0, 0
     if numbers.dtype.kind != "f":
         return float(numbers.min()), float(numbers.mean()), float(numbers.max()), 0, 0
     with np.errstate(all="ignore"):
@@ -106,14 +111,6 @@ def _summarize_floats(
     finite = rest[np.isfinite(rest)]
     mean = float(finite.mean(dtype=np.float64)) if finite.size else None
     return float(rest.min()), mean, float(rest.max()), nans, int(rest.size - finite.size)
-
-
-def _summarize_number(number: float) -> tuple[float | None, float | None, float | None, int, int]:
-    if math.isnan(number):
-        return None, None, None, 1, 0
-    if math.isinf(number):
-        return number, None, number, 0, 1
-    return number, number, number, 0, 0
 
 
 def count_bins(
@@ -190,8 +187,6 @@ def find_images(
         height: Maximum height in pixels.
         numbers: Numbers of the stages that the user sees.
     """
-    from tdx.inspection.live.arrays import RowSelector, as_array
-
     batch = tuple(trace.tensordict.batch_size)
     rows = RowSelector(batch, 0 if row is None and batch else row)
     for stage in trace.stages:
@@ -238,8 +233,13 @@ def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     elif layout == "last":
         frames = [image]
     else:
-        frames = list(_split_frames(image))
-    return [np.repeat(each, 3, axis=2) if each.shape[2] == 1 else each[..., :3] for each in frames]
+        # A stack ``[N * C, H, W]``.
+        channels = 3 if image.shape[0] % 3 == 0 else 1
+        starts = range(0, image.shape[0], channels)
+        frames = [np.moveaxis(image[at : at + channels], 0, -1) for at in starts]
+    return [
+        np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame[..., :3] for frame in frames
+    ]
 
 
 def _make_strip(
@@ -256,16 +256,6 @@ def _make_strip(
     parts = [part for each in small for part in (gap, each)]
     strip: np.ndarray[Any, Any] = np.ascontiguousarray(np.concatenate(parts[1:], 1))
     return strip
-
-
-def _split_frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the frames ``[H, W, C]`` of a stack ``[N * C, H, W]``."""
-    import numpy as np
-
-    count = stacked.shape[0]
-    channels = 3 if count % 3 == 0 else 1
-    for at in range(0, count, channels):
-        yield np.moveaxis(stacked[at : at + channels], 0, -1)
 
 
 def _to_bytes(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,24 +282,24 @@ class EpisodeTracker:
         self._open[row] = _OpenEpisode(before.number + 1, index, index)
 
     def _reward_sums(self, trace: StepTrace) -> Array:
-        found = np.zeros(self.rows, dtype=np.float32)
+        sums = np.zeros(self.rows, dtype=np.float32)
         for key in self._rewards:
             value = trace.env_tensordict.get(key, None)
             if value is not None and value.shape.numel() % self.rows == 0:
                 numbers = value.detach().cpu().float().numpy()
-                found += numbers.reshape(self.rows, -1).sum(axis=1)
-        return found
+                sums += numbers.reshape(self.rows, -1).sum(axis=1)
+        return sums
 
     def _ends(self, trace: StepTrace) -> dict[int, str]:
-        found: dict[int, str] = {}
+        ends: dict[int, str] = {}
         for end, keys in self._flags.items():
             for key in keys:
                 value = trace.env_tensordict.get(key, None)
                 if value is not None and bool(value.any()):
                     rows = value.detach().cpu().numpy().reshape(self.rows, -1).any(axis=1)
                     for row in np.flatnonzero(rows).tolist():
-                        found.setdefault(row, end)
-        return found
+                        ends.setdefault(row, end)
+        return ends
 
     def _view(self, row: int) -> EpisodeView:
         each = self._open[row]
@@ -314,16 +315,12 @@ class EpisodeTracker:
             limit: Maximum number of episodes.
         """
         rows: Sequence[int] = range(min(self.rows, limit)) if row is None else (row,)
-        running = [self._view(at) for at in rows if self._is_running(at)]
-        remaining = max(limit - len(running), 0)
-        latest = list(_take(remaining, self._finished_episodes(row)))
+        running = [
+            self._view(at) for at in rows if self._open[at].number >= 0 and not self._open[at].end
+        ]
+        ended = (each for each in reversed(self._finished) if row is None or each.row == row)
+        latest = list(islice(ended, max(limit - len(running), 0)))
         return (*reversed(latest), *running)
-
-    def _is_running(self, row: int) -> bool:
-        return self._open[row].number >= 0 and not self._open[row].end
-
-    def _finished_episodes(self, row: int | None) -> Iterator[EpisodeView]:
-        return (each for each in reversed(self._finished) if row is None or each.row == row)
 
     def cells(self, limit: int = 256) -> tuple[EnvCell, ...]:
         """Return the state of each env after the latest step."""
@@ -331,8 +328,3 @@ class EpisodeTracker:
             EnvCell(row, each.steps, float(self.rewards[row]), each.total, each.end)
             for row, each in enumerate(self._open[:limit])
         )
-
-
-def _take(count: int, views: Iterator[EpisodeView]) -> Iterator[EpisodeView]:
-    for _, view in zip(range(count), views, strict=False):
-        yield view

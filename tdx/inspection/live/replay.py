@@ -131,15 +131,16 @@ class Replay:
             head = f"{head}: the env does not repeat exactly"
         if not self.differences:
             return f"{head} with the same seed and actions: no differences"
-        keys = [f"{key} from {self._step_of(at)}" for key, at in self.differences.items()]
+        keys = []
+        for key, at in self.differences.items():
+            trace = self.session.history.find(at)
+            place = f"trace {at}"
+            if trace is not None:
+                step = trace.step + (trace.phase == "step")
+                place = "the reset" if at == 0 else f"step {step}"
+            keys.append(f"{key} from {place}")
         more = f", {len(keys) - 3} more" if len(keys) > 3 else ""
         return f"{head}; differs: {', '.join(keys[:3])}{more}"
-
-    def _step_of(self, index: int) -> str:
-        trace = self.session.history.find(index)
-        if trace is None:
-            return f"trace {index}"
-        return "the reset" if index == 0 else f"step {trace.step + (trace.phase == 'step')}"
 
     def plot(
         self, name: str, *, row: int | None, parts: int, window: tuple[int, int] | None

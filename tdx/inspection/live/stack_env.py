@@ -162,7 +162,7 @@ class LiveStackTracer(StackTracer):
             action: Action keys as tensors, which become the action of the env: arrays, numbers,
                 and a dict of them. ``None``: the action of the policy.
         """
-        return super().step(None if action is None else _native_action(action))
+        return super().step(None if action is None else _to_numpy(action["action"]))
 
 
 def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:
@@ -221,11 +221,6 @@ def _stack_columns(
         if None not in found:
             rollout.set(key, torch.stack(values, len(size)))
     return rollout
-
-
-def _native_action(action: TensorDictBase) -> Any:
-    """Return the action that a TensorDict with the key ``action`` holds."""
-    return _to_numpy(action["action"])
 
 
 def _to_numpy(value: Any) -> Any:

@@ -364,10 +364,18 @@ def find_problems(
         promises: Specs to check values against.
         numbers: Numbers of the stages that the user sees.
     """
+    from torch import Tensor
+
     problems: list[str] = []
     for stage in trace.stages:
-        if stage.kind != "given":
-            problems += _find_non_finite(stage, _title(stage, numbers))
+        for version in stage.written.values() if stage.kind != "given" else ():
+            value = version.value
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                continue
+            # The sum of non-finite numbers is not finite; it needs one pass and no copy.
+            if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
+                problem = "NaN" if bool(value.isnan().any()) else "infinity"
+                problems.append(f"{_title(stage, numbers)} {format_key(version.key)}: {problem}")
     for violation in promises.check(trace):
         key = "" if violation.violation.key is None else f" {format_key(violation.violation.key)}"
         problems.append(f"{_title(violation.by, numbers)}{key}: {violation.violation.message}")
@@ -376,16 +384,3 @@ def find_problems(
 
 def _title(stage: StageTrace, numbers: StageNumbers) -> str:
     return numbers.title(stage.index, stage.name) if stage.kind == "stage" else stage.name
-
-
-def _find_non_finite(stage: StageTrace, title: str) -> Iterator[str]:
-    from torch import Tensor
-
-    for version in stage.written.values():
-        value = version.value
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            continue
-        # The sum of non-finite numbers is not finite; it needs one pass and no copy.
-        if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
-            problem = "NaN" if bool(value.isnan().any()) else "infinity"
-            yield f"{title} {format_key(version.key)}: {problem}"

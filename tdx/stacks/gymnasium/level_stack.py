@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -184,7 +185,7 @@ class LevelStack(Stack):
         state = np.random.get_state()
         if seed is not None:
             self._pending_seed = seed
-            self._space_seed, self._seeded_space = seed, self.target.action_space
+            self._space_seed, self._seeded_space = seed, self.sampled_space
             self._seeded_space.seed(seed)
             np.random.seed(seed % 2**32)
         try:
@@ -192,9 +193,15 @@ class LevelStack(Stack):
         finally:
             np.random.set_state(state)
 
+    @property
+    def sampled_space(self) -> gymnasium.Space[Any]:
+        """Space of random actions. Default: that of the outermost object, as it is now."""
+        space: gymnasium.Space[Any] = self.target.action_space
+        return space
+
     def sample_action(self) -> Any:
         """Return a random action of the outermost level, which follows the seed."""
-        space = self.target.action_space
+        space = self.sampled_space
         if self._space_seed is not None and space is not self._seeded_space:
             # Some envs, such as those of highway-env, create their spaces anew in each reset.
             self._space_seed += 1

@@ -226,6 +226,7 @@ class Replay:
         pairs: Index of the recorded level by that of the target.
 
     Attributes:
+        pairs: Index of the recorded level by that of the target.
         values: For each lane, level and key of the target, pairs of the recorded and of its own
             value, ``[R, ...]``, with the number of the event.
         failures: What a level raised first.
@@ -233,17 +234,19 @@ class Replay:
             first such call, and how often.
         compared: Numbers of the events whose results were compared.
         compared_actions: Numbers of the events whose actions were compared.
-        env_differs: First place at which the env inside did not repeat itself, in words.
+        env_raised: What the env inside raised first, in words.
+        shared_rows: Number of recorded sub-envs that the target has too.
     """
 
     def __init__(
         self, levels: NestedLevels, recording: Recording, pairs: Mapping[int, int]
     ) -> None:
         self._levels, self._recording = levels, recording
-        self._recorded = dict(pairs)
+        self.pairs = dict(pairs)
         self._known = set(pairs.values())
         self._generators = Generators(recording.seed, levels.generators())
         self._rows = levels.num_rows
+        self.shared_rows = min(self._rows, recording.rows)
         self._frames: list[_Frame] = []
         self._originals: dict[tuple[int, int, Method], Original] = {}
         self.values: dict[tuple[str, int, NestedKey], list[tuple[int, Tensor, Tensor]]] = {}
@@ -251,7 +254,7 @@ class Replay:
         self.call_counts: dict[int, tuple[int, int, int]] = {}
         self.compared: set[int] = set()
         self.compared_actions: set[int] = set()
-        self.env_differs: str | None = None
+        self.env_raised: str | None = None
 
     def run(self) -> None:
         """Replay all recorded calls.
@@ -314,7 +317,7 @@ class Replay:
         context = next(
             frame for frame in reversed(self._frames) if frame.event or frame.slot is None
         )
-        level = self._recorded.get(slot.level)
+        level = self.pairs.get(slot.level)
         item = None if level is None else self._take(context, level, slot, method)
         if item is None:
             return self._call_unpaired(slot, original, args, kwargs, caller, context)
@@ -332,7 +335,7 @@ class Replay:
             self._compare_returned(slot, item.event, result)
         except Exception as error:
             if slot.level < 0:
-                self.env_differs = self.env_differs or f"it raised {summarize_error(error)}"
+                self.env_raised = self.env_raised or f"it raised {summarize_error(error)}"
             elif not self._is_known(error):
                 self.failures.setdefault(slot.level, error)
         finally:
@@ -359,7 +362,7 @@ class Replay:
     ) -> object:
         """Run a call that stands for no recorded one."""
         method = slot.method
-        known = self._recorded.get(slot.level)
+        known = self.pairs.get(slot.level)
         queue = None if known is None else context.queues.get((known, self._row(known, slot)))
         if known is not None and caller is context and queue:
             lacking = self._take_lacking(context, known, slot, method, queue)
@@ -468,7 +471,7 @@ class Replay:
                 elif inner.method == "reset":
                     live(**plain_copy(inner.given or {}))
             except Exception as error:
-                self.env_differs = self.env_differs or f"it raised {summarize_error(error)}"
+                self.env_raised = self.env_raised or f"it raised {summarize_error(error)}"
 
     def _forced_arguments(
         self, slot: Slot, event: Event, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -561,7 +564,7 @@ class Replay:
 
     def _comparable(self, value: object, form: LevelForm, target: LevelForm) -> object:
         """Return a value of the rows that both sides have, in the form of the target's level."""
-        rows = min(self._rows, self._recording.rows)
+        rows = self.shared_rows
         if not isinstance(value, tuple):
             return convert_batch(value, form, target, rows, rows)
         return tuple(

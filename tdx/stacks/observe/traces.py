@@ -271,6 +271,10 @@ class _Build:
         for index, events in sorted(self._events.items()):
             if failed is not None and index > failed.level:
                 break
+            rows = self._levels.count_rows(index)
+            if self._phase == "reset" and len({event.row for event in events}) < (rows or 1):
+                # A reset of some sub-envs: only the vector env returns a value for each of them.
+                continue
             is_stage, before = index >= 0, dict(self._forward.current)
             written: dict[NestedKey, ValueVersion] = {}
             dropped: tuple[NestedKey, ...] = ()
@@ -295,7 +299,7 @@ class _Build:
                     written,
                     dropped,
                     overwritten=tuple(overwritten),
-                    calls=max(steps // (self._levels.count_rows(index) or 1), 1),
+                    calls=max(steps // (rows or 1), 1),
                 )
             )
         return None if failed is None else locate(self._levels, failed)

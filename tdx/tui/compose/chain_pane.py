@@ -19,8 +19,14 @@ from textual.strip import Strip
 from tdx.foundation.keys import format_key
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.grammar import format_arguments
-from tdx.tui.chain_status import ENV, ChainStatus, ErrorStore, compact_shape, truncate_middle
-from tdx.tui.line_widgets import truncate
+from tdx.tui.chain_status import (
+    ENV,
+    ChainStatus,
+    ErrorStore,
+    compact_shape,
+    truncate,
+    truncate_middle,
+)
 from tdx.tui.workspace import Workspace
 
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]

@@ -21,37 +21,37 @@ from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
+from tdx.tui.chain_status import truncate
 from tdx.tui.contract.messages import (
     MAX_ELEMENTS,
-    CompareContract,
     Comparison,
-    FreezeContract,
     KeyValues,
     Records,
     StageComparison,
     StageText,
 )
-from tdx.tui.line_widgets import truncate
 
 _MAX_TEXT = 200
 
 
-def compare_contract(request: CompareContract) -> Comparison:
+def compare_contract(
+    pipeline: Pipeline, reference: str, *, evaluation: bool = False, allow_code: bool = False
+) -> Comparison:
     """Run the recorded inputs of a contract through the chain, and compare stage by stage."""
     try:
-        contract = _read_reference(request.reference, request.allow_code)
+        contract = _read_reference(reference, allow_code)
     except TdxError as error:
-        if request.reference in error.message:
+        if reference in error.message:
             raise
-        raise ArgumentError(f"{request.reference}: {error.message}", hint=error.hint) from error
-    stack = build_stack(request.pipeline, request.allow_code)
+        raise ArgumentError(f"{reference}: {error.message}", hint=error.hint) from error
+    stack = build_stack(pipeline, allow_code)
     try:
         report = check_contract(
             stack,
             contract,
-            request.pipeline.env.id,
-            evaluation=request.evaluation,
-            reference=request.reference,
+            pipeline.env.id,
+            evaluation=evaluation,
+            reference=reference,
         )
     finally:
         stack.close()
@@ -59,14 +59,16 @@ def compare_contract(request: CompareContract) -> Comparison:
     return described
 
 
-def freeze_contract(request: FreezeContract) -> str:
+def freeze_contract(
+    pipeline: Pipeline, path: str, *, force: bool = False, allow_code: bool = False
+) -> str:
     """Write a contract of the chain."""
-    path = Path(request.path)
-    check_target(path, force=request.force)
-    contract = _freeze(request.pipeline, request.allow_code)
-    save_contract(contract, path, force=request.force)
+    folder = Path(path)
+    check_target(folder, force=force)
+    contract = _freeze(pipeline, allow_code)
+    save_contract(contract, folder, force=force)
     count = len(contract.stages) - 1
-    text = f"wrote {path.name} ({count} stage{'' if count == 1 else 's'})"
+    text = f"wrote {folder.name} ({count} stage{'' if count == 1 else 's'})"
     random = [stage.place for stage in contract.stages if stage.random == "excluded"]
     return f"{text}; random and excluded: {', '.join(random)}" if random else text
 

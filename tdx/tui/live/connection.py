@@ -27,13 +27,13 @@ from tdx.tui.live.messages import (
     LiveState,
     Reset,
     Run,
-    RunSession,
     SessionInfo,
     SetActionSource,
     SetPanes,
     ShowTrace,
 )
 from tdx.tui.live.panes import LivePanes
+from tdx.tui.live.requests import RunSession
 from tdx.tui.workspace import Workspace
 
 WORKER = "live"

@@ -11,7 +11,8 @@ from textual import events
 from textual.message import Message
 
 from tdx.inspection.live.views import EnvCell, EpisodeView
-from tdx.tui.line_widgets import LineList, RowWidget, TextLine, truncate
+from tdx.tui.chain_status import truncate
+from tdx.tui.line_widgets import LineList, RowWidget, TextLine
 from tdx.tui.live.messages import LiveState
 
 _TIMELINE_STYLES = ("past", "future", "start", "problem", "cursor", "mark", "text")

@@ -12,7 +12,8 @@ from rich.style import Style
 from textual.message import Message
 
 from tdx.inspection.live.views import ImageView
-from tdx.tui.line_widgets import RowWidget, truncate
+from tdx.tui.chain_status import truncate
+from tdx.tui.line_widgets import RowWidget
 
 _GAP = 2
 _MIN_IMAGE_WIDTH = 12

@@ -9,7 +9,8 @@ from textual.binding import Binding
 from textual.message import Message
 
 from tdx.inspection.live.actions import ActionField
-from tdx.tui.line_widgets import LineList, TextLine, truncate
+from tdx.tui.chain_status import truncate
+from tdx.tui.line_widgets import LineList, TextLine
 
 _BINDINGS = (
     Binding("up", "walk(-1)", "previous field", id="manual.up", show=False),

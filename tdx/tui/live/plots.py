@@ -11,7 +11,8 @@ from textual import events
 from textual.message import Message
 
 from tdx.inspection.live.views import PlotView
-from tdx.tui.line_widgets import RowWidget, truncate
+from tdx.tui.chain_status import truncate
+from tdx.tui.line_widgets import RowWidget
 
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
 

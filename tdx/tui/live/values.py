@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
-from tdx.tui.line_widgets import LineList, TextLine, truncate
+from tdx.tui.chain_status import truncate
+from tdx.tui.line_widgets import LineList, TextLine
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· ", "muted")}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tdx.tui.line_widgets import truncate
+from tdx.tui.chain_status import truncate
 from tdx.tui.profile.messages import MODES, CostRow
 from tdx.tui.profile.numbers import (
     draw_bar,

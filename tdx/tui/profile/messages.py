@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Job, Request
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -195,8 +194,8 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurePipeline(Request[Costs]):
-    """Measure a pipeline; pushes :class:`ProfileProgress` and partial :class:`Costs`.
+class Measurement:
+    """What to measure.
 
     Args:
         pipeline: Pipeline to measure.
@@ -215,11 +214,6 @@ class MeasurePipeline(Request[Costs]):
     warmup: int
     extras: frozenset[Extra] = frozenset()
     allow_code: bool = False
-
-    def answer(self, job: Job) -> Costs:
-        from tdx.tui.profile.worker import measure_pipeline
-
-        return measure_pipeline(self, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +259,8 @@ class AdviceResult:
 
 
 @dataclass(frozen=True, slots=True)
-class FindAdvice(Request[AdviceResult]):
-    """Try changes that may make a pipeline faster; pushes :class:`ProfileProgress`.
+class AdviceSearch:
+    """Which pipeline to make faster.
 
     Args:
         pipeline: Pipeline to improve.
@@ -283,8 +277,3 @@ class FindAdvice(Request[AdviceResult]):
     repeats: int
     warmup: int
     allow_code: bool = False
-
-    def answer(self, job: Job) -> AdviceResult:
-        from tdx.tui.profile.worker import find_advice
-
-        return find_advice(self, job)

@@ -74,7 +74,8 @@ def test_cancelling_a_dump_keeps_its_finished_chunks(tmp_path: Path) -> None:
     updates: list[DumpProgress] = []
     pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
 
-    def receive(topic: str, value: DumpProgress) -> None:
+    def receive(topic: str, value: object) -> None:
+        assert isinstance(value, DumpProgress)
         updates.append(value)
         job.cancel()
 
@@ -97,7 +98,8 @@ async def test_progress_of_a_folder_of_shards_is_shown(tmp_path: Path) -> None:
     (folder / "shards" / "00000.failed").write_text("the belt slipped\n")
     states: list[DumpProgress] = []
 
-    def receive(topic: str, value: DumpProgress) -> None:
+    def receive(topic: str, value: object) -> None:
+        assert isinstance(value, DumpProgress)
         states.append(value)
         job.cancel()
 

@@ -23,9 +23,7 @@ from tdx.tui.profile.messages import (
     AdviceResult,
     CostRow,
     Costs,
-    FindAdvice,
     MeasuredChange,
-    MeasurePipeline,
     ModeCosts,
     OperatorCost,
     ProfileProgress,
@@ -33,6 +31,7 @@ from tdx.tui.profile.messages import (
     Sync,
 )
 from tdx.tui.profile.profile_tab import ProfileTab
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.widgets import CostTable
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import screen_text

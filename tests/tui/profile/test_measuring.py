@@ -13,16 +13,8 @@ import pytest
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.tui.backend.client import ProcessBackend, RequestError
 from tdx.tui.backend.messages import Job
-from tdx.tui.profile.messages import (
-    EXTRAS,
-    PARTIAL,
-    PROGRESS,
-    Costs,
-    FindAdvice,
-    MeasurePipeline,
-    ModeName,
-    ProfileProgress,
-)
+from tdx.tui.profile.messages import EXTRAS, PARTIAL, PROGRESS, Costs, ModeName, ProfileProgress
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
 
@@ -115,7 +107,12 @@ async def _answer(ticket: Any) -> Any:
 
 def test_suggestions_are_measured_with_few_steps() -> None:
     received: list[str] = []
-    job = Job(lambda topic, value: received.append(value.doing), {})
+
+    def receive(topic: str, value: object) -> None:
+        assert isinstance(value, ProfileProgress)
+        received.append(value.doing)
+
+    job = Job(receive, {})
     chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")
     found = find_advice(FindAdvice(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
     assert found.error is None

@@ -82,9 +82,17 @@ def in_key_without_producer(context: LintContext) -> Iterator[Violation]:
     for stage, key in _unavailable_in_keys(context):
         if _last_version(context, stage, key) is None:
             assert stage.before is not None
-            known = [format_key(each) for each in stage.before.outputs]
+            known = [format_key(other) for other in stage.before.outputs]
             message = f"{format_key(key)!r} is not written by the env or an earlier stage"
-            later = _later_writer(context, stage, key)
+            # The later stage that creates the key.
+            later = next(
+                (
+                    other
+                    for other in context.stages[stage.index + 1 :]
+                    if key in other.out_keys and key not in other.in_keys
+                ),
+                None,
+            )
             if key == "pixels" and not context.pipeline.env.from_pixels and later is None:
                 hint = "set in_keys, or render the env: --from-pixels"
             elif later is not None:
@@ -101,7 +109,7 @@ def _fix_unknown_key(
     """Return a fix: read after the writer, or read the only key with a similar name."""
     if later is not None:
         return move_stage(stage.index, later.index, stage.config, later.config)
-    by_name = {format_key(each): each for each in known}
+    by_name = {format_key(other): other for other in known}
     similar = find_similar_names(format_key(key), by_name)
     return _replace_in_key(stage, key, by_name[similar[0]]) if len(similar) == 1 else None
 
@@ -169,14 +177,6 @@ def _last_version(context: LintContext, stage: LintStage, key: NestedKey) -> Sta
     return ended[-1] if ended else None
 
 
-def _later_writer(context: LintContext, stage: LintStage, key: NestedKey) -> LintStage | None:
-    """Return the later stage that creates the key."""
-    for later in context.stages[stage.index + 1 :]:
-        if key in later.out_keys and key not in later.in_keys:
-            return later
-    return None
-
-
 def _replace_in_key(stage: LintStage, old: NestedKey, new: NestedKey) -> Fix | None:
     if stage.info is None or stage.info.parameter("in_keys") is None:
         return None
@@ -204,8 +204,10 @@ def unread_result(context: LintContext) -> Iterator[Violation]:
         writer, ender = context.stages[version.writer], context.stages[version.ended_by]
         if writer.is_opaque or (writer.info and writer.info.time_behavior == "control"):
             continue
-        others = [each for each in context.versions.versions if each.writer == writer.index]
-        is_unused = all(each.ended_by is not None and not each.readers for each in others)
+        others = [
+            version for version in context.versions.versions if version.writer == writer.index
+        ]
+        is_unused = all(version.ended_by is not None and not version.readers for version in others)
         key = format_key(version.key)
         verb = "overwrites" if version.end_reason == "overwritten" else "drops"
         message = f"stage {ender.index} ({ender.name}) {verb} {key!r} before it is read"
@@ -318,10 +320,16 @@ def _keep_keys(stage: LintStage, keys: Collection[NestedKey], switch: str) -> Fi
 
 
 def _report(context: LintContext, kind: str) -> Iterator[Violation]:
-    for each in context.spec_violations:
-        if each.code == kind:
-            hint = each.hint or "change the spec, or the value"
-            yield Violation(each.message, hint, each.stage, each.key, spec_violation=each.code)
+    for violation in context.spec_violations:
+        if violation.code == kind:
+            hint = violation.hint or "change the spec, or the value"
+            yield Violation(
+                violation.message,
+                hint,
+                violation.stage,
+                violation.key,
+                spec_violation=violation.code,
+            )
 
 
 @rule(

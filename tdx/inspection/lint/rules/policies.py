@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tdx.foundation.errors import did_you_mean
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.inspection.lint.context import LintContext
+from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import Violation, insert_stage, rule
 from tdx.pipeline.values import StageConfig
 
@@ -109,7 +108,7 @@ def policy_in_key_without_producer(context: LintContext) -> Iterator[Violation]:
     for raw_key in getattr(context.policy, "in_keys", ()):
         key = normalize_key(raw_key)
         if split_key(key) not in heads and key not in recurrent and key not in written:
-            known = [format_key(each) for each in available]
+            known = [format_key(other) for other in available]
             hint = did_you_mean(format_key(key), known) or f"available keys: {', '.join(known)}"
             message = f"the policy reads {format_key(key)!r}, which is not written"
             yield Violation(message, hint, key=key)
@@ -153,12 +152,14 @@ def _recurrent_keys(context: LintContext) -> list[NestedKey]:
     """Return the keys that the modules of the policy write for their next step."""
     if context.policy is None:
         return []
-    factories = (getattr(each, "make_tensordict_primer", None) for each in context.policy.modules())
+    factories = (
+        getattr(module, "make_tensordict_primer", None) for module in context.policy.modules()
+    )
     primers = [make() for make in factories if make is not None]
     return [normalize_key(key) for primer in primers for key in primer.primers.keys(True, True)]
 
 
-def _writes_recurrent_state(stage: Any) -> bool:
+def _writes_recurrent_state(stage: LintStage) -> bool:
     primers = stage.arguments.get("primers")
     names = [*(primers or {}), *stage.arguments] if hasattr(primers, "keys") else stage.arguments
     return any(split_key(normalize_key(name))[-1].startswith(_STATE) for name in names)

@@ -102,9 +102,9 @@ def clipping_without_effect(context: LintContext) -> Iterator[Violation]:
         if stage.before is None or not stage.in_keys:
             continue
         specs = [stage.before.outputs.get(key) for key in stage.in_keys]
-        if all(_is_inside(spec, stage.arguments) for spec in specs) and _has_bounds(
-            stage.arguments
-        ):
+        bounds = [stage.arguments.get(name) for name in ("clamp_min", "clamp_max")]
+        is_inside = all(_is_inside(spec, stage.arguments) for spec in specs)
+        if is_inside and bounds != [None, None]:
             message = "the input is already within its range"
             fix = remove_stage(stage.index, stage.config, safe=True)
             yield Violation(message, "remove it", stage.index, stage.in_keys[0], fix)
@@ -128,7 +128,7 @@ def clipping_without_effect(context: LintContext) -> Iterator[Violation]:
 def scaled_before_normalized(context: LintContext) -> Iterator[Violation]:
     """Find scalings that a running normalization undoes."""
     for scale, norm, key in context.iter_pairs(["RewardScaling"], ["VecNorm"]):
-        others = tuple(each for each in norm.in_keys if each not in scale.out_keys)
+        others = tuple(other for other in norm.in_keys if other not in scale.out_keys)
         message = (
             f"stage {norm.index} (VecNorm) normalizes {format_key(key)!r}, which undoes the scaling"
         )
@@ -136,10 +136,6 @@ def scaled_before_normalized(context: LintContext) -> Iterator[Violation]:
         if others and not norm.has_in_keys_argument and norm.in_keys == norm.out_keys:
             fix = change_arguments(norm.index, norm.config, in_keys=others)
         yield Violation(message, "remove one of the two", scale.index, key, fix)
-
-
-def _has_bounds(arguments: Mapping[str, Any]) -> bool:
-    return any(arguments.get(bound) is not None for bound in ("clamp_min", "clamp_max"))
 
 
 def _is_inside(spec: TensorSpec | None, arguments: Mapping[str, Any]) -> bool:
@@ -284,7 +280,7 @@ def scaled_twice(context: LintContext) -> Iterator[Violation]:
 
 def _discretizer_before(context: LintContext, stage: LintStage) -> LintStage | None:
     earlier = (
-        each for each in context.stages_named("ActionDiscretizer") if each.index < stage.index
+        other for other in context.stages_named("ActionDiscretizer") if other.index < stage.index
     )
     return next(earlier, None)
 

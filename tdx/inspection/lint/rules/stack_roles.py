@@ -438,7 +438,9 @@ def _repeats(
     context: StackContext, first: StageInfo, before: NestedKey, stage: StageInfo, key: NestedKey
 ) -> bool:
     """Return True if a stage applies the normalization of another stage once more."""
-    inner, outer = (context.fact(ObservationSamples, each.index) for each in (first, stage))
+    inner, outer = (
+        context.fact(ObservationSamples, normalizer.index) for normalizer in (first, stage)
+    )
     if (context.is_normalizer(first) or inner.are_standardized(before)) and (
         context.is_normalizer(stage) or outer.are_standardized(key)
     ):

@@ -75,7 +75,8 @@ def right():
 def normalizer_without_key(context: StackContext) -> Iterator[Violation]:
     """Find normalizers whose keys are no keys of their input."""
     for stage in context.stages:
-        if not _is_normalizer(context, stage) or context.changed_observations(stage):
+        normalizes = context.is_normalizer(stage) or "norm" in _folded(stage)
+        if not normalizes or context.changed_observations(stage):
             continue
         known = {_name_of(context, key) for key in context.leaves[stage.index]}
         for name, value in stage.arguments.items():
@@ -146,7 +147,7 @@ def statistics_of_another_width(context: StackContext) -> Iterator[Violation]:
             if name.rpartition(".")[2] not in ("mean", "loc") or not shapes:
                 continue
             shape = tuple(value.shape[rows:])
-            if shape and not any(_broadcasts(shape, each) for each in shapes.values()):
+            if shape and not any(_broadcasts(shape, data) for data in shapes.values()):
                 key, data = next(iter(shapes.items()))
                 message = f"{name} has the shape {shape_text(shape)}, the data {shape_text(data)}"
                 yield Violation(message, "load the statistics of this env", stage.index, key)
@@ -409,10 +410,6 @@ def _keys_in(name: str, value: object) -> list[object]:
     return list(value) if isinstance(value, Sequence | Set | Mapping) else []
 
 
-def _is_normalizer(context: StackContext, stage: StageInfo) -> bool:
-    return context.is_normalizer(stage) or "norm" in _folded(stage)
-
-
 def _folded(stage: StageInfo) -> str:
     return stage.name.casefold()
 
@@ -449,9 +446,9 @@ def _action_mappings(
         line = context.fact(ActionPairs, stage.index).line
         if inner is None or outer is None or line is None:
             continue
-        ends = [each.domain for each in (inner, outer)]
-        numbers = [end for each in ends for end in (each.low, each.high)]
-        if not all(isinstance(each, int | float) and abs(each) < 1e6 for each in numbers):
+        ends = [spec.domain for spec in (inner, outer)]
+        numbers = [end for domain in ends for end in (domain.low, domain.high)]
+        if not all(isinstance(number, int | float) and abs(number) < 1e6 for number in numbers):
             continue
         low, high, outer_low, outer_high = numbers
         factor, offset = line

@@ -90,14 +90,14 @@ def right():
 )
 def values_violate_space(context: StackContext) -> Iterator[Violation]:
     """Find values outside of the specs that the spaces declare."""
-    for each in context.violations:
-        if each.kind in ("stage", "env") and not _is_intended(context, each):
+    for violation in context.violations:
+        if violation.kind in ("stage", "env") and not _is_intended(context, violation):
             yield Violation(
-                each.message,
-                each.hint or "set the space in the constructor of the wrapper",
-                each.index,
-                each.key,
-                spec_violation=each.code,
+                violation.message,
+                violation.hint or "set the space in the constructor of the wrapper",
+                violation.index,
+                violation.key,
+                spec_violation=violation.code,
             )
 
 
@@ -332,10 +332,9 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
 
 
 def _stop_updates(context: StackContext, stage: StageInfo) -> str:
-    if "training" in stage.arguments:
-        return "training = False"
-    if any("update_running_mean" in name for name in context.after[stage.index]):
-        return "update_running_mean = False"
+    for name in (*stage.arguments, *context.after[stage.index]):
+        if name == "training" or "update" in name:
+            return f"{name.lstrip('_')} = False"
     return "call its freeze(), or use ObservationNorm with the statistics of training"
 
 
@@ -480,11 +479,17 @@ def statistics_inside_limit(context: StackContext) -> Iterator[Violation]:
     for stage in context.stages:
         if stage.name not in RECORDERS:
             continue
-        inner = [limit for limit, each in limits if limit is not None and each.index < stage.index]
-        for limit, each in limits:
-            if limit is not None and each.index > stage.index and limit < min(inner, default=1e9):
-                message = f"stage {each.index} ({each.name}) ends episodes outside of it"
-                hint = f"move {stage.name} outside of {each.name}"
+        inner = [
+            limit for limit, limiter in limits if limit is not None and limiter.index < stage.index
+        ]
+        for limit, limiter in limits:
+            if (
+                limit is not None
+                and limiter.index > stage.index
+                and limit < min(inner, default=1e9)
+            ):
+                message = f"stage {limiter.index} ({limiter.name}) ends episodes outside of it"
+                hint = f"move {stage.name} outside of {limiter.name}"
                 yield Violation(message, hint, stage.index, ("info", "episode"))
 
 

@@ -66,7 +66,12 @@ def stacked_before_processed(context: LintContext) -> Iterator[Violation]:
 def normalized_after_stacking(context: LintContext) -> Iterator[Violation]:
     """Find stacks followed by a normalization with fixed statistics."""
     for stack, late, key in _stacks_read_by(context, ("ObservationNorm",)):
-        is_uniform = all(_is_uniform(stage) for stage in late)
+        # With single numbers, every frame of a stack is treated alike.
+        is_uniform = all(
+            isinstance(stage.arguments.get(name), int | float)
+            for stage in late
+            for name in ("loc", "scale")
+        )
         place = f"stage {late[-1].index} ({late[-1].name})"
         message = f"{place} normalizes {format_key(key)!r} after it is stacked"
         fix = _move_stack_last(stack, late) if is_uniform else None
@@ -140,12 +145,6 @@ def _move_stack_last(stack: LintStage, late: Sequence[LintStage]) -> Fix | None:
         edits += change_arguments(stack.index, stack.config, dim=_TO_FRONT[dim]).edits
     edits.append(Edit("move", stack.index, late[-1].index))
     return Fix(f"move {stack.name} after {late[-1].name}", tuple(edits))
-
-
-def _is_uniform(norm: LintStage) -> bool:
-    """Return True if a normalization treats every frame of a stack alike."""
-    numbers = (norm.arguments.get("loc"), norm.arguments.get("scale"))
-    return all(isinstance(each, int | float) for each in numbers)
 
 
 @rule(
@@ -239,7 +238,7 @@ def _is_identity(stage: LintStage) -> bool:
     Rollouts, batched envs and collectors read `done`, so the episode continues.
 
     The rule also reports a counter without `max_steps` if the time limit of the env is
-    disabled: then nothing has_limit an episode.
+    disabled: then nothing limits an episode.
     """,
     wrong="Pendulum-v1 -t 'StepCounter(max_steps=50, update_done=False)'",
     right="Pendulum-v1 -t 'StepCounter(max_steps=50)'",
@@ -251,13 +250,14 @@ def step_limit_without_done(context: LintContext) -> Iterator[Violation]:
         or (stage.name == "StepCounter" and stage.arguments.get("max_steps") is not None)
         for stage in context.stages
     )
+    is_env_unlimited = context.pipeline.env.kwargs.get("max_episode_steps") == -1
     for stage in context.stages_named("StepCounter"):
         limit = stage.arguments.get("max_steps")
         if limit is not None and stage.arguments.get("update_done") is False:
             fix = change_arguments(stage.index, stage.config, update_done=None)
             message = f"it sets truncated after {limit} steps, but not done"
             yield Violation(message, "remove update_done=False", stage.index, "done", fix)
-        elif limit is None and not has_limit and _is_limit_disabled(context):
+        elif limit is None and not has_limit and is_env_unlimited:
             message = "neither the counter nor the env limits the episode"
             yield Violation(message, "set max_steps", stage.index, "truncated")
 
@@ -308,7 +308,8 @@ def tracked_twice(context: LintContext) -> Iterator[Violation]:
                 first[key] = stage.index
                 continue
             other = context.stages[first[key]]
-            redundant = other if _is_only_limit(stage, other) else stage
+            limit, inner_limit = (counter.arguments.get("max_steps") for counter in (stage, other))
+            redundant = other if limit is not None and inner_limit is None else stage
             message = f"{key!r} is already written by stage {other.index} ({name})"
             fix = remove_stage(redundant.index, redundant.config)
             hint = f"remove stage {redundant.index}"
@@ -367,11 +368,6 @@ def stack_before_frame_skip(context: LintContext) -> Iterator[Violation]:
                 yield Violation(message, "skip first, then stack", stage.index, key, fix)
 
 
-def _is_limit_disabled(context: LintContext) -> bool:
-    """Return True if the pipeline disables the time limit of the env."""
-    return context.pipeline.env.kwargs.get("max_episode_steps") == -1
-
-
 def _env_limit(context: LintContext) -> int | None:
     """Return the number of steps after which Gymnasium truncates an episode of the env."""
     env = context.pipeline.env
@@ -387,9 +383,3 @@ def _env_limit(context: LintContext) -> int | None:
         return gymnasium.spec(env.id).max_episode_steps
     except Error:
         return None
-
-
-def _is_only_limit(stage: LintStage, other: LintStage) -> bool:
-    """Return True if only the first of two counters has a limit."""
-    limits = [each.arguments.get("max_steps") for each in (stage, other)]
-    return limits[0] is not None and limits[1] is None

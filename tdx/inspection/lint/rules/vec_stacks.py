@@ -13,7 +13,6 @@ from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
     from tdx.foundation.keys import NestedKey
-    from tdx.stacks import StageInfo
 
 _TERMINAL = ("info", "terminal_observation")
 _IMPORTS = """
@@ -70,7 +69,7 @@ def right():
 )
 def terminal_observation_unchanged(context: StackContext) -> Iterator[Violation]:
     """Find stages that change observations and leave the last one of each episode unchanged."""
-    is_known = any(each[:2] == _TERMINAL for each in _written(context, -1))
+    is_known = any(key[:2] == _TERMINAL for key in _written(context, -1))
     for stage in context.stages:
         written = _written(context, stage.index)
         changed = [key for key in written if key[0] == "observation"]
@@ -80,7 +79,7 @@ def terminal_observation_unchanged(context: StackContext) -> Iterator[Violation]
             hint = 'transform infos[i]["terminal_observation"] in step_wait as well'
             key: NestedKey = (*_TERMINAL, *missing[0][1:])
             yield Violation(message, hint, stage.index, key)
-        is_known = is_known or any(each[:2] == _TERMINAL for each in written)
+        is_known = is_known or any(key[:2] == _TERMINAL for key in written)
 
 
 def _written(context: StackContext, index: int) -> set[tuple[str, ...]]:
@@ -122,7 +121,9 @@ def reward_normalized_in_evaluation(context: StackContext) -> Iterator[Violation
     if not context.evaluation:
         return
     for stage in context.stages:
-        if context.is_normalizer(stage) and _normalizes_reward(context, stage):
+        switch = stage.arguments.get("norm_reward")
+        normalizes = context.writes(stage, "reward") if switch is None else bool(switch)
+        if normalizes and context.is_normalizer(stage):
             message = "it divides the rewards by a running standard deviation"
             hint = f"remove {stage.name}"
             if "norm_reward" in stage.arguments:
@@ -130,11 +131,6 @@ def reward_normalized_in_evaluation(context: StackContext) -> Iterator[Violation
             elif context.changed_observations(stage):
                 hint = "normalize the observations only"
             yield Violation(message, hint, stage.index, "reward")
-
-
-def _normalizes_reward(context: StackContext, stage: StageInfo) -> bool:
-    switch = stage.arguments.get("norm_reward")
-    return bool(switch) if switch is not None else context.writes(stage, "reward")
 
 
 @stack_rule(

@@ -1,0 +1,26 @@
+"""gymnasium.Env or VectorEnv with its wrappers: what the adapter opens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tdx.stacks.kinds import BuiltinKind
+
+if TYPE_CHECKING:
+    from tdx.stacks.stack import Stack
+
+
+def _open(target: Any) -> Stack:
+    from tdx.stacks.gymnasium.stack import GymnasiumStack
+
+    return GymnasiumStack(target)
+
+
+KIND = BuiltinKind(
+    "a gymnasium.Env or VectorEnv with its wrappers",
+    (
+        "gymnasium:Env",
+        "gymnasium.vector:VectorEnv",
+    ),
+    _open,
+)

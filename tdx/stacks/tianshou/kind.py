@@ -1,0 +1,23 @@
+"""Tianshou vector env with its wrappers: what the adapter opens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tdx.stacks.kinds import BuiltinKind
+
+if TYPE_CHECKING:
+    from tdx.stacks.stack import Stack
+
+
+def _open(target: Any) -> Stack:
+    from tdx.stacks.tianshou.stack import TianshouStack
+
+    return TianshouStack(target)
+
+
+KIND = BuiltinKind(
+    "a Tianshou vector env with its wrappers",
+    ("tianshou.env.venvs:BaseVectorEnv",),
+    _open,
+)

@@ -1,0 +1,339 @@
+"""``TianshouStack``: a vector env of Tianshou with its wrappers, and those in its sub-envs.
+
+Tianshou is imported only where its objects exist, and so is this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box
+from torch import Tensor
+
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.patches import Patches
+from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
+from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_owners, worker_sentence
+from tdx.stacks.gymnasium.observed import WrapperLevels
+from tdx.stacks.gymnasium.snapshots import result_entries
+from tdx.stacks.observe import Method, Slot
+from tdx.stacks.observe.copies import Below, Entries, copy_result
+from tdx.stacks.observe.events import FLAGS
+from tdx.stacks.observe.levels import Original, RowEntries, Wrap
+from tdx.stacks.observe.traces import stack_rows
+from tdx.stacks.sources import attributes_of
+
+_PARTS = "observations, rewards, terminated, truncated, infos"
+
+
+@dataclass(frozen=True, slots=True)
+class TianshouLevel(Level):
+    """A level of a stack of Tianshou.
+
+    Args:
+        inside: The level inside, of a wrapper of a vector env.
+    """
+
+    inside: TianshouLevel | None = None
+
+    @property
+    def env_name(self) -> str:
+        """Id of the env inside, or the class name."""
+        declared = getattr(self.owner, "spec", None)
+        spec = declared if self.in_rows or not declared else declared[0]
+        return self.name if spec is None else str(spec.id)
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Space of the observations of one env.
+
+        A wrapper of a vector env has no space of its own: ``observation_space`` is that of the
+        sub-envs, also where the wrapper normalizes.
+        """
+        if self.inside is None:
+            declared: Any = self.owner.observation_space
+            own: Space[Any] = declared if self.in_rows else declared[0]
+            return own
+        space = self.inside.observation_space
+        statistics = attributes_of(self.owner).get("obs_rms")
+        if statistics is None or not isinstance(space, Box):
+            return space
+        limit = statistics.clip_max or np.inf
+        return Box(-limit, limit, space.shape, space.dtype.type)
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Space of the actions of one env."""
+        declared: Any = self.owner.action_space
+        own: Space[Any] = declared if self.in_rows else declared[0]
+        return own
+
+
+def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
+    """List the levels of a stack, the env inside first.
+
+    The wrappers in the sub-envs of a ``DummyVectorEnv`` are levels if all sub-envs have the same
+    wrappers, and so is the ``DummyVectorEnv``. Other vector envs are the env inside.
+
+    Args:
+        env: The outermost vector env.
+    """
+    outer: list[Any] = []
+    while "venv" in attributes_of(env) and len(outer) < MAX_LEVELS:
+        outer.append(env)
+        env = attributes_of(env)["venv"]
+    workers = [attributes_of(worker) for worker in env.workers]
+    # Those of other processes have no `env`.
+    sub_envs = [worker["env"] for worker in workers if "env" in worker]
+    owners = list_owners(sub_envs, env, outer)
+    levels: list[TianshouLevel] = []
+    for index, (parts, in_rows) in enumerate(owners, start=-1):
+        inside = None if in_rows or parts[0] is env else levels[-1]
+        levels.append(TianshouLevel(index, parts, env.env_num, in_rows, inside))
+    return tuple(levels)
+
+
+@dataclass(slots=True)
+class Progress:
+    """What happened to a vector env so far.
+
+    Args:
+        latest: Observations that each level returned last.
+        is_seeding: True while ``seed`` runs, which resets the sub-envs; it is no call of a level.
+    """
+
+    latest: dict[int, Any] = field(default_factory=dict)
+    is_seeding: bool = False
+
+
+class TianshouLevels(WrapperLevels):
+    """Levels of a vector env of Tianshou.
+
+    A reset of some of the sub-envs counts as one of all: the others keep their last observations.
+    Steps of some of the sub-envs are not observed.
+    """
+
+    progress: Progress
+    """What the stack keeps between observations."""
+
+    def _slots(self, level: Level, row: int, owner: object) -> Iterator[Slot]:
+        if level.in_rows:
+            yield from super()._slots(level, row, owner)
+            return
+        form = self.forms()[level.index]
+        yield Slot(level.index, row, form, "reset", owner, _copy)
+        yield Slot(level.index, row, form, "step", owner, _copy)
+
+    @contextmanager
+    def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        with super().attached(partial(self._hook, wrap), rows):
+            yield
+
+    def _hook(self, wrap: Wrap, slot: Slot, original: Original) -> Original | None:
+        if not slot.form.is_batch:
+            observed = wrap(slot, original)
+            if observed is None:
+                return None
+            progress = self.progress
+            return lambda *args, **kwargs: (original if progress.is_seeding else observed)(
+                *args, **kwargs
+            )
+        hook = self._hook_reset if slot.method == "reset" else self._hook_step
+        return hook(wrap, slot, original)
+
+    def _hook_step(self, wrap: Wrap, slot: Slot, original: Original) -> Original | None:
+        def whole(action: Any) -> Any:
+            result = original(action)
+            self.progress.latest[slot.level] = result[0]
+            return result
+
+        observed = wrap(slot, whole)
+        if observed is None:
+            return None
+
+        def step(action: Any, id: Any = None) -> Any:
+            return observed(action) if self._are_all(id) else original(action, id)
+
+        return step
+
+    def _hook_reset(self, wrap: Wrap, slot: Slot, original: Original) -> Original | None:
+        def whole(env_id: Any = None, **kwargs: Any) -> Any:
+            observations, infos = original(env_id, **kwargs)
+            if env_id is not None:
+                known, rows = np.array(self.progress.latest[slot.level]), infos
+                infos = np.array([{} for _ in range(self.num_rows)])
+                known[env_id], infos[env_id] = observations, rows
+                observations = known
+            self.progress.latest[slot.level] = observations
+            return observations, infos
+
+        observed = wrap(slot, whole)
+        if observed is None:
+            return None
+
+        def reset(env_id: Any = None, **kwargs: Any) -> Any:
+            if self._are_all(env_id):
+                return observed(**kwargs)
+            if slot.level not in self.progress.latest:
+                return original(env_id, **kwargs)
+            rows = np.atleast_1d(env_id).tolist()
+            observations, infos = observed(env_id=rows, **kwargs)
+            # A replay answers without infos.
+            return observations[rows], infos[rows] if isinstance(infos, np.ndarray) else infos
+
+        return reset
+
+    def _are_all(self, ids: Any) -> bool:
+        return ids is None or np.array_equal(ids, range(self.num_rows))
+
+    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+        """See :class:`~tdx.stacks.observe.Levels`; infos are one dict for each sub-env."""
+        if not self.forms()[index].is_batch:
+            return super().returned_entries(index, method, returned)
+        *values, infos = returned
+        rows = [result_entries((None, info)) for info in infos]
+        return super().returned_entries(index, method, (*values, {})) | self.merge_infos(rows)
+
+    def merge_infos(self, rows: Sequence[Entries]) -> Entries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        keys = dict.fromkeys(key for row in rows for key in row)
+        return {key: stack_rows([row.get(key) for row in rows]) for key in keys}
+
+    def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        result = super().base_result(slot, entries, None if slot.form.is_batch else live)
+        if not slot.form.is_batch:
+            return result
+        return *result[:-1], np.array([{} for _ in range(self.num_rows)])
+
+
+def _copy(result: Any, below: Below) -> tuple[Any, ...] | None:
+    *values, infos = result
+    return copy_result((*values, list(infos)), below)
+
+
+class TianshouStack(LevelStack):
+    """A vector env of Tianshou; each wrapper of it and of its sub-envs is a stage.
+
+    Values are batched, ``[N, ...]`` for N sub-envs.
+
+    Args:
+        target: The outermost vector env.
+
+    Raises:
+        ArgumentError: It steps its sub-envs asynchronously.
+    """
+
+    kind = "tianshou"
+    done_keys = ("done", *FLAGS)
+    level_type = TianshouLevels
+
+    def __init__(self, target: Any) -> None:
+        if target.is_async:
+            raise ArgumentError(
+                "a vector env that steps its sub-envs asynchronously is not supported",
+                hint="leave out wait_num and timeout",
+            )
+        super().__init__(target, list_levels(target))
+        self._progress = Progress()
+
+    @property
+    def _core(self) -> Any:
+        return next(level.owner for level in self.levels if not level.in_rows)
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        if self.levels[0].in_rows:
+            return ()
+        if type(self._core).__name__ == "DummyVectorEnv":
+            return ("the sub-envs have different wrappers, which are not shown",)
+        return (worker_sentence(self._core, "DummyVectorEnv"),)
+
+    @property
+    def sampled_space(self) -> Space[Any]:
+        """Space of the random actions of one sub-env."""
+        return self.levels[-1].action_space
+
+    def level_state(self, level: Level) -> dict[str, Tensor]:
+        """Return copies of the numbers that a level keeps; the vector env has none."""
+        return {} if level.owner is self._core else super().level_state(level)
+
+    def observed_levels(self) -> TianshouLevels:
+        """See :class:`~tdx.stacks.Stack`."""
+        levels = TianshouLevels(self.target, self.levels, self.name)
+        levels.progress = self._progress
+        return levels
+
+    def seed(self, seed: int) -> None:
+        """Seed the sub-envs."""
+        self._progress.is_seeding = True
+        try:
+            self.target.seed(seed)
+        finally:
+            self._progress.is_seeding = False
+
+    @contextmanager
+    def paused_learning(self) -> Iterator[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        owners = [owner for owner in self.state_owners() if "update_obs_rms" in vars(owner)]
+        with Patches([(owner, "update_obs_rms", False) for owner in owners]):
+            yield
+
+    def driver(self, policy: Any = None) -> TianshouDriver:
+        """See :class:`~tdx.stacks.Stack`; the policy takes observations."""
+        return TianshouDriver(self, policy)
+
+    def close(self) -> None:
+        """See :class:`~tdx.stacks.Stack`."""
+        if not self._core.is_closed:
+            self.target.close()
+
+
+class TianshouDriver(LevelDriver):
+    """Resets and steps a vector env as Tianshou's collectors do: they reset what has ended.
+
+    Args:
+        stack: The stack.
+        policy: Takes observations and returns actions. ``None``: random actions.
+
+    Raises:
+        ArgumentError: The policy cannot be called.
+    """
+
+    def __init__(self, stack: TianshouStack, policy: Callable[[Any], Any] | None) -> None:
+        if policy is not None and not callable(policy):
+            raise ArgumentError(
+                f"the policy must be callable, got {type(policy).__name__}",
+                hint="pass a function that takes observations and returns actions",
+            )
+        super().__init__(stack, policy, policy_name(policy))
+        self._seed = stack.seed
+        self._ended: list[int] = []
+
+    def _reset(self, seed: int | None) -> Any:
+        env, ended = self._stack.target, self._ended
+        self._ended = []
+        if seed is not None:
+            self._seed(seed)
+        observations = env.reset(ended or None)[0]
+        if not ended:
+            return observations
+        latest = np.array(self._observation)
+        latest[ended] = observations
+        return latest
+
+    def _sample(self) -> Any:
+        return np.array([self._stack.sample_action() for _ in range(len(self._stack.target))])
+
+    def _read(self, result: object) -> tuple[Any, bool]:
+        parts = self._check_result(result, "step", _PARTS)
+        self._ended = np.flatnonzero(np.logical_or(parts[2], parts[3])).tolist()
+        return parts[0], bool(self._ended)

@@ -1,0 +1,23 @@
+"""TorchRL EnvBase with its transforms: what the adapter opens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tdx.stacks.kinds import BuiltinKind
+
+if TYPE_CHECKING:
+    from tdx.stacks.stack import Stack
+
+
+def _open(target: Any) -> Stack:
+    from tdx.stacks.torchrl.stack import TorchRLStack
+
+    return TorchRLStack(target)
+
+
+KIND = BuiltinKind(
+    "a TorchRL EnvBase with its transforms",
+    ("torchrl.envs.common:EnvBase",),
+    _open,
+)
