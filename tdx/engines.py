@@ -203,8 +203,6 @@ def _run_pickled(job: bytes, task: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Mapping(Generic[Item, Returned]):
-    """The job of :func:`map_in_processes`."""
-
     function: Callable[[Item], Returned]
     items: Sequence[Item]
     noun: str

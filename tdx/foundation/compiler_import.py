@@ -37,9 +37,9 @@ class CompilerImport(MetaPathFinder):
         """Return the spec of the two modules, with a loader that calls this hook."""
         if fullname not in (LIBRARY, COMPILER):
             return None
-        others = [each for each in sys.meta_path if each is not self]
-        found = (each.find_spec(fullname, path, target) for each in others)
-        spec = next((each for each in found if each is not None), None)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        found = (other.find_spec(fullname, path, target) for other in others)
+        spec = next((spec_found for spec_found in found if spec_found is not None), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
 

@@ -311,9 +311,9 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     target = Path(path)
     with _scratch_folder(target) as part:
         yield part
-        for each in [*part.rglob("*"), part]:
-            if not each.is_symlink():
-                sync_path(each)
+        for file in [*part.rglob("*"), part]:
+            if not file.is_symlink():
+                sync_path(file)
         _move_into_place(part, target)
         _sync_exchange(target)
 
@@ -347,20 +347,20 @@ def _remove_abandoned(target: Path) -> None:
     """Remove temporary files of processes that were killed while writing ``target``."""
     pattern = re.compile(rf"[.]{re.escape(target.name[:100])}[.][0-9a-f]{{16}}[.]tmp")
     with suppress(OSError):
-        for each in os.scandir(target.parent):
-            if not pattern.fullmatch(each.name):
+        for entry in os.scandir(target.parent):
+            if not pattern.fullmatch(entry.name):
                 continue
             with suppress(OSError):
                 # One that is not locked may be so new that its process locks it soon.
-                if time.time() - each.stat(follow_symlinks=False).st_mtime < _SECONDS_TO_LOCK:
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _SECONDS_TO_LOCK:
                     continue
-                descriptor = os.open(each.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
                     is_abandoned = lock_file(descriptor)
                 finally:
                     os.close(descriptor)
                 if is_abandoned:
-                    remove_path(Path(each))
+                    remove_path(Path(entry))
 
 
 _SECONDS_TO_LOCK = 60

@@ -86,8 +86,8 @@ def calibrate(profiles: Sequence[Profile]) -> Calibration:
         raise ArgumentError("a calibration needs two profiles or more", hint="measure it again")
     first = profiles[0]
     modes = [
-        [mode for profile in profiles for mode in profile.modes if mode.mode == each.mode]
-        for each in first.modes
+        [mode for profile in profiles for mode in profile.modes if mode.mode == own.mode]
+        for own in first.modes
     ]
     false_growth = 0.0
     for before, after in permutations(profiles, 2):
@@ -104,13 +104,13 @@ def calibrate(profiles: Sequence[Profile]) -> Calibration:
 def _list_changes(modes: Sequence[ModeProfile]) -> Iterator[DetectableChange]:
     first, step_us = modes[0], modes[0].step_us
     for row in first.rows:
-        same = [each for mode in modes for each in mode.rows if each.key == row.key]
+        same = [other for mode in modes for other in mode.rows if other.key == row.key]
         middle = row.statistics.p50
         if len(same) < len(modes) or not middle:
             continue
         share, calls = first.share(row), first.step_share_us(row) / row.statistics.mean
         least = MIN_SHARE * min(first.repeat_us) / (calls * middle) if calls else math.inf
-        runs = [[repeat.p50 for repeat in statistics_per_repeat(each)] for each in same]
+        runs = [[repeat.p50 for repeat in statistics_per_repeat(other)] for other in same]
         growth = max(_growth_beyond(runs), least)
         yield DetectableChange(first.mode, row.part.label, row.part.lane, middle, share, growth)
     growth = max(_growth_beyond([mode.repeat_us for mode in modes]), MIN_SHARE)

@@ -96,7 +96,6 @@ def find_candidates(
 
 
 def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:
-    """Find image stages that run on floats instead of bytes."""
     specs = stage_specs(chain.env)
     for cast, config in enumerate(chain.configs):
         end = cast + 1
@@ -147,7 +146,6 @@ def _is_channels_last(specs: object, keys: list[NestedKey], batch_dims: int) -> 
 
 
 def _find_reorderings(chain: _Chain) -> Iterator[Candidate]:
-    """Find neighboring image stages that can be swapped."""
     for place in range(len(chain.configs) - 1):
         first, second = chain.configs[place], chain.configs[place + 1]
         both = {first.name, second.name} <= {*_IMAGE_STAGES} and first.name != second.name
@@ -182,7 +180,6 @@ def _find_opaque(chain: _Chain) -> Iterator[Candidate]:
 
 
 def _find_dead(chain: _Chain) -> Iterator[Candidate]:
-    """Find stages whose outputs are never read or returned."""
     plan = chain.program.plan
     dead = {version.name for version in plan.dead}
     for stage in plan.stages:
@@ -246,7 +243,6 @@ def _make_freeze(place: int) -> Callable[[TransformedEnv], None]:
 
 
 def _find_launch_bound(chain: _Chain) -> Iterator[Candidate]:
-    """Find stages for which the device waits."""
     waiting = {key for key, use in chain.measured.on_device.items() if use.launch_bound}
     places = sorted({row.part.index for row in chain.measured.rows if row.key in waiting} - {-1})
     if places and chain.measured.mode != "compiled":

@@ -138,21 +138,21 @@ class ClockMeter:
         logs = [self._logs[part] for part in parts]
         stamps = [np.array(log.stamps, np.int64).reshape(-1, 2) for log in logs]
         steps = [
-            np.array(log.steps or [1] * len(each), np.int64)
-            for log, each in zip(logs, stamps, strict=True)
+            np.array(log.steps or [1] * len(stamp), np.int64)
+            for log, stamp in zip(logs, stamps, strict=True)
         ]
         cost = measure_clock_cost(self._clock)
         costs = []
-        for log, each in zip(logs, stamps, strict=True):
-            inside_and_around = np.empty((len(each), 2), np.int64)
+        for log, stamp in zip(logs, stamps, strict=True):
+            inside_and_around = np.empty((len(stamp), 2), np.int64)
             inside_and_around[:] = cost.inside_ns, cost.around_ns
-            inside_and_around[len(each) - log.in_sequence :] = cost.sequence_ns, 0
+            inside_and_around[len(stamp) - log.in_sequence :] = cost.sequence_ns, 0
             costs.append(inside_and_around)
             log.clear()
         if not parts:
             return []
         owned = exclude_nested_time(np.concatenate(stamps), *np.concatenate(costs).T)
-        lengths = np.cumsum([len(each) for each in stamps])[:-1]
+        lengths = np.cumsum([len(stamp) for stamp in stamps])[:-1]
         return [
             CallTimes(part, own, spans[:, 0], spans[:, 1], covered)
             for part, own, spans, covered in zip(
@@ -370,8 +370,8 @@ def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -
     """
     found: dict[Part, list[tuple[int, int, CallTimes]]] = {}
     for number, (times, began) in enumerate(zip(repeats, began_ns, strict=True)):
-        for each in times:
-            found.setdefault(each.part, []).append((number, began, each))
+        for calls in times:
+            found.setdefault(calls.part, []).append((number, began, calls))
 
     def place(part: Part) -> tuple[int, int, int, str]:
         # Policy, env and chain in the order of data flow, then the engine.
@@ -384,11 +384,11 @@ def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -
     return tuple(
         Row(
             part=part,
-            times_ns=joined(each.own_ns for _, _, each in found[part]),
-            starts_ns=joined(each.start_ns - began for _, began, each in found[part]),
-            spans_ns=joined(each.end_ns - each.start_ns for _, _, each in found[part]),
-            steps=joined(each.steps for _, _, each in found[part]),
-            repeats=joined(np.full(len(each.own_ns), number) for number, _, each in found[part]),
+            times_ns=joined(times.own_ns for _, _, times in found[part]),
+            starts_ns=joined(times.start_ns - began for _, began, times in found[part]),
+            spans_ns=joined(times.end_ns - times.start_ns for _, _, times in found[part]),
+            steps=joined(times.steps for _, _, times in found[part]),
+            repeats=joined(np.full(len(times.own_ns), number) for number, _, times in found[part]),
         )
         for part in sorted(found, key=place)
     )

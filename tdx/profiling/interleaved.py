@@ -108,7 +108,9 @@ def compute_difference(before: Numbers, after: Numbers) -> TimeDifference:
         (2.0, True)
     """
     saved, turns = before - after, len(before)
-    middle = [float(np.median(each)) if turns else float("nan") for each in (before, after, saved)]
+    middle = [
+        float(np.median(series)) if turns else float("nan") for series in (before, after, saved)
+    ]
     # Half width of the 95 % confidence interval.
     if turns < 2:
         noise = float("inf")

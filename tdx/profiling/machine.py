@@ -154,7 +154,7 @@ def find_free_memory(device: torch.device) -> int | None:
     with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         kibibytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-        found += [int(each) * 1024 for each in kibibytes]
+        found += [int(kibibyte) * 1024 for kibibyte in kibibytes]
     return min(found, default=None)
 
 

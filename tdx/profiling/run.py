@@ -169,8 +169,6 @@ _REPEAT_PART = replace(ROLLOUT_PART, upto=0)
 
 
 class _Measurement:
-    """Measurement of one mode."""
-
     def __init__(
         self, env: EnvBase, mode: Mode, plan: ProfilePlan, device: AcceleratorLookup
     ) -> None:
@@ -255,7 +253,6 @@ class _Measurement:
             self._repeats.append(taken)
 
     def _wait(self, meter: ClockMeter) -> None:
-        """Wait for the accelerator, if there is one."""
         if self._device.accelerator is not None:
             meter.timed(WAITING_PART, self._device.accelerator.synchronize)()
 

@@ -335,8 +335,8 @@ def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r:.50}")
     operators: dict[Key, tuple[OperatorUse, ...]] = {}
-    for key, each in _by_key(data["operators"]):
-        operators[key] = (*operators.get(key, ()), from_plain(OperatorUse, each))
+    for key, use in _by_key(data["operators"]):
+        operators[key] = (*operators.get(key, ()), from_plain(OperatorUse, use))
     return ModeProfile(
         mode=mode,
         rows=tuple(_parse_row(row, samples) for row in data["rows"]),
@@ -344,9 +344,9 @@ def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile
         steps=np.array(data["steps"], np.int64),
         frames=np.array(data["frames"], np.int64),
         specs_ns=np.array(data["specs_ns"], np.int64),
-        memory={key: from_plain(MemoryUse, each) for key, each in _by_key(data["memory"])},
+        memory={key: from_plain(MemoryUse, use) for key, use in _by_key(data["memory"])},
         operators=operators,
-        on_device={key: from_plain(DeviceUse, each) for key, each in _by_key(data["on_device"])},
+        on_device={key: from_plain(DeviceUse, use) for key, use in _by_key(data["on_device"])},
         # Profiles of earlier versions have none.
         processor=tuple(from_plain(ProcessorUse, use) for use in data.get("processor", ())),
         notes=tuple(map(str, data["notes"])),

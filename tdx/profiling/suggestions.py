@@ -140,8 +140,6 @@ def try_changes(
 
 @dataclass(slots=True)
 class _Trial:
-    """Shared state of all tries."""
-
     pipeline: Pipeline
     measured: ModeProfile
     plan: ProfilePlan

@@ -134,7 +134,7 @@ def build_mean_step(mode: ModeProfile) -> CallNode:
         node.own_us += call.own_ns / steps / 1000
         node.calls += 1 / steps
         stack.append(node)
-    inside = sum(_add_up(each) for each in root.children.values())
+    inside = sum(_add_up(child) for child in root.children.values())
     root.own_us = max(root.step_us - inside, 0.0)
     return root
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import is_exhaustive
+
 MODULES = (
     *("_pickle", "copyreg", "ctypes", "json", "logging", "multiprocessing", "pickle", "random"),
     *("runpy", "selectors", "signal", "socket", "struct", "tempfile", "threading", "typing"),
@@ -80,6 +82,19 @@ if __name__ == "__main__":
     print(env.rollout(2).shape)
     env.close()
 """
+COMMANDS = (
+    ("rollout", "p.yaml", "--steps", "4", "--shards", "1", "--out", "dump"),
+    ("check", "p.yaml"),
+    ("doctor",),
+    ("profile", "p.yaml", "--steps", "4", "--repeat", "1", "--warmup", "0"),
+)
+"""Each starts processes, which takes seconds: without programs only the first, with all kinds."""
+CODE = (
+    ("makers.py:make", "parallel"),
+    ("makers:make", "serial"),
+    ("makers.py:make", "serial"),
+    ("makers:make", "parallel"),
+)
 FACTORY = """
 import gymnasium
 import neighbor
@@ -119,12 +134,7 @@ def start(hostile: Path, program: str, *arguments: str) -> subprocess.CompletedP
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("check", "p.yaml"),
-        ("rollout", "p.yaml", "--steps", "4", "--shards", "2", "--out", "dump"),
-        ("doctor",),
-        ("profile", "p.yaml", "--steps", "4", "--repeat", "1", "--warmup", "0"),
-    ],
+    COMMANDS if is_exhaustive() else COMMANDS[:1],
     ids=lambda arguments: arguments[0],
 )
 def test_commands_import_nothing_from_the_current_folder(
@@ -155,10 +165,9 @@ def test_served_app_imports_nothing_from_the_current_folder(
     assert not (hostile.parent / "imported").exists()
 
 
-@pytest.mark.parametrize("batching", ["serial", "parallel"])
-@pytest.mark.parametrize("reference", ["makers.py:make", "makers:make"])
+@pytest.mark.parametrize(("reference", "batching"), CODE if is_exhaustive() else CODE[:2])
 def test_allowed_code_of_the_current_folder_runs_in_workers(
-    hostile: Path, batching: str, reference: str
+    hostile: Path, reference: str, batching: str
 ) -> None:
     (hostile / "makers.py").write_text(FACTORY)
     (hostile / "neighbor.py").write_text("ID = 'CartPole-v1'\n")

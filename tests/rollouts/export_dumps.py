@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from tdx import Pipeline, open_dump, write_pipeline
 from tdx.foundation.keys import NestedKey
 from tdx.rollouts import Goal, Manifest
-from tdx.rollouts.dump.entries import list_keys
+from tdx.rollouts.dump.entries import SpecEntry, list_keys
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.writing import create_dump
 
@@ -71,9 +71,11 @@ def create_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
 def create_dump_of_all_dtypes(folder: Path, batch: tuple[int, ...] = ()) -> Path:
     """Write a dump of :func:`create_step_data` in chunks of different lengths."""
 
-    def spec(part: str, key: str, kind: str, *shape: int, dtype: str = "float32") -> dict[str, Any]:
-        known = {"part": part, "key": [key], "kind": kind, "shape": [*batch, *shape]}
-        return {**known, "dtype": dtype, "low": None, "high": None}
+    def spec(part: str, key: str, kind: str, *shape: int, dtype: str = "float32") -> SpecEntry:
+        sizes = [*batch, *shape]
+        return SpecEntry(
+            part=part, key=[key], kind=kind, shape=sizes, dtype=dtype, low=None, high=None
+        )
 
     ends = ("done", "terminated", "truncated")
     manifest = Manifest(

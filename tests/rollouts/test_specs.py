@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from tdx import Binary, Bounded, Composite, EnvBase, OneHot, TensorSpec, Unbounded
-from tdx.rollouts.dump.entries import describe_specs, describe_violation
+from tdx.rollouts.dump.entries import SpecEntry, describe_specs, describe_violation
 
 
-def entry_of(spec: TensorSpec) -> dict[str, Any]:
+def entry_of(spec: TensorSpec) -> SpecEntry:
     """Return the description of a spec in a manifest."""
 
     class Env(EnvBase):

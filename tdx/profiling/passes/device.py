@@ -295,7 +295,6 @@ def _update_uses(
     results: Mapping[int, T],
     change: Callable[[DeviceUse, T], DeviceUse],
 ) -> ModeProfile:
-    """Return the profile with changed device uses of the parts."""
     uses = dict(profile.on_device)
     for place, item in results.items():
         key = parts[place].label, parts[place].lane

@@ -80,11 +80,11 @@ def _encode(value: Any, blocks: list[bytes]) -> Any:
         place = _place(array.tobytes(), blocks)
         return {_ARRAY: [array.dtype.str, list(array.shape), *place, scalar]}
     if isinstance(value, tuple):
-        return {_TUPLE: [_encode(each, blocks) for each in value]}
+        return {_TUPLE: [_encode(item, blocks) for item in value]}
     if isinstance(value, list):
-        return [_encode(each, blocks) for each in value]
+        return [_encode(item, blocks) for item in value]
     if isinstance(value, dict):
-        pairs = [[_encode(key, blocks), _encode(each, blocks)] for key, each in value.items()]
+        pairs = [[_encode(key, blocks), _encode(item, blocks)] for key, item in value.items()]
         return {_MAP: pairs}
     raise TypeError(f"{type(value).__name__} cannot be packed")
 
@@ -97,14 +97,14 @@ def _place(data: bytes, blocks: list[bytes]) -> tuple[int, int]:
 
 def _decode(node: Any, blocks: memoryview) -> Any:
     if isinstance(node, list):
-        return [_decode(each, blocks) for each in node]
+        return [_decode(item, blocks) for item in node]
     if not isinstance(node, dict):
         return node
     ((kind, content),) = node.items()
     if kind == _TUPLE:
-        return tuple(_decode(each, blocks) for each in content)
+        return tuple(_decode(item, blocks) for item in content)
     if kind == _MAP:
-        return {_key(_decode(key, blocks)): _decode(each, blocks) for key, each in content}
+        return {_key(_decode(key, blocks)): _decode(item, blocks) for key, item in content}
     if kind not in (_TENSOR, _ARRAY):
         raise ValueError(f"{kind!r} is not a kind of packed value")
     dtype, sizes, start, size, *scalar = content

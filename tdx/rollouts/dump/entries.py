@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, cast
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
@@ -23,6 +24,22 @@ from tdx.specs.violations import Phase, find_violations
 
 Parts = tuple[str, ...]
 """Key of an entry as a tuple of names."""
+Bound: TypeAlias = "float | str | list[Bound] | None"
+"""Bound of a spec as plain data: an infinity is text; bounds that differ by element are lists."""
+
+
+class SpecEntry(TypedDict):
+    """Spec of an entry, as a manifest has it."""
+
+    part: str
+    key: list[str]
+    kind: str
+    shape: list[int]
+    dtype: str
+    low: Bound
+    high: Bound
+
+
 LEAVE_OUT = "exclude it: --keys names the entries to store"
 _MAX_BOUNDS = 256
 _PARTS = ("observation", "action", "reward", "done", "state")
@@ -127,7 +144,7 @@ def _unflatten(
     batch: torch.Size,
 ) -> TensorDictBase:
     depth = len(path)
-    entries: dict[str, Any] = {each[-1]: leaf for each, leaf in leaves.items() if each[:-1] == path}
+    entries: dict[str, Any] = {key[-1]: leaf for key, leaf in leaves.items() if key[:-1] == path}
     children = {
         group[: depth + 1] for group in groups if len(group) > depth and group[:depth] == path
     }
@@ -251,44 +268,40 @@ def select_storable_spec(spec: Composite) -> Composite:
     return result
 
 
-def list_skipped(specs: Iterable[dict[str, Any]]) -> dict[NestedKey, str]:
+def list_skipped(specs: Iterable[SpecEntry]) -> dict[NestedKey, str]:
     """Return the entries that a dump excludes, with the kind of their space.
 
     Args:
         specs: Spec entries of its manifest.
     """
     return {
-        normalize_key(tuple(map(str, entry["key"]))): str(entry["kind"])
+        normalize_key(tuple(entry["key"])): entry["kind"]
         for entry in specs
-        if entry.get("dtype") == "object"
+        if entry["dtype"] == "object"
     }
 
 
-def describe_specs(env: EnvBase) -> list[dict[str, Any]]:
+def describe_specs(env: EnvBase) -> list[SpecEntry]:
     """Describe each entry of a step: part, key, kind, shape, dtype, and range of values.
 
     Bounds that differ by element are listed if there are few; otherwise the widest are given.
     """
-    found = []
-    for part in _PARTS:
-        spec = getattr(env, f"full_{part}_spec")
-        for key, leaf in spec.items(True, True):
-            found.append({"part": part, "key": list(split_key(key)), **_describe(leaf)})
-    return found
+    return [
+        SpecEntry(
+            part=part,
+            key=list(split_key(key)),
+            kind=space_kind(leaf),
+            shape=list(leaf.shape),
+            dtype="object" if leaf.dtype is None else str(leaf.dtype).removeprefix("torch."),
+            low=_describe_bound(leaf, "low", torch.amin),
+            high=_describe_bound(leaf, "high", torch.amax),
+        )
+        for part in _PARTS
+        for key, leaf in getattr(env, f"full_{part}_spec").items(True, True)
+    ]
 
 
-def _describe(leaf: TensorSpec) -> dict[str, Any]:
-    dtype = leaf.dtype
-    return {
-        "kind": space_kind(leaf),
-        "shape": list(leaf.shape),
-        "dtype": str(dtype).removeprefix("torch.") if dtype is not None else "object",
-        "low": _describe_bound(leaf, "low", torch.amin),
-        "high": _describe_bound(leaf, "high", torch.amax),
-    }
-
-
-def _describe_bound(leaf: TensorSpec, name: str, widest: Callable[[Tensor], Tensor]) -> Any:
+def _describe_bound(leaf: TensorSpec, name: str, widest: Callable[[Tensor], Tensor]) -> Bound:
     bound = getattr(getattr(leaf, "space", None), name, None)
     if not isinstance(bound, Tensor) or type(leaf).__name__.startswith("Unbounded"):
         return None
@@ -299,32 +312,32 @@ def _describe_bound(leaf: TensorSpec, name: str, widest: Callable[[Tensor], Tens
     return to_plain(bound.tolist(), strict=True)
 
 
-def parse_spec_entries(fields: Fields) -> list[dict[str, Any]]:
+def parse_spec_entries(fields: Fields) -> list[SpecEntry]:
     """Validate and return the field ``specs`` of a manifest.
 
     Raises:
         StorageError: An entry is invalid.
     """
     found = []
-    for each in fields.objects("specs"):
+    for spec in fields.objects("specs"):
         for name in ("part", "kind", "dtype"):
-            each.text(name)
-        each.shape("shape")
-        if not each.texts("key"):
-            raise each.invalid("key", "a key")
+            spec.text(name)
+        spec.shape("shape")
+        if not spec.texts("key"):
+            raise spec.invalid("key", "a key")
         for name in ("low", "high"):
-            if isinstance(each.value(name), dict):
-                raise each.invalid(name, "a bound")
-        found.append(dict(each.data))
+            if isinstance(spec.value(name), dict):
+                raise spec.invalid(name, "a bound")
+        found.append(cast("SpecEntry", dict(spec.data)))
     return found
 
 
-def describe_violation(values: Tensor, spec: Mapping[str, Any], start: int = 0) -> str | None:
+def describe_violation(values: Tensor, spec: SpecEntry, start: int = 0) -> str | None:
     """Describe the first violation of a spec by its values.
 
     Args:
         values: Stored values of one entry, ``[T, *shape]``.
-        spec: Spec of the entry as in a manifest: ``kind``, ``dtype``, ``shape``, ``low``, ``high``.
+        spec: Spec of the entry.
         start: Step of the first value.
 
     Returns:
@@ -334,7 +347,8 @@ def describe_violation(values: Tensor, spec: Mapping[str, Any], start: int = 0) 
         TdxError: The entry describes no spec.
 
     Example:
-        >>> spec = dict(kind="Bounded", dtype="float32", shape=[1], low=0.0, high=1.0)
+        >>> spec = SpecEntry(part="state", key=["x"], kind="Bounded", dtype="float32",
+        ...     shape=[1], low=0.0, high=1.0)
         >>> describe_violation(torch.tensor([[0.5], [float("nan")], [2.0]]), spec)
         'it holds nan, outside [0, 1], first at step 1, in 2 values'
     """
@@ -356,21 +370,17 @@ def describe_violation(values: Tensor, spec: Mapping[str, Any], start: int = 0) 
 _HERE: Phase = "recording"
 
 
-def _parse_leaf(spec: Mapping[str, Any]) -> TensorSpec:
-    """Return the spec that an entry of a manifest describes."""
+def _parse_leaf(spec: SpecEntry) -> TensorSpec:
     kind, shape, dtype = spec["kind"], spec["shape"], spec["dtype"]
     if kind == "OneHot" and shape:
         return OneHot(shape[-1], shape, dtype=dtype)
     if kind in ("OneHot", "MultiOneHot", "Binary"):
         return Binary(shape=shape, dtype=dtype)
-    low, high = spec.get("low"), spec.get("high")
+    low, high = spec["low"], spec["high"]
     if low is None and high is None:
         return Unbounded(shape, dtype=dtype)
-    if as_dtype(dtype).is_floating_point:
-        # An infinity is text in JSON.
-        low, high = (None if end is None else _parse_floats(end) for end in (low, high))
-    return Bounded(low, high, shape, dtype=dtype)
-
-
-def _parse_floats(node: Any) -> Any:
-    return [_parse_floats(each) for each in node] if isinstance(node, list) else float(node)
+    # Also parses the text of an infinity.
+    parsed = np.float64 if as_dtype(dtype).is_floating_point else None
+    lowest = None if low is None else np.asarray(low, parsed)
+    highest = None if high is None else np.asarray(high, parsed)
+    return Bounded(lowest, highest, shape, dtype=dtype)

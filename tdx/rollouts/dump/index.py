@@ -74,8 +74,10 @@ class ChunkList(Sequence[Chunk]):
             for name in chunk.crc32:
                 self._files.setdefault(name, len(self._files))
             self._sums = array("q")
-            for each in before:
-                self._sums.extend(int(each.crc32.get(file, "-1"), 16) for file in self._files)
+            for chunk_before in before:
+                self._sums.extend(
+                    int(chunk_before.crc32.get(file, "-1"), 16) for file in self._files
+                )
         crc32 = chunk.crc32
         self._sums.extend(int(crc32[file], 16) if file in crc32 else _NONE for file in self._files)
         self._counts.extend((chunk.steps, chunk.raw_steps))
@@ -92,7 +94,7 @@ class ChunkList(Sequence[Chunk]):
     def __getitem__(self, index: slice) -> list[Chunk]: ...
     def __getitem__(self, index: int | slice) -> Chunk | list[Chunk]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            return [self[place] for place in range(*index.indices(len(self)))]
         place = range(len(self))[index]
         width = len(self._files)
         sums = self._sums[place * width : (place + 1) * width]

@@ -17,7 +17,7 @@ from tdx.foundation.errors import StorageError
 from tdx.foundation.serialization import to_plain
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, Fields, parse_json
 from tdx.rollouts.dump.encoding import DAMAGED
-from tdx.rollouts.dump.entries import parse_spec_entries
+from tdx.rollouts.dump.entries import SpecEntry, parse_spec_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
     INDEX,
@@ -101,7 +101,7 @@ class Manifest:
     chunk_steps: int
     keys: tuple[str, ...] | None
     batch_size: tuple[int, ...]
-    specs: list[dict[str, Any]] = field(default_factory=list)
+    specs: list[SpecEntry] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     source: str | None = None
     data: Track | None = None
@@ -253,13 +253,13 @@ class Manifest:
                 raise fields.invalid("tracks", "the tracks data and raw")
             track = Track.from_dict(name, manifest.batch_size, tracks.data[name])
             setattr(manifest, name, track)
-        for each in fields.objects("chunks"):
-            crc32 = each.object("crc32")
+        for chunk in fields.objects("chunks"):
+            crc32 = chunk.object("crc32")
             sums = {file: crc32.crc32(file) for file in crc32.data}
-            steps, raw_steps = each.count("steps"), each.count("raw_steps")
-            manifest.chunks.append(Chunk(steps, raw_steps, sums, each.boolean("partial")))
+            steps, raw_steps = chunk.count("steps"), chunk.count("raw_steps")
+            manifest.chunks.append(Chunk(steps, raw_steps, sums, chunk.boolean("partial")))
             if sums.keys() != set(manifest.files(raw_steps)):
-                raise each.invalid("crc32", "the checksums of all files")
+                raise chunk.invalid("crc32", "the checksums of all files")
         manifest.check_steps()
         rows = prod(manifest.batch_size)
         manifest.episodes = EpisodeIndex.from_dict(fields.value("episodes"), rows, manifest.steps)

@@ -311,8 +311,10 @@ def look_at(dump: Dump) -> Overview:
         dump.manifest,
         tuple(map(format_stage, dump.pipeline.transforms)),
         episodes,
-        Histogram.of(torch.tensor([each.total_reward for each in ended], dtype=torch.float64)),
-        Histogram.of(torch.tensor([each.length for each in ended], dtype=torch.float64)),
+        Histogram.of(
+            torch.tensor([episode.total_reward for episode in ended], dtype=torch.float64)
+        ),
+        Histogram.of(torch.tensor([episode.length for episode in ended], dtype=torch.float64)),
         tuple(
             EntryStatistics.of(key, _sample(data, key), data.ndim)
             for key in keys

@@ -150,8 +150,6 @@ class _SetAside:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One intact line of the index, and its position."""
-
     entry: IndexEntry
     start: Position
     end: Position
@@ -333,7 +331,7 @@ class _Repair:
         if self._manifest.source is not None:
             # A replay cannot be resumed.
             return None
-        steps = _count([each.entry for each in self._kept])[0]
+        steps = _count([line.entry for line in self._kept])[0]
         block = pack({"steps": steps, "env": None})
         state = StateFile.after(steps, zlib.crc32(block))
         self._root.replace(state.path, block)
@@ -355,7 +353,7 @@ class _Repair:
 def _count(entries: list[IndexEntry]) -> tuple[int, int, int]:
     """Return the numbers of steps, chunks and ended episodes of lines."""
     steps = sum(entry.chunk.steps for entry in entries)
-    return steps, len(entries), sum(len(each.episodes["row"]) for each in entries)
+    return steps, len(entries), sum(len(entry.episodes["row"]) for entry in entries)
 
 
 def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
@@ -410,4 +408,4 @@ def _is_listed(root: Container, plan: ShardPlan, checks: dict[int, int]) -> bool
     except StorageError as error:
         raise_if_unreadable(error)
         return False
-    return index is None or {each.shard: each.check for each in index[1]} == checks
+    return index is None or {shard.shard: shard.check for shard in index[1]} == checks

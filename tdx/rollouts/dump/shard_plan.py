@@ -321,8 +321,8 @@ def write_shard_index(
     """
     lines: list[bytes] = []
     check = seal(plan.header())[1]
-    for each in shards:
-        line = each.to_dict()
+    for shard in shards:
+        line = shard.to_dict()
         if not lines:
             line["tracks"] = {track.name: track.to_dict() for track in tracks}
         text, check = seal(line, check)
@@ -357,6 +357,6 @@ def read_shard_index(
                 shards.append(ShardSummary.from_fields(fields))
     except FileNotFoundError:
         return None
-    if [each.shard for each in shards] != list(range(plan.count)):
+    if [shard.shard for shard in shards] != list(range(plan.count)):
         raise StorageError(f"{source} does not have a line for each shard", hint=DAMAGED)
     return tracks, shards

@@ -70,7 +70,7 @@ class RecentlyUsed(Sequence[Opened]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[each] for each in range(self._count)[index]]
+            return [self[place] for place in range(self._count)[index]]
         place = range(self._count)[index]
         if place not in self._items:
             self._items[place] = self._open_item(place)
@@ -261,7 +261,7 @@ class ShardedSteps:
         parts = index if isinstance(index, tuple) else (index,)
         missing = self.ndim - sum(part is not Ellipsis for part in parts)
         # An array cannot be compared with an ellipsis.
-        place = next((at for at, each in enumerate(parts) if each is Ellipsis), None)
+        place = next((at for at, part in enumerate(parts) if part is Ellipsis), None)
         if place is not None:
             parts = (*parts[:place], *[slice(None)] * missing, *parts[place + 1 :])
         else:
@@ -338,15 +338,15 @@ class ShardedChunks(ChunkList):
         super().__init__()
         self._folder = folder
         self.steps = sum(shard.steps for shard in folder.shards)
-        self.raw_steps = sum(each.raw_steps for each in folder.shards)
-        self._ends = list(accumulate(each.chunks for each in folder.shards))
+        self.raw_steps = sum(shard.raw_steps for shard in folder.shards)
+        self._ends = list(accumulate(shard.chunks for shard in folder.shards))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[each] for each in range(len(self))[index]]
+            return [self[place] for place in range(len(self))[index]]
         place = range(len(self))[index]
         shard = bisect_right(self._ends, place)
         first = self._ends[shard - 1] if shard else 0
@@ -380,7 +380,7 @@ class ShardedEpisodes(EpisodeIndex):
             return None, None
         total = sum(shard.returns for shard in shards)
         mean = total / count if np.isfinite(total) else None
-        return mean, sum(each.lengths for each in shards) / count
+        return mean, sum(shard.lengths for shard in shards) / count
 
     def column(self, name: str) -> NDArray[Any]:
         columns = []

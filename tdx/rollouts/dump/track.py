@@ -85,13 +85,13 @@ class Track:
         """
         fields = Fields(data, f"track {name!r}", DAMAGED)
         leaves, groups = {}, {}
-        for each in fields.objects("leaves"):
-            dtype = each.text("dtype")
+        for leaf in fields.objects("leaves"):
+            dtype = leaf.text("dtype")
             if dtype not in DTYPES:
-                raise each.invalid("dtype", "a dtype that can be stored")
-            leaves[_path(each)] = (DTYPES[dtype], each.shape("shape"))
-        for each in fields.objects("groups"):
-            groups[_path(each)] = each.shape("batch")
+                raise leaf.invalid("dtype", "a dtype that can be stored")
+            leaves[_path(leaf)] = (DTYPES[dtype], leaf.shape("shape"))
+        for group in fields.objects("groups"):
+            groups[_path(group)] = group.shape("batch")
         nested = {path[:size] for path in leaves for size in range(1, len(path))}
         if len(leaves) < len(fields.list("leaves")) or (nested | set(groups)) & set(leaves):
             raise StorageError(f"{fields.source} has two entries of one name", hint=DAMAGED)

@@ -311,10 +311,10 @@ def value_problems(
                 message = f"the checksum of chunk {index} in {file} differs"
                 place = manifest.files(chunk.raw_steps).index(file)
                 yield Problem("checksum", file, index, message, f"{INDEX}[{index}].crc32[{place}]")
-            elif violation:
+            elif violation and spec is not None:
                 is_reported = True
                 message = f"{format_key(leaf)!r}: {violation}, in chunk {index}"
-                where = f"{MANIFEST}.specs[{manifest.specs.index(spec or {})}]"
+                where = f"{MANIFEST}.specs[{manifest.specs.index(spec)}]"
                 yield Problem("spec", file, index, message, where)
             first += steps
 
@@ -344,7 +344,6 @@ def _episode_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
 def _read_column(
     root: Container, track: Track, path: Parts, start: int, steps: int, rows: int
 ) -> Tensor:
-    """Return an entry as ``[rows, steps, n]``."""
     dtype, shape = track.leaves[path]
     size = track.step_bytes(path)
     with root.open_file(track.file(path)) as file:

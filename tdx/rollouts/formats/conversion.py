@@ -124,7 +124,7 @@ def export_dump(
     options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)
     for name in ("episodes", "split", "lossy"):
         if getattr(options, name) and not (kind.has_lossy if name == "lossy" else kind.has_frames):
-            exact = [each.name for each in export_formats() if each.has_lossy]
+            exact = [other.name for other in export_formats() if other.has_lossy]
             wanted = ", ".join(exact) if kind.has_frames else "videos"
             raise ArgumentError(f"--{name} is for {wanted}", hint=f"leave it out for {kind.name}")
     split = split or bool(opened.shards)
@@ -236,15 +236,15 @@ def _export_shards(
     else:
         with replace_atomically(target, folder=True) as part:
             found = export_all(part)
-    sizes = [each.size for each in found if each.size is not None]
+    sizes = [export.size for export in found if export.size is not None]
     return replace(
         found[0],
         source=str(dump.path),
         path=str(target),
-        steps=sum(each.steps for each in found),
-        episodes=sum(each.episodes for each in found),
+        steps=sum(export.steps for export in found),
+        episodes=sum(export.episodes for export in found),
         size=sum(sizes) if sizes else None,
-        notes=tuple(dict.fromkeys(note for each in found for note in each.notes)),
+        notes=tuple(dict.fromkeys(note for export in found for note in export.notes)),
     )
 
 
@@ -324,7 +324,7 @@ def import_dump(
         raise StorageError(f"{source} is not a regular file", hint="save the data to a file first")
     kind = detect_format(source) if format is None else find_format(format)
     if not kind.can_import:
-        names = ", ".join(each.name for each in export_formats() if each.can_import)
+        names = ", ".join(other.name for other in export_formats() if other.can_import)
         raise UnknownNameError(f"{kind.name} cannot be imported", hint=f"these can: {names}")
     if source.is_dir() != kind.is_folder:
         found, wanted = ("file", "folder") if kind.is_folder else ("folder", "file")

@@ -36,6 +36,8 @@ MAX_STEP_BYTES = 2**30
 """Size of one step in one column."""
 MAX_CHUNK_BYTES = 2**28
 """Size of a chunk that is decompressed as a whole."""
+SMALL_CHUNK_BYTES = 2**18
+"""Compressed bytes that deflate cannot expand beyond a harmless size."""
 MAX_NOTE_BYTES = 2**28
 """Size of the note in an export: the manifest of the dump."""
 MAX_COLUMNS = 10_000
@@ -192,6 +194,16 @@ def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
         )
 
 
+def check_chunk_bytes(size: int, claimed: int, what: str) -> None:
+    """Check the size of the chunks of an array, each of which is decompressed as a whole.
+
+    Raises:
+        StorageError: They are much larger than the array itself, or than tdx writes.
+    """
+    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
+        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
+
+
 def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path) -> None:
     """Check the columns of a file before it is imported: shapes, sizes, and free disk space.
 
@@ -208,17 +220,17 @@ def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path)
             f"{source} has {len(columns):,} columns", hint=f"{MAX_COLUMNS:,} can be imported"
         )
     total = 0
-    for name, each in columns.items():
-        if not is_numeric(each.dtype):
+    for name, column in columns.items():
+        if not is_numeric(column.dtype):
             continue
         what = f"{name!r} in {source}"
-        size = array_bytes(each.shape, each.dtype, what)
-        if each.shape and array_bytes(each.shape[1:], each.dtype, what) > MAX_STEP_BYTES:
+        size = array_bytes(column.shape, column.dtype, what)
+        if column.shape and array_bytes(column.shape[1:], column.dtype, what) > MAX_STEP_BYTES:
             raise StorageError(
                 f"{what} has more than {MAX_STEP_BYTES:,} bytes in a step", hint=FORGED
             )
         total += size
-    place = next(each for each in (target, *target.absolute().parents) if each.is_dir())
+    place = next(path for path in (target, *target.absolute().parents) if path.is_dir())
     space = os.statvfs(place)
     free = space.f_bavail * space.f_frsize
     if total > free:
@@ -271,7 +283,9 @@ def check_note(note: Any, path: Path) -> dict[str, Any]:
         if not 1 <= math.prod(batch) <= MAX_ENVS:
             raise ValueError(f"batch_size is {batch}")
         manifest = Manifest.from_dict(note["manifest"])
-        named = {(each["track"], tuple(each["key"])): each["name"] for each in note["columns"]}
+        named = {
+            (column["track"], tuple(column["key"])): column["name"] for column in note["columns"]
+        }
         if not all(isinstance(name, str) for name in named.values()):
             raise TypeError("a column has no name")
         if manifest.data is None:

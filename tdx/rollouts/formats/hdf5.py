@@ -20,13 +20,13 @@ from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
     FORGED,
-    FREE_BYTES,
-    MAX_CHUNK_BYTES,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
+    SMALL_CHUNK_BYTES,
     Array,
     FileColumn,
     array_bytes,
+    check_chunk_bytes,
     check_expansion,
     parse_note,
     to_array,
@@ -245,10 +245,10 @@ class _Reader(ColumnReader):
         }
 
     def read_column(self, name: str, start: int, stop: int) -> Array:
-        each = self._datasets[name]
-        if 0 in each.shape[1:]:
-            return np.empty((stop - start, *each.shape[1:]), each.dtype)
-        found: Array = self._read(name, each, slice(start, stop))
+        dataset = self._datasets[name]
+        if 0 in dataset.shape[1:]:
+            return np.empty((stop - start, *dataset.shape[1:]), dataset.dtype)
+        found: Array = self._read(name, dataset, slice(start, stop))
         return found
 
     def _read(self, name: str, dataset: Any, index: Any) -> Any:
@@ -262,8 +262,6 @@ class _Reader(ColumnReader):
 _FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32_000: "lzf"}
 """Filters that are part of HDF5 or h5py; any other filter would load a plugin."""
 _DEFLATE = 1
-_SMALL_CHUNK = 2**18
-"""Compressed bytes that deflate cannot expand beyond a harmless size."""
 _CHECKSUM = 4
 """Bytes that fletcher32 adds to a chunk."""
 _NOT_INSIDE = "the data is outside the file: copy it in with h5repack, or do not use it"
@@ -304,7 +302,7 @@ def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[
     """
     try:
         found = dict(_datasets(path, file, most))
-        stored = sum(_check_storage(path, name, each) for name, each in found.items())
+        stored = sum(_check_storage(path, name, dataset) for name, dataset in found.items())
     except StorageError:
         raise
     except Exception as error:
@@ -330,8 +328,8 @@ def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5p
             name = f"{prefix}{part}"
             if not isinstance(group.get(part, getlink=True), h5py.HardLink):
                 raise StorageError(f"{name!r} in {path} is a link", hint=_NOT_INSIDE)
-            each = group[part]
-            address = h5py.h5o.get_info(each.id).addr
+            item = group[part]
+            address = h5py.h5o.get_info(item.id).addr
             if address in visited:
                 continue
             visited.add(address)
@@ -340,10 +338,10 @@ def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5p
                     f"{path} has more than {most:,} objects or {MAX_NESTING} nested groups",
                     hint="it is not a file of rollouts",
                 )
-            if isinstance(each, h5py.Dataset):
-                yield name, each
-            elif isinstance(each, h5py.Group):
-                inner.append((f"{name}/", each))
+            if isinstance(item, h5py.Dataset):
+                yield name, item
+            elif isinstance(item, h5py.Group):
+                inner.append((f"{name}/", item))
         pending += reversed(inner)
 
 
@@ -358,10 +356,10 @@ def _check_storage(path: Path, name: str, dataset: h5py.Dataset) -> int:
         kind = "virtual" if layout == h5py.h5d.VIRTUAL else "external"
         raise StorageError(f"{what} has {kind} storage", hint=_NOT_INSIDE)
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
-    for each in filters:
-        if each not in _FILTERS:
+    for number in filters:
+        if number not in _FILTERS:
             raise StorageError(
-                f"{what} needs the filter plugin {each}", hint="compress it with gzip instead"
+                f"{what} needs the filter plugin {number}", hint="compress it with gzip instead"
             )
     shape = dataset.shape or ()
     claimed = array_bytes(shape, dataset.dtype, what)
@@ -378,12 +376,13 @@ def _check_storage(path: Path, name: str, dataset: h5py.Dataset) -> int:
 
 def _check_chunks(what: str, dataset: h5py.Dataset, claimed: int, deflate: int | None) -> None:
     size = array_bytes(dataset.chunks, dataset.dtype, what)
-    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
-        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
-    if deflate is None or dataset.id.get_storage_size() <= _SMALL_CHUNK:
+    check_chunk_bytes(size, claimed, what)
+    if deflate is None or dataset.id.get_storage_size() <= SMALL_CHUNK_BYTES:
         return
     large: list[Any] = []
-    dataset.id.chunk_iter(lambda chunk: large.append(chunk) if chunk.size > _SMALL_CHUNK else None)
+    dataset.id.chunk_iter(
+        lambda chunk: large.append(chunk) if chunk.size > SMALL_CHUNK_BYTES else None
+    )
     for chunk in large:
         if chunk.filter_mask & (1 << deflate):
             continue

@@ -20,7 +20,7 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import split_key
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
-from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.entries import Parts, SpecEntry
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.index import Chunk, ChunkList
@@ -76,8 +76,8 @@ class OwnImport:
         self._reader, self._source = reader, source
         self._manifest = Manifest.from_dict(note["manifest"])
         self._names: dict[str, dict[Parts, str]] = {}
-        for each in note["columns"]:
-            self._names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
+        for column in note["columns"]:
+            self._names.setdefault(column["track"], {})[tuple(column["key"])] = column["name"]
 
     def write(
         self, root: Container, on_rows: Callable[[Progress], None]
@@ -138,8 +138,6 @@ class OwnImport:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A column, and the entry that it is imported as."""
-
     name: str
     path: Parts
     dtype: torch.dtype
@@ -161,11 +159,13 @@ class ForeignImport:
     def __init__(self, reader: ColumnReader, source: Path, env: str | None) -> None:
         self._reader, self._source = reader, source
         every = reader.columns()
-        found = {name: each for name, each in every.items() if each.shape and _torch_dtype(each)}
+        found = {
+            name: column for name, column in every.items() if column.shape and _torch_dtype(column)
+        }
         self._left_out = [name for name in every if name not in found]
         if not found:
             raise StorageError(f"{source} has no numeric columns", hint=_HINT)
-        lengths = {name: each.shape[0] for name, each in found.items()}
+        lengths = {name: column.shape[0] for name, column in found.items()}
         one, other = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
         self._steps = lengths[one]
         if self._steps != lengths[other]:
@@ -308,7 +308,6 @@ def _torch_dtype(found: FileColumn) -> torch.dtype | None:
 
 
 def _paths(found: Mapping[str, FileColumn]) -> dict[str, Parts]:
-    """Return the key of the entry for each column."""
     parts = {name: tuple(part for part in re.split(r"[./]", name) if part) for name in found}
     if any(path[:1] == ("next",) for path in parts.values()):
         return parts
@@ -318,8 +317,8 @@ def _paths(found: Mapping[str, FileColumn]) -> dict[str, Parts]:
     }
 
 
-def _specs(track: Track) -> list[dict[str, Any]]:
-    found: dict[Parts, dict[str, Any]] = {}
+def _specs(track: Track) -> list[SpecEntry]:
+    found: dict[Parts, SpecEntry] = {}
     for path, (dtype, shape) in track.leaves.items():
         key = path[1:] if path[0] == "next" and path[1:] else path
         part = "observation"
@@ -329,14 +328,19 @@ def _specs(track: Track) -> list[dict[str, Any]]:
             part = "done"
         elif key[0] == "action":
             part = "action"
-        name = str(dtype).removeprefix("torch.")
-        kind = "UnboundedContinuous" if dtype.is_floating_point else "UnboundedDiscrete"
-        entry = {"part": part, "key": list(key), "kind": kind, "shape": list(shape)}
-        found.setdefault(key, {**entry, "dtype": name, "low": None, "high": None})
+        entry = SpecEntry(
+            part=part,
+            key=list(key),
+            kind="UnboundedContinuous" if dtype.is_floating_point else "UnboundedDiscrete",
+            shape=list(shape),
+            dtype=str(dtype).removeprefix("torch."),
+            low=None,
+            high=None,
+        )
+        found.setdefault(key, entry)
     return list(found.values())
 
 
 def _flags(track: Track) -> EpisodeKeys:
-    """Return the keys of rewards and ends of episodes."""
     rewards = ("reward",) if ("next", "reward") in track.leaves else ()
     return EpisodeKeys(rewards, tuple(flag for flag in _FLAGS if ("next", flag) in track.leaves))

@@ -70,8 +70,8 @@ def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
     first: dict[str, Any] = {note: source.note(columns)}
     for start, leaves in source.blocks(DATA):
         steps = len(next(iter(leaves.values())))
-        episodes, counts = (each.reshape(-1).tolist() for each in clock.read(start, steps))
-        values = {each.path: _list_values(source, leaves[each.path]) for each in columns}
+        episodes, counts = (numbers.reshape(-1).tolist() for numbers in clock.read(start, steps))
+        values = {column.path: _list_values(source, leaves[column.path]) for column in columns}
         for row in range(steps * source.rows):
             line: dict[str, Any] = {}
             if source.batch_size:
@@ -96,8 +96,8 @@ def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | N
         keys: Entries to export. ``None``: all.
     """
     opened = open_dump(dump)
-    for each in opened.shards or (opened,):
-        write_lines(ExportSource(each, keys, raw=False), stream)
+    for shard in opened.shards or (opened,):
+        write_lines(ExportSource(shard, keys, raw=False), stream)
 
 
 def _list_values(source: ExportSource, leaf: torch.Tensor) -> list[Any]:
@@ -145,7 +145,7 @@ class _Reader(ColumnReader):
             manifest = Manifest.from_dict(self.note["manifest"])
             self._envs = math.prod(manifest.batch_size)
             assert manifest.data is not None
-            names = {tuple(each["key"]): each["name"] for each in self.note["columns"]}
+            names = {tuple(column["key"]): column["name"] for column in self.note["columns"]}
             self._columns = {}
             for key, (dtype, shape) in manifest.data.leaves.items():
                 validate_shape(shape, f"{names[key]!r} in {path}")
@@ -272,7 +272,7 @@ def _leaves(line: Mapping[str, Any], path: Parts) -> Iterator[tuple[Parts, Any]]
 def _decode_floats(value: Any, dtype: Any) -> Any:
     """Replace the text of special floats by their values."""
     if isinstance(value, list):
-        return [_decode_floats(each, dtype) for each in value]
+        return [_decode_floats(item, dtype) for item in value]
     if not isinstance(value, str):
         return value
     name, _, bits = value.partition(":")

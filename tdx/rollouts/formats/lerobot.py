@@ -98,7 +98,7 @@ class _Feature:
 
 def plan(source: ExportSource, options: ExportOptions) -> ExportPlan:
     """Return the features."""
-    columns = [ExportColumn(DATA, each.path, each.name) for each in _features(source)]
+    columns = [ExportColumn(DATA, feature.path, feature.name) for feature in _features(source)]
     notes = ["the observation after the last step of an episode is left out"]
     notes += ["videos are lossy"] if any(feature.pixels for feature in _features(source)) else []
     size = source.manifest.size
@@ -150,8 +150,8 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     _write_tasks(target / "meta/tasks.parquet", task)
     steps = episodes[-1]["dataset_to_index"]
     statistics = {
-        each.name: each.statistics.to_dict(steps, (3, 1, 1) if each.pixels else (-1,))
-        for each in features
+        feature.name: feature.statistics.to_dict(steps, (3, 1, 1) if feature.pixels else (-1,))
+        for feature in features
     }
     _write_json(target / "meta/stats.json", statistics)
     _write_json(target / "meta/info.json", _describe(source, features, episodes, options.fps))
@@ -196,7 +196,7 @@ def _write_files(
     """Write the table and the videos of some episodes; return their rows of metadata."""
     import pyarrow.parquet as pq
 
-    first = sum(each.length for each in source.episodes[: group[0][0]])
+    first = sum(episode.length for episode in source.episodes[: group[0][0]])
     path = target / _DATA.format(**place)
     path.parent.mkdir(parents=True, exist_ok=True)
     schema, start = _schema(source, features), first
@@ -223,7 +223,7 @@ def _write_files(
         if feature.pixels is not None:
             video = target / _VIDEO.format(video_key=feature.name, **place)
             video.parent.mkdir(parents=True, exist_ok=True)
-            frames = (frame for _, each in group for frame in _frames(source, feature, each))
+            frames = (frame for _, episode in group for frame in _frames(source, feature, episode))
             mp4.encode_mp4(video, frames, fps, lossless=False)
             for row in rows:
                 begin = row["dataset_from_index"] - first
@@ -254,7 +254,7 @@ def _schema(source: ExportSource, features: Sequence[_Feature]) -> pa.Schema:
             fields.append(pa.field(feature.name, single if size == 1 else pa.list_(single, size)))
     fields += [
         pa.field("timestamp", pa.float32()),
-        *(pa.field(each, pa.int64()) for each in _INDEX[1:]),
+        *(pa.field(name, pa.int64()) for name in _INDEX[1:]),
     ]
     return pa.schema(fields)
 
@@ -332,16 +332,15 @@ def _write_json(path: Path, data: Any) -> None:
 def _describe(
     source: ExportSource, features: Sequence[_Feature], episodes: Sequence[Any], fps: int
 ) -> dict[str, Any]:
-    """Return the description of the dataset."""
     described: dict[str, Any] = {}
-    for each in features:
-        if each.pixels is None:
-            step = source.step_array(each.path)
+    for feature in features:
+        if feature.pixels is None:
+            step = source.step_array(feature.path)
             shape = [math.prod(step.shape)]
-            described[each.name] = {"dtype": str(step.dtype), "shape": shape, "names": None}
+            described[feature.name] = {"dtype": str(step.dtype), "shape": shape, "names": None}
             continue
-        height, width = each.size
-        described[each.name] = {
+        height, width = feature.size
+        described[feature.name] = {
             "dtype": "video",
             "shape": [height, width, 3],
             "names": ["height", "width", "channels"],

@@ -29,7 +29,7 @@ from tdx.foundation.safe_path import environment_variable
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.encoding import DTYPES
-from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.entries import Parts, SpecEntry
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
@@ -197,7 +197,6 @@ def ignore_warnings() -> Iterator[None]:
 
 
 def _iter_episodes(source: ExportSource, layout: MinariLayout) -> Iterator[dict[str, Array]]:
-    """Yield the arrays of each episode by their places."""
     places = {column.path: column.name for column in layout.columns}
     by_place = {name: path for path, name in places.items()}
     for episode in source.episodes:
@@ -218,8 +217,6 @@ def _iter_episodes(source: ExportSource, layout: MinariLayout) -> Iterator[dict[
 
 
 class _EpisodeReader:
-    """Reads the entries of one episode."""
-
     def __init__(self, source: ExportSource, episode: Episode) -> None:
         self._source, self._row = source, episode.row
         self._start, self._stop = episode.start, episode.start + episode.length
@@ -294,11 +291,11 @@ class MinariLayout:
                     len(spec["shape"]) == len(source.batch_size) + 1 and _is_one_hot(source, path)
                 )
                 layout.actions[path] = (
-                    spaces.Discrete(spec["shape"][-1]) if is_choice else _space(source, path, spec)
+                    spaces.Discrete(spec["shape"][-1]) if is_choice else _space(source, spec)
                 )
             elif spec["part"] == "observation" and ("next", *path) in leaves:
                 if _is_continuous(source, path):
-                    layout.observations[path] = _space(source, path, spec)
+                    layout.observations[path] = _space(source, spec)
                 else:
                     key = format_key(normalize_key(path))
                     layout.notes.append(
@@ -336,19 +333,19 @@ class MinariLayout:
         return layout
 
 
-def _specs(source: ExportSource) -> dict[Parts, dict[str, Any]]:
+def _specs(source: ExportSource) -> dict[Parts, SpecEntry]:
     """Return the specs of actions and observations.
 
     Entries that a step reads back, such as counts and sums, are not observations, unless there
     are no others.
     """
     listed = source.manifest.specs
-    state = {tuple(each["key"]) for each in listed if each["part"] == "state"}
+    state = {tuple(spec["key"]) for spec in listed if spec["part"] == "state"}
     found = {
-        tuple(each["key"]): each for each in listed if each["part"] in ("action", "observation")
+        tuple(spec["key"]): spec for spec in listed if spec["part"] in ("action", "observation")
     }
-    plain = {path: each for path, each in found.items() if path not in state}
-    has_observation = any(each["part"] == "observation" for each in plain.values())
+    plain = {path: spec for path, spec in found.items() if path not in state}
+    has_observation = any(spec["part"] == "observation" for spec in plain.values())
     return plain if has_observation else found
 
 
@@ -370,7 +367,7 @@ def nest_space(values: Mapping[Parts, spaces.Space[Any]]) -> spaces.Space[Any]:
 
     def convert(value: Any) -> spaces.Space[Any]:
         if isinstance(value, dict):
-            return spaces.Dict({name: convert(each) for name, each in value.items()})
+            return spaces.Dict({name: convert(inner) for name, inner in value.items()})
         space: spaces.Space[Any] = value
         return space
 
@@ -406,7 +403,7 @@ def _bits(values: Tensor) -> Tensor:
     return values.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _space(source: ExportSource, path: Parts, spec: Mapping[str, Any]) -> spaces.Space[Any]:
+def _space(source: ExportSource, spec: SpecEntry) -> spaces.Space[Any]:
     dims = len(source.batch_size)
     step = array_column(DTYPES[spec["dtype"]], spec["shape"][dims:], splits_complex=True)
     dtype, shape = step.dtype, step.shape
@@ -437,7 +434,7 @@ def _bound(value: Any, default: Any, dims: int, dtype: Any) -> Any:
 
 def _numbers(value: Any, dtype: Any) -> Any:
     if isinstance(value, list):
-        return [_numbers(each, dtype) for each in value]
+        return [_numbers(item, dtype) for item in value]
     return float(value) if dtype.kind == "f" else int(value)
 
 
@@ -512,7 +509,10 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
     path = folder / _NUMBERS
     with open_hdf5(path) as file:
         datasets = find_datasets(path, file, _MAX_OBJECTS)
-        sizes = (array_bytes(each.shape or (), each.dtype, name) for name, each in datasets.items())
+        sizes = (
+            array_bytes(dataset.shape or (), dataset.dtype, name)
+            for name, dataset in datasets.items()
+        )
         return metadata, sum(sizes)
 
 
@@ -521,11 +521,11 @@ def _parts(space: Any) -> Iterator[dict[str, Any]]:
     if isinstance(space, dict):
         if "type" in space:
             yield space
-        for each in space.values():
-            yield from _parts(each)
+        for inner in space.values():
+            yield from _parts(inner)
     elif isinstance(space, list):
-        for each in space:
-            yield from _parts(each)
+        for inner in space:
+            yield from _parts(inner)
 
 
 @contextmanager
@@ -576,7 +576,7 @@ class OwnReader(ColumnReader):
         self._envs = math.prod(self._batch)
         assert manifest.data is not None
         self._leaves = manifest.data.leaves
-        self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
+        self._paths = {column["name"]: tuple(column["key"]) for column in self.note["columns"]}
         if self._paths.keys() and not self._leaves.keys() >= set(self._paths.values()):
             raise StorageError(f"metadata in {path} names unknown entries", hint="export it again")
         one_hot = self.note.get(ONE_HOT, {})
@@ -674,8 +674,8 @@ class ForeignReader(ColumnReader):
         self._storage = storage
         with _reading(storage):
             self._lengths = [
-                int(each["total_steps"])
-                for each in storage.get_episode_metadata(range(storage.total_episodes))
+                int(episode["total_steps"])
+                for episode in storage.get_episode_metadata(range(storage.total_episodes))
             ]
             if min(self._lengths, default=1) < 1:
                 raise ValueError("an episode has no steps")
@@ -688,8 +688,8 @@ class ForeignReader(ColumnReader):
             return {}
         total = int(self._ends[-1])
         return {
-            name: FileColumn(each.dtype, (total, *each.shape[1:]))
-            for name, each in self._episode(0).items()
+            name: FileColumn(array.dtype, (total, *array.shape[1:]))
+            for name, array in self._episode(0).items()
         }
 
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:

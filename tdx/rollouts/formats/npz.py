@@ -123,13 +123,13 @@ class _Reader(ColumnReader):
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         found: dict[str, Array] = {}
         for name in names:
-            each = self._found[name]
-            shape = (stop - start, *each.shape[1:])
-            size = math.prod(shape) * each.dtype.itemsize
+            column = self._found[name]
+            shape = (stop - start, *column.shape[1:])
+            size = math.prod(shape) * column.dtype.itemsize
             data = bytearray(self._members[name].read(size))
-            if len(data) != size or not is_numeric(each.dtype):
+            if len(data) != size or not is_numeric(column.dtype):
                 raise StorageError(f"{name!r} in {self._path} is truncated", hint="export it again")
-            found[name] = np.frombuffer(data, each.dtype).reshape(shape)
+            found[name] = np.frombuffer(data, column.dtype).reshape(shape)
         return found
 
 

@@ -63,20 +63,20 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     columns = name_columns(source.manifest)
     index = name_index_columns([column.name for column in columns], bool(source.batch_size))
     fields = [pa.field(index[name], pa.int64()) for name in index]
-    fields += [_field(source, each) for each in columns]
+    fields += [_field(source, column) for column in columns]
     schema = pa.schema(fields, metadata={NOTE: source.note_text(columns)})
     clock = EpisodeLookup(source.episodes, source.rows)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for start, leaves in source.blocks(DATA):
             steps = len(next(iter(leaves.values())))
-            arrays = [pa.array(each) for each in _index(source, clock, start, steps)]
+            arrays = [pa.array(numbers) for numbers in _index(source, clock, start, steps)]
             arrays += [
                 _arrow(
-                    to_array(leaves[each.path], splits_complex=True),
-                    schema.field(each.name),
+                    to_array(leaves[column.path], splits_complex=True),
+                    schema.field(column.name),
                     steps * source.rows,
                 )
-                for each in columns
+                for column in columns
             ]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
     return ()
@@ -106,7 +106,7 @@ def _field(source: ExportSource, column: ExportColumn) -> pa.Field:
 
 
 def _index(source: ExportSource, clock: EpisodeLookup, start: int, steps: int) -> list[Array]:
-    episodes, counts = (each.reshape(-1) for each in clock.read(start, steps))
+    episodes, counts = (numbers.reshape(-1) for numbers in clock.read(start, steps))
     if not source.batch_size:
         return [episodes, counts]
     return [np.tile(np.arange(source.rows), steps), episodes, counts]

@@ -93,7 +93,7 @@ def export_formats() -> tuple[Format, ...]:
     """Return every format, those of plugins last.
 
     Example:
-        >>> [each.name for each in export_formats() if not each.packages]
+        >>> [kind.name for kind in export_formats() if not kind.packages]
         ['jsonl', 'npz', 'safetensors']
     """
     builtin = (kind for kind, _ in builtin_formats().values())
@@ -126,7 +126,7 @@ def find_format(name: str) -> Format:
     Raises:
         UnknownNameError: The name is unknown.
     """
-    known = {each.name: each for each in export_formats()}
+    known = {kind.name: kind for kind in export_formats()}
     if name not in known:
         hint = explain_missing("tdx.exporters", name) or did_you_mean(
             name, known, otherwise=f"one of {', '.join(known)}"
@@ -141,10 +141,10 @@ def format_of_suffix(path: str | Path | None) -> Format:
     Raises:
         ArgumentError: The path is missing, or its suffix is unknown.
     """
-    for each in export_formats():
-        if path is not None and Path(path).suffix.lower() in each.suffixes:
-            return each
-    names = ", ".join(each.name for each in export_formats())
+    for kind in export_formats():
+        if path is not None and Path(path).suffix.lower() in kind.suffixes:
+            return kind
+    names = ", ".join(kind.name for kind in export_formats())
     raise ArgumentError("the export has no format", hint=f"add --to: {names}")
 
 
@@ -154,8 +154,8 @@ def detect_format(path: Path) -> Format:
     Raises:
         ArgumentError: It cannot be detected.
     """
-    for each in export_formats():
-        if path.is_dir() == each.is_folder and each.is_in(path):
-            return each
-    names = ", ".join(each.name for each in export_formats() if each.can_import)
+    for kind in export_formats():
+        if path.is_dir() == kind.is_folder and kind.is_in(path):
+            return kind
+    names = ", ".join(kind.name for kind in export_formats() if kind.can_import)
     raise ArgumentError(f"the format of {path} cannot be detected", hint=f"add --from: {names}")

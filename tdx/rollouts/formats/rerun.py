@@ -54,8 +54,10 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
         try:
             recording.log("pipeline", rerun.TextDocument(text), static=True)
             lookup = EpisodeLookup(source.episodes, source.rows)
-            for track in {each.track: None for each in name_columns(source.manifest)}:
-                columns = [each for each in name_columns(source.manifest) if each.track == track]
+            for track in {column.track: None for column in name_columns(source.manifest)}:
+                columns = [
+                    column for column in name_columns(source.manifest) if column.track == track
+                ]
                 for start, leaves in source.blocks(track):
                     for column in columns:
                         clock = lookup if track == DATA else None
@@ -128,7 +130,7 @@ def _send(
         pixels = PixelFormat.of(rows.shape[2:], rows.dtype)
         part = rows[:, row]
         if pixels is not None:
-            images = (pixels.convert(each, start + n, column.path) for n, each in enumerate(part))
+            images = (pixels.convert(image, start + n, column.path) for n, image in enumerate(part))
             recording.send_columns(entity, indexes, _image_columns(images))
             continue
         array = to_array(part, splits_complex=True).reshape(steps, -1)

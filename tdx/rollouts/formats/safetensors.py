@@ -65,15 +65,20 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
         begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
         place = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
         header[column.name] = place
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _ALIGNED)
     with target.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(encode_header(header))
         for column in placed:
             for block in source.column_blocks(column):
                 flat = _to_supported(block).contiguous().reshape(-1).view(torch.uint8)
                 file.write(flat.numpy().data)
     return ()
+
+
+def encode_header(header: Mapping[str, Any]) -> bytes:
+    """Return the start of a file: the length of the header, and the header as JSON."""
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _format(source: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tuple[int, ...]]:
@@ -84,7 +89,6 @@ def _format(source: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tu
 
 
 def _to_supported(tensor: Tensor) -> Tensor:
-    """Convert a tensor to a dtype that the format supports."""
     return (
         tensor
         if tensor.dtype in _NAMES
@@ -106,7 +110,7 @@ class _Reader(ColumnReader):
         self._size = path.stat().st_size - self._begin
         try:
             note = header.pop("__metadata__", {}).get(NOTE)
-            self._places = {name: self._place(name, each) for name, each in header.items()}
+            self._places = {name: self._place(name, entry) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _not_safetensors(path) from error
         stored = sum(math.prod(shape) * kind.itemsize for kind, shape, _ in self._places.values())

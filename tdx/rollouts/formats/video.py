@@ -126,7 +126,7 @@ class Video:
             ArgumentError: The dump has no pixels, several entries of pixels, or lacks an episode.
         """
         path, pixels = _find_pixels(source)
-        entries = tuple(each for each in (path, ("next", *path)) if each in source.data.leaves)
+        entries = tuple(entry for entry in (path, ("next", *path)) if entry in source.data.leaves)
         episodes = source.episodes
         chosen = range(len(episodes)) if options.episodes is None else options.episodes
         for number in chosen:

@@ -21,15 +21,15 @@ from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
-    FREE_BYTES,
-    MAX_CHUNK_BYTES,
     MAX_COLUMNS,
     MAX_FILES,
     MAX_NOTE_BYTES,
+    SMALL_CHUNK_BYTES,
     ZSTD_RATIO,
     Array,
     FileColumn,
     array_bytes,
+    check_chunk_bytes,
     check_expansion,
     check_note,
     is_numeric,
@@ -48,6 +48,7 @@ format = Format(
     holds_raw=True,
 )
 
+_AGAIN = "export it again"
 _CHUNK = 2**22
 """Number of bytes in a chunk before compression."""
 
@@ -148,13 +149,10 @@ def read(path: Path) -> Iterator[ColumnReader]:
     except Exception as error:
         message = f"{path} cannot be read as a Zarr group"
         raise StorageError(message, hint="the folder may be incomplete") from error
-    for name, each in arrays.items():
-        if not isinstance(each, zarr.Array) or each.shape != stored[name].shape:
+    for name, array in arrays.items():
+        if not isinstance(array, zarr.Array) or array.shape != stored[name].shape:
             raise StorageError(f"{name!r} in {path} is not the array it declares", hint=_AGAIN)
     yield _Reader(path, arrays, None if note is None else check_note(note, path), stored)
-
-
-_AGAIN = "export it again"
 
 
 class _Reader(ColumnReader):
@@ -167,12 +165,12 @@ class _Reader(ColumnReader):
         return {name: FileColumn(array.dtype, array.shape) for name, array in self._arrays.items()}
 
     def read_column(self, name: str, start: int, stop: int) -> Array:
-        each = self._arrays[name]
-        if 0 in each.shape[1:]:
-            return np.empty((stop - start, *each.shape[1:]), each.dtype)
+        array = self._arrays[name]
+        if 0 in array.shape[1:]:
+            return np.empty((stop - start, *array.shape[1:]), array.dtype)
         self._stored[name].check_chunks(self._path, start, stop)
         try:
-            return np.asarray(each[start:stop])
+            return np.asarray(array[start:stop])
         except Exception as error:
             message = f"{name!r} in {self._path} cannot be read"
             raise StorageError(message, hint=_AGAIN) from error
@@ -186,8 +184,6 @@ _COMPRESSORS = ("zlib", "gzip", "zstd", "blosc", "lz4")
 _MAX_CHUNKS = 2_000_000
 _CHECKSUMS = 16
 """Bytes that checksums may add to a chunk."""
-_SMALL_CHUNK = 2**18
-"""Compressed bytes that deflate cannot expand beyond a harmless size."""
 _SAVE = "save the arrays as plain numbers with zstd, without shards and object codecs"
 _FORGED = "the group is damaged or was made to look larger than it is; do not use it"
 
@@ -234,7 +230,7 @@ class ZarrArray:
 
     def _is_plausible(self, file: Path) -> bool:
         size = file.stat().st_size
-        if size > 2 * self.chunk_bytes + _SMALL_CHUNK:
+        if size > 2 * self.chunk_bytes + SMALL_CHUNK_BYTES:
             return False
         with file.open("rb") as stream:
             head = stream.read(18)
@@ -244,7 +240,7 @@ class ZarrArray:
                 return int.from_bytes(head[:4], "little") <= self.chunk_bytes + _CHECKSUMS
             if self.compressor == "zstd":
                 return 0 <= _zstd_size(head) <= self.chunk_bytes + _CHECKSUMS
-            if self.compressor in ("gzip", "zlib") and size > _SMALL_CHUNK:
+            if self.compressor in ("gzip", "zlib") and size > SMALL_CHUNK_BYTES:
                 stream.seek(0)
                 inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
                 inflated = inflater.decompress(stream.read(), self.chunk_bytes + _CHECKSUMS + 1)
@@ -285,15 +281,15 @@ def check_group(folder: Path) -> dict[str, ZarrArray]:
             f"{folder} has {metadata:,} arrays and groups", hint=f"{MAX_COLUMNS:,} are read"
         )
     try:
-        arrays = {each.name: each for each in _arrays(folder, sizes)}
+        arrays = {array.name: array for array in _arrays(folder, sizes)}
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, LookupError) as error:
         raise StorageError(
             f"the metadata of {folder} is damaged: a field is missing, or of another type",
             hint="export it again",
         ) from error
     claimed = sum(
-        each.chunk_bytes * math.prod(each.shape) // max(math.prod(each.chunks), 1)
-        for each in arrays.values()
+        array.chunk_bytes * math.prod(array.shape) // max(math.prod(array.chunks), 1)
+        for array in arrays.values()
     )
     check_expansion(claimed, sum(sizes.values()), ZSTD_RATIO, str(folder))
     return arrays
@@ -323,7 +319,7 @@ def _arrays(folder: Path, sizes: Mapping[str, int]) -> Iterator[ZarrArray]:
 
 def _version_3(folder: Path, place: str, document: Mapping[str, Any]) -> ZarrArray | None:
     what = f"{place!r} in {folder}"
-    codecs = [each if isinstance(each, str) else each["name"] for each in document["codecs"]]
+    codecs = [codec if isinstance(codec, str) else codec["name"] for codec in document["codecs"]]
     grid = document["chunk_grid"]
     if document.get("storage_transformers") or grid["name"] != "regular":
         raise StorageError(f"{what} is stored in an unknown way", hint=_SAVE)
@@ -384,8 +380,7 @@ def _array(
     if separator not in ("/", ".") or len(chunk) != len(whole) or 0 in chunk:
         raise StorageError(f"{what} has impossible chunks", hint=_FORGED)
     size, claimed = array_bytes(chunk, dtype, what), array_bytes(whole, dtype, what)
-    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
-        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
+    check_chunk_bytes(size, claimed, what)
     count = math.prod(-(-length // step) for length, step in zip(whole, chunk, strict=True))
     if count > _MAX_CHUNKS:
         raise StorageError(f"{what} has {count:,} chunks", hint="use larger chunks")

@@ -190,7 +190,10 @@ class MlpPolicy(nn.Module):
     def forward(self, *observations: Tensor) -> Tensor:
         """Return the action for observations ``[*B, ...]``."""
         dims = self._batch_dims
-        flat = [each.reshape(*each.shape[:dims], -1).to(self._dtype) for each in observations]
+        flat = [
+            observation.reshape(*observation.shape[:dims], -1).to(self._dtype)
+            for observation in observations
+        ]
         return self._head(self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, -1)))
 
 
@@ -243,7 +246,7 @@ def _in_keys(settings: Mapping[str, Value], env: EnvBase) -> list[NestedKey]:
     keys = [normalize_key(key) for key in given]
     for key in keys:
         if key not in known:
-            names = [format_key(each) for each in known]
+            names = [format_key(known_key) for known_key in known]
             hint = did_you_mean(format_key(key), names, f"the env has {listed}")
             raise ArgumentError(f"the env has no observation {format_key(key)!r}", hint=hint)
     return keys
@@ -400,12 +403,12 @@ def _load(data: bytes, env: EnvBase) -> Any:
             names = archive.namelist()
     if any(name.endswith("constants.pkl") for name in names):
         script = torch.jit.load(io.BytesIO(data), map_location=env.device)
-        arguments = [each.name for each in script.forward.schema.arguments[1:]]
+        arguments = [argument.name for argument in script.forward.schema.arguments[1:]]
         return _wrap(script, arguments, env)
     if any("models/" in name or "serialized_exported_program" in name for name in names):
         program = torch.export.load(io.BytesIO(data))
         arguments = list(program.graph_signature.user_inputs)
-        return _wrap(program.module(), [str(each) for each in arguments], env)
+        return _wrap(program.module(), [str(argument) for argument in arguments], env)
     module = torch.load(io.BytesIO(data), map_location=env.device, weights_only=False)
     if isinstance(module, nn.Module):
         module.eval()

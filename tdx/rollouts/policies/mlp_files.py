@@ -21,6 +21,7 @@ from tdx.foundation.keys import Keys, normalize_key
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 from tdx.pipeline.policies import OutputActivation, make_mlp_policy
 from tdx.pipeline.values import Value
+from tdx.rollouts.formats.safetensors import encode_header
 
 ACTIVATION_MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -43,7 +44,6 @@ _DTYPES = {
     "F64": torch.float64,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_ALIGNED = 8
 _SAVE_AGAIN = "write it again with tdx.save_mlp_policy"
 _SUPPORTED = "use an nn.Sequential of nn.Linear with one kind of activation between them: " + (
     ", ".join(kind.__name__ for kind in ACTIVATION_MODULES.values())
@@ -174,9 +174,7 @@ def _encoded(layers: list[nn.Linear], settings: Mapping[str, Value]) -> bytes:
         place = {"dtype": _NAMES[plain.dtype], "shape": list(plain.shape)}
         header[name] = {**place, "data_offsets": [begin, end]}
         blocks.append(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _ALIGNED)
-    return b"".join([len(text).to_bytes(8, "little"), text, *blocks])
+    return b"".join([encode_header(header), *blocks])
 
 
 def read_mlp(file: Path, data: bytes) -> Mlp:
@@ -211,7 +209,9 @@ def _header(file: Path, data: bytes) -> tuple[dict[str, Any], int]:
             f"{file} is not a safetensors file, or is cut short", hint="use tdx.save_mlp_policy"
         )
     header = parse_json(data[8 : 8 + length], f"the header of {file}")
-    if not isinstance(header, dict) or not all(isinstance(each, dict) for each in header.values()):
+    if not isinstance(header, dict) or not all(
+        isinstance(tensor, dict) for tensor in header.values()
+    ):
         raise StorageError(f"the header of {file} is not a map of tensors", hint=_SAVE_AGAIN)
     return header, 8 + length
 

@@ -203,13 +203,13 @@ def _is_memory(value: Any) -> bool:
     if isinstance(value, dict):
         return bool(value) and all(map(_is_memory, value.values()))
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, Tensor) for each in value)
+        return bool(value) and all(isinstance(item, Tensor) for item in value)
     return isinstance(value, Tensor)
 
 
 def _copy(value: Any, device: torch.device | None = None) -> Any:
     if isinstance(value, dict):
-        return {key: _copy(each, device) for key, each in value.items()}
+        return {key: _copy(item, device) for key, item in value.items()}
     if isinstance(value, list):
-        return [_copy(each, device) for each in value]
+        return [_copy(item, device) for item in value]
     return value.clone() if device is None else value.to(device)

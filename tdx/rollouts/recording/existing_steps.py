@@ -170,7 +170,6 @@ def _replay(
 
 
 def _describe_replay(dump: Dump, env: EnvBase, pipeline: Pipeline) -> Manifest:
-    """Return the manifest of a replay without steps."""
     old = dump.manifest
     return create_manifest(
         env,
@@ -259,7 +258,7 @@ def _check_recorded(dump: Dump, base: EnvBase) -> None:
     expected = {tuple(spec["key"]): spec for spec in describe_specs(base)}
     for found in dump.manifest.specs:
         entry = expected.get(tuple(found["key"]), found)
-        texts = [f"{each['dtype']} {each['shape']}" for each in (found, entry)]
+        texts = [f"{spec['dtype']} {spec['shape']}" for spec in (found, entry)]
         if texts[0] != texts[1]:
             raise ArgumentError(
                 f"{dump.path} has {texts[0]}, its env in a chain of tdx has {texts[1]}",
@@ -295,6 +294,5 @@ def _find_actions(
 
 
 def _inverse_stages(env: TransformedEnv, stages: tuple[StageConfig, ...]) -> list[str]:
-    """Return the stages that transform actions."""
     pairs = zip(env.stages, stages, strict=True)
     return [format_stage(config) for stage, config in pairs if stage.invertible]

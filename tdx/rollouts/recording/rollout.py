@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 import torch
 from tensordict import TensorDictBase
@@ -240,34 +239,6 @@ def _run_again(
     return checkpointer.start_after(chunk)
 
 
-class _BackgroundWriter:
-    """Runs tasks in one thread, in order; at most one is pending.
-
-    An error in a task is raised by the next call.
-    """
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "tdx-dump")
-        self._last: Future[None] | None = None
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Wait for the previous task, and start this one."""
-        self.wait()
-        self._last = self._pool.submit(task)
-
-    def wait(self) -> None:
-        """Wait for the pending task."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(wait=True)
-
-
 class _ChunkStream:
     """Cuts the chunks of one rollout to its goal, and prepares what is written with them."""
 
@@ -362,7 +333,8 @@ def stream_rollout(
     """
     manifest = writer.manifest
     stream = _ChunkStream(env, writer, checkpointer, on_chunk, can_resume)
-    with torch.no_grad(), _BackgroundWriter() as background:
+    writing: Future[None] | None = None
+    with torch.no_grad(), ThreadPoolExecutor(1, "tdx-dump") as background:
         if not stream.is_over:
             chunks = env.iter_rollout(
                 None if manifest.goal.steps is None else manifest.goal.steps - stream.steps,
@@ -372,9 +344,14 @@ def stream_rollout(
                 tensordict=start,
             )
             for chunk in chunks:
-                background.submit(stream.add(chunk))
+                task = stream.add(chunk)
+                if writing is not None:
+                    # One chunk is written while the next one is recorded.
+                    writing.result()
+                writing = background.submit(task)
                 if stream.is_over:
                     break
-        background.wait()
+        if writing is not None:
+            writing.result()
         writer.finish()
     return manifest

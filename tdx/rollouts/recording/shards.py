@@ -308,8 +308,8 @@ def _write_shard(
             _remove_part(part)
             return
         try:
-            for each in part.iterdir():
-                remove_path(each)
+            for path in part.iterdir():
+                remove_path(path)
             manifest.save_header(root, manifest.start())
             with DumpWriter(root, manifest, manifest.start(), _RERUN) as writer:
                 checkpointer = Checkpointer(env, policy.is_code)
