@@ -385,6 +385,19 @@ TARGET_HELP = (
 )
 
 
+Samples = Annotated[
+    str | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="Samples for a data pipeline without an env, and for the processors of a policy, "
+        "where they are drawn by default: .npz or .safetensors with arrays [N, ...] by key, a "
+        "LeRobot dataset, or a dump.",
+        rich_help_panel=_PIPELINE,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class TargetOptions(PipelineOptions):
     """The env and the chain of transforms, for commands whose argument names the env."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
 _SHOWN_FILES = 3
+_MAX_DUMP_SAMPLES = 10_000
 
 
 PolicyName = Annotated[
@@ -144,15 +145,8 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
         raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
     from tdx.stacks.checkpoints import is_checkpoint, is_dataset
 
-    for matches, kind, commands in (
-        (is_checkpoint, "a policy checkpoint", "check, inspect spec, values and state, and diff"),
-        (is_dataset, "a LeRobot dataset", "check"),
-    ):
-        if matches(target):
-            raise ArgumentError(
-                f"{target} is {kind}, which this command does not take",
-                hint=f"these commands of tdx take it: {commands}",
-            )
+    if is_checkpoint(target) or is_dataset(target):
+        return replace(options, env=target)
     if is_file_target(target):
         return replace(options, pipeline=target)
     _check_no_folder(target)
@@ -303,7 +297,11 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 
 @contextmanager
 def open_stack(
-    pipeline: Pipeline, options: PipelineOptions, *, is_measured: bool = False
+    pipeline: Pipeline,
+    options: PipelineOptions,
+    *,
+    is_measured: bool = False,
+    samples: str | None = None,
 ) -> Iterator[Stack]:
     """Build the env of a pipeline as a stack, and close it at the end.
 
@@ -315,12 +313,14 @@ def open_stack(
         options: Options of the command.
         is_measured: Leave worker processes as they are, so that the times are those of the env.
             Otherwise their sub-envs are created in this process, where all stages are seen.
+        samples: Value of ``--samples``.
     """
     from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
     with third_party_code():
-        stack = build_stack(pipeline, options.allow_code)
+        recorded = None if samples is None else read_samples(samples)
+        stack = build_stack(pipeline, options.allow_code, recorded)
         try:
             with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
                 for note in shown.notes:
@@ -329,3 +329,36 @@ def open_stack(
                     yield shown
         finally:
             stack.close()
+
+
+def read_samples(path: str) -> Sequence[Mapping[str, object]]:
+    """Read the samples that ``--samples`` names: a file, a LeRobot dataset or a dump.
+
+    Raises:
+        StorageError: They cannot be read.
+    """
+    from tdx.stacks import recordings
+    from tdx.stacks.checkpoints import is_dataset, read_dataset
+    from tdx.stacks.checkpoints.dataset import DatasetSamples
+
+    if is_dataset(path):
+        return DatasetSamples(read_dataset(path))
+    if (Path(path) / "manifest.json").exists():
+        return _read_dump_samples(path)
+    return recordings.read_samples(path)
+
+
+def _read_dump_samples(path: str) -> list[Mapping[str, object]]:
+    """Return the first steps of a dump; each row of a batch is a sample."""
+    from tdx.foundation.keys import format_key
+    from tdx.rollouts import open_dump
+
+    dump = open_dump(path)
+    samples: list[Mapping[str, object]] = []
+    for index in range(min(len(dump), _MAX_DUMP_SAMPLES)):
+        step = dump[index]
+        for row in step.reshape(-1) if step.batch_dims else [step]:
+            # What a step returned is read by the next one.
+            leaves = row.exclude("next").items(include_nested=True, leaves_only=True)
+            samples.append({format_key(key): value.numpy() for key, value in leaves})
+    return samples

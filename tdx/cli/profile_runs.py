@@ -39,6 +39,7 @@ class ProfileRequest:
         plan: Steps, repeats and other settings of the measurement.
         policy: Value of ``--policy``. ``None``: the policy of the pipeline.
         as_stack: If True, an env of another library runs in its own loop, not in rollouts of tdx.
+        samples: Value of ``--samples``.
     """
 
     config: Pipeline
@@ -47,6 +48,7 @@ class ProfileRequest:
     plan: ProfilePlan
     policy: str | None = None
     as_stack: bool = False
+    samples: str | None = None
 
     def load_policy(self, env: EnvBase | None) -> Any:
         """Load the policy for an env; ``None``: for a stack of another library."""
@@ -89,7 +91,9 @@ def measure(
     if request.as_stack:
         with (
             activity_on(sys.stderr) as on_progress,
-            open_stack(request.config, request.options, is_measured=True) as stack,
+            open_stack(
+                request.config, request.options, is_measured=True, samples=request.samples
+            ) as stack,
         ):
             policy = request.load_policy(stack.chain_env)
             plan = replace(request.plan, policy=policy, on_progress=on_progress)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from tdx.compare.codes import DifferenceKind
 from tdx.compare.model import StageRecord, StateRecord
+from tdx.compare.orders import find_order
 from tdx.compare.report import Difference
 from tdx.compare.statistics import FRESH_COUNT, is_of_reward, read_counts
 from tdx.compare.values import Tolerance, compare_tensors, digest, format_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TOLERANCE = Tolerance(1e-6, 1e-12)
 
@@ -102,10 +107,24 @@ def _other_values(
             change = compare_tensors(one.value.double(), other.value.double(), _TOLERANCE)
             if change is not None and change.size is not None:
                 text = f"{name} differs by up to {format_number(change.size)}"
+                if (order := _order(one.value, other.value)) is not None:
+                    text = f"{name} is in another order: {', '.join(map(str, order))}"
                 hint = f"load the state of the training into {b.name}"
                 if not one.changes:
                     hint = f"give {b.name} the {name} of the training, or load its state"
                 yield Difference("value", b.index, a.index, b.name, name, text, change.size, hint)
+
+
+_MAX_ORDERED = 256
+
+
+def _order(one: Tensor, other: Tensor) -> list[int] | None:
+    """Return which number of a vector each number of another one is, if that explains them."""
+    if one.ndim != 1 or not 1 < one.numel() <= _MAX_ORDERED:
+        return None
+    limits = _TOLERANCE.atol + _TOLERANCE.rtol * one.double().abs()
+    gaps = (one.double()[:, None] - other.double()[None]).abs() / limits[:, None]
+    return find_order(one.numel(), lambda i, j: float(gaps[i, j]))
 
 
 def _common_rows(

@@ -15,18 +15,13 @@ from tdx.foundation.errors import Where
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
 from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step
-from tdx.stacks.checkpoints.steps import (
-    ACTION,
-    DEFINITIONS,
-    IDENTITY,
-    STATISTICS,
-    why_opaque,
-)
+from tdx.stacks.checkpoints.model import IDENTITY
+from tdx.stacks.checkpoints.scaling import STATISTICS, UNSCALED
+from tdx.stacks.checkpoints.steps import ACTION, DEFINITIONS, why_opaque
 
 if TYPE_CHECKING:
     from tdx.stacks.checkpoints.model import Array
 
-NORMALIZERS = ("normalizer_processor", "unnormalizer_processor")
 TINY_STD = 1e-4
 """A standard deviation below it amplifies noise; features are of the order of 1."""
 TINY_IMAGE_STD = 0.02
@@ -132,7 +127,7 @@ def normalizers(checkpoint: Checkpoint) -> Iterator[tuple[Processor, Step]]:
     """Yield the steps that normalize or unnormalize."""
     for processor in checkpoint.processors:
         for step in processor.steps:
-            if step.name in NORMALIZERS:
+            if step.modes:
                 yield processor, step
 
 
@@ -140,11 +135,11 @@ def normalized_features(step: Step) -> Iterator[tuple[str, Feature, str]]:
     """Yield the features that a normalizer is meant to normalize: key, feature and mode."""
     chosen = step.config.get("normalize_observation_keys")
     for key, feature in step.features.items():
-        mode = step.modes.get(feature.kind, IDENTITY)
+        mode = step.mode_of(key, feature)
         is_action = feature.kind == "ACTION"
-        if mode == IDENTITY or (not is_action and isinstance(chosen, list) and key not in chosen):
+        if mode in UNSCALED or (not is_action and isinstance(chosen, list) and key not in chosen):
             continue
-        yield (ACTION if is_action else key), feature, mode
+        yield step.key_of(key, feature), feature, mode
 
 
 def _names(keys: Sequence[str]) -> str:
@@ -161,6 +156,14 @@ def _indices(mask: Array) -> str:
 # ------------------------------------------------------------------------------------ rules
 
 
+_NO_STATISTICS = {
+    "LeRobot": "pass the statistics of the dataset: dataset_stats=dataset.meta.stats",
+    "openpi": "compute them: scripts/compute_norm_stats.py of openpi",
+    "GR00T": "compute them: gr00t/data/stats.py of Isaac-GR00T",
+}
+"""What to do without any statistics, by library."""
+
+
 def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
     for processor, step in normalizers(checkpoint):
         known = list(step.statistics)
@@ -175,7 +178,7 @@ def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
             elif known:
                 hint = f"it has statistics of {_names(known[:4])}"
             else:
-                hint = "pass the statistics of the dataset: dataset_stats=dataset.meta.stats"
+                hint = _NO_STATISTICS[checkpoint.library]
             yield Violation(
                 f"{key!r} passes unchanged: {mode} has no statistics of it",
                 *(hint, processor, step, key),
@@ -233,25 +236,31 @@ def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
     for processor, step in normalizers(checkpoint):
         if processor.role != "preprocessor":
             continue
-        for key, feature, mode in normalized_features(step):
+        for key, feature, used in normalized_features(step):
             statistics = step.statistics.get(key, {})
-            arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
-            low, high = arrays if len(arrays) == 2 else (None, None)
-            if low is None or high is None or low.shape != high.shape:
-                continue
-            is_std = mode == "MEAN_STD"
-            limit = TINY_IMAGE_STD if is_std and feature.kind == "VISUAL" else TINY_STD
-            width = high if is_std else high - low
-            mask = np.abs(width) < limit
-            if mask.any():
-                what = "a standard deviation" if is_std else "a range"
-                smallest = float(np.abs(width).min())
-                yield Violation(
-                    f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs from "
-                    f"training is amplified by {1 / max(smallest, 1e-8):.3g}",
-                    "record data in which this feature moves, or leave it out",
-                    *(processor, step, key),
-                )
+            for mode in step.possible_modes(key, feature):
+                arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
+                low, high = arrays if len(arrays) == 2 else (None, None)
+                if low is None or high is None or low.shape != high.shape:
+                    continue
+                is_std = mode == "MEAN_STD"
+                limit = TINY_IMAGE_STD if is_std and feature.kind == "VISUAL" else TINY_STD
+                width = np.abs(high if is_std else high - low)
+                if step.name.startswith("groot"):
+                    # A feature that was constant becomes zero, or stays as it is.
+                    width = np.where(width == 0, np.inf, width)
+                mask = width < limit
+                if mask.any():
+                    what = "a standard deviation" if is_std else "a range"
+                    what += "" if mode == used else f" of quantiles ({mode})"
+                    smallest = float(width.min())
+                    yield Violation(
+                        f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs "
+                        f"from training is amplified by {1 / max(smallest, 1e-8):.3g}",
+                        "record data in which this feature moves, or leave it out",
+                        *(processor, step, key),
+                    )
+                    break
 
 
 def _contradicting(checkpoint: Checkpoint) -> Iterator[Violation]:
@@ -347,7 +356,7 @@ def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:
 
 
 def _scaled_keys(step: Step, processor: Processor, checkpoint: Checkpoint) -> Iterator[str]:
-    if step.name in NORMALIZERS:
+    if step.modes:
         for key, _, _ in normalized_features(step):
             if key in step.statistics:
                 yield key

@@ -10,7 +10,7 @@ import numpy as np
 from tdx.compare.alignment import match_stages
 from tdx.compare.orders import find_order
 from tdx.foundation.errors import ArgumentError
-from tdx.inspection.checkpoint_report import checkpoint_calls, inspect_checkpoint, stage_steps
+from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.diff import (
     DiffReport,
     SettingChange,
@@ -23,6 +23,7 @@ from tdx.inspection.spec_report import compare_leaves
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints import Checkpoint, Entries, Step
 from tdx.stacks.checkpoints.model import Array
+from tdx.stacks.checkpoints.specs import checkpoint_calls
 from tdx.stacks.checkpoints.steps import run
 
 _FEATURES = ("input_features", "output_features")
@@ -68,9 +69,11 @@ _STATUS: Mapping[str, StageStatus] = {"missing": "removed", "extra": "added", "m
 
 
 def _compare_steps(a: Checkpoint, b: Checkpoint) -> Iterator[StageChange]:
-    steps = stage_steps(a), stage_steps(b)
+    steps = a.stages, b.stages
     calls = checkpoint_calls(a), checkpoint_calls(b)
-    one_side, other_side = ([(role, step.name) for role, step in side] for side in steps)
+    one_side, other_side = (
+        [(processor.role, step.name) for processor, step in side] for side in steps
+    )
     for match in match_stages(one_side, other_side, lambda one, other: ()):
         one = None if match.a is None else steps[0][match.a][1]
         other = None if match.b is None else steps[1][match.b][1]
@@ -141,7 +144,7 @@ def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
         # The same for both sides, whatever their other features are.
         rng = np.random.default_rng(zlib.crc32(key.encode()))
         shape = leaf.shape
-        drawn = rng.random(shape) if leaf.kind == "Bounded" else rng.normal(size=shape)
+        drawn = rng.random(shape) if leaf.domain.low is not None else rng.normal(size=shape)
         sample.setdefault(key, drawn.astype(np.float32))
     return sample
 

@@ -31,7 +31,7 @@ from tdx.inspection.checkpoint_codes import (
 )
 from tdx.stacks.checkpoints import Checkpoint, Dataset
 from tdx.stacks.checkpoints.dataset import QUANTILES, STATS, RunningStatistics
-from tdx.stacks.checkpoints.steps import STATISTICS
+from tdx.stacks.checkpoints.scaling import STATISTICS
 
 if TYPE_CHECKING:
     from tdx.stacks.checkpoints.model import Array
@@ -104,7 +104,9 @@ def check_against_data(
 
 def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violation]:
     for processor, step in normalizers(checkpoint):
-        for key, _, mode in normalized_features(step):
+        for key, feature_of_policy, mode in normalized_features(step):
+            if checkpoint.library == "openpi" and feature_of_policy.kind == "ACTION":
+                continue  # they may be those of deltas
             name = _name_in_data(checkpoint, key)
             statistics = step.statistics.get(key)
             feature = facts.dataset.features.get(name)
@@ -150,8 +152,13 @@ def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation
             )
 
 
+_OPENPI_NAMES = {"state": "observation.state", "actions": "action"}
+
+
 def _name_in_data(checkpoint: Checkpoint, key: str) -> str:
-    """Return the name of a feature before the preprocessor renames it."""
+    """Return the name of a feature in datasets: before the preprocessor renames it."""
+    if checkpoint.library == "openpi":
+        return _OPENPI_NAMES.get(key, key)
     processor = checkpoint.processor("preprocessor")
     for step in reversed(() if processor is None else processor.steps):
         names = step.config.get("rename_map")

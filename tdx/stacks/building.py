@@ -13,7 +13,7 @@ Three functions return a :class:`~tdx.stacks.Stack`, each calling the next:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
@@ -21,7 +21,7 @@ from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_env as build_pipeline_env
 from tdx.pipeline.build import check_arguments
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.stacks.kinds import describe_object, open_stack
+from tdx.stacks.kinds import CHECKPOINT, describe_object, open_stack
 from tdx.stacks.sources import is_closed
 
 if TYPE_CHECKING:
@@ -32,15 +32,22 @@ if TYPE_CHECKING:
     from tdx.stacks.stack import Stack
 
 
-def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
+def build_stack(
+    pipeline: Pipeline,
+    allow_code: bool = False,
+    samples: Sequence[Mapping[str, object]] | None = None,
+) -> Stack:
     """Build the env of a pipeline and open it as a stack; the caller closes it.
 
     A factory without further stages may return an env of any supported library, whose own wrappers
-    are then the stages. Otherwise the env is built as a chain of tdx.
+    are then the stages; the folder of a policy checkpoint has its processors. Otherwise the env is
+    built as a chain of tdx.
 
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing Python objects that the pipeline names.
+        samples: Samples of a data pipeline without an env, or of a checkpoint. ``None``: those of a
+            checkpoint are drawn from its specs.
 
     Raises:
         TdxError: First problem of the pipeline, or of the factory.
@@ -52,6 +59,18 @@ def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
     """
     from tdx.stacks.native import NativeStack
 
+    if CHECKPOINT.accepts(pipeline.env.id):
+        if pipeline.transforms:
+            raise ArgumentError(
+                "-t does not apply to a policy checkpoint", hint="its processors are its stages"
+            )
+        return CHECKPOINT.open(pipeline.env.id, samples)
+    if samples is not None:
+        if not pipeline.is_factory:
+            raise ArgumentError(
+                "--samples needs a policy checkpoint or module:function", hint="leave it out"
+            )
+        return open_target(pipeline.env, allow_code, samples)
     if not pipeline.is_factory:
         return NativeStack(build_env(pipeline, allow_code), pipeline)
 
@@ -78,6 +97,13 @@ def build_env(
     Raises:
         TdxError: First problem of the pipeline, or of the factory.
     """
+    if CHECKPOINT.accepts(pipeline.env.id):
+        raise ArgumentError(
+            f"{pipeline.env.id} is {CHECKPOINT.describe(pipeline.env.id)}, which this command does "
+            "not take",
+            hint="these commands of tdx take it: check, freeze, diff, profile, report, and inspect "
+            "spec, chain, keys, values and state",
+        )
     return build_pipeline_env(pipeline, allow_code, base, convert_to_env)
 
 
@@ -95,12 +121,15 @@ def convert_to_env(target: object) -> EnvBase:
     return open_stack(target).as_env()
 
 
-def open_target(env: EnvConfig, allow_code: bool) -> Stack:
+def open_target(
+    env: EnvConfig, allow_code: bool, samples: Sequence[Mapping[str, object]] | None = None
+) -> Stack:
     """Call the factory of an env and open its result.
 
     Args:
         env: Config of an env that is Python code.
         allow_code: Allow importing and calling it.
+        samples: Samples of a data pipeline, which the code may be itself.
 
     Raises:
         CodeNotAllowedError: Code is not allowed.
@@ -115,11 +144,17 @@ def open_target(env: EnvConfig, allow_code: bool) -> Stack:
         kwargs = {
             name: resolver.resolve(coerce_untyped(value)) for name, value in env.kwargs.items()
         }
-        target = call_factory(reference, factory, kwargs)
+        is_itself = False
+        if samples is not None:
+            from tdx.stacks.callables import is_pipeline
+
+            is_itself = is_pipeline(factory)
+        target = factory if is_itself else call_factory(reference, factory, kwargs)
         try:
-            return open_stack(target)
+            return open_stack(target, samples)
         except ArgumentError as error:
-            error.message = f"{reference.name}() returned {error.message}"
+            if samples is None:
+                error.message = f"{reference.name}() returned {error.message}"
             raise
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -90,16 +90,67 @@ def builtin_kinds() -> tuple[BuiltinKind, ...]:
     return (NATIVE, *(module.KIND for module in modules))
 
 
-def open_stack(target: object) -> Stack:
-    """Open an env with its stages.
+class CheckpointKind:
+    """The folder of a policy checkpoint or of a dataset, or what was read from it."""
+
+    title = "the folder of a policy checkpoint or of a LeRobot dataset"
+
+    def accepts(self, target: Any) -> bool:
+        """Return True for the path of a checkpoint or dataset, and for what was read from one."""
+        from tdx.stacks.checkpoints import Checkpoint, Dataset, is_checkpoint, is_dataset
+
+        return isinstance(target, Checkpoint | Dataset) or (
+            isinstance(target, str | Path) and (is_checkpoint(target) or is_dataset(target))
+        )
+
+    def describe(self, target: Any) -> str:
+        """Return what a target that it accepts is, for messages."""
+        from tdx.stacks.checkpoints import Dataset, is_dataset
+
+        is_path = isinstance(target, str | Path)
+        is_data = is_dataset(target) if is_path else isinstance(target, Dataset)
+        return "a LeRobot dataset" if is_data else "a policy checkpoint"
+
+    def open(self, target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
+        """Open a checkpoint or a dataset.
+
+        Args:
+            target: Its folder, or what was read from it.
+            samples: Recorded samples of a checkpoint. ``None``: drawn from its specs.
+
+        Raises:
+            ArgumentError: There are samples for a dataset.
+        """
+        from tdx.stacks.checkpoints import Dataset, is_dataset, read_checkpoint, read_dataset
+        from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
+
+        if isinstance(target, Dataset) or (isinstance(target, str | Path) and is_dataset(target)):
+            if samples is not None:
+                raise ArgumentError("a dataset has samples of its own", hint="leave out --samples")
+            dataset = target if isinstance(target, Dataset) else read_dataset(target)
+            return DatasetStack(dataset)
+        checkpoint = read_checkpoint(target) if isinstance(target, str | Path) else target
+        return CheckpointStack(checkpoint, samples)
+
+
+CHECKPOINT = CheckpointKind()
+
+
+def open_stack(target: object, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
+    """Open an env, the processors of a policy checkpoint, or a data pipeline, with its stages.
 
     Args:
-        target: An env of tdx or Gymnasium, of a library with an entry point in ``tdx.stacks``, or a
-            stack, which is returned unchanged.
+        target: An env of tdx or Gymnasium, of a library with an entry point in ``tdx.stacks``, the
+            folder of a policy checkpoint, or a stack, which is returned unchanged. With samples
+            also a list of callables, a ``torch.nn.Sequential``, a ``Compose`` of torchvision, a
+            pipeline of scikit-learn, or a function of a sample.
+        samples: Samples of a checkpoint or a data pipeline, arrays by key. ``None``: those of a
+            checkpoint are drawn from its specs.
 
     Raises:
         ArgumentError: No kind of stack accepts the object.
         EnvError: The env is closed.
+        StorageError: The checkpoint cannot be read.
 
     Example:
         >>> import gymnasium
@@ -107,6 +158,17 @@ def open_stack(target: object) -> Stack:
         >>> [stage.name for stage in stack.stages]
         ['PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
     """
+    if CHECKPOINT.accepts(target):
+        return CHECKPOINT.open(target, samples)
+    if samples is not None:
+        from tdx.stacks.callables import CallableStack, is_pipeline
+
+        is_env = is_stack(target) or any(own.accepts(target) for own in builtin_kinds())
+        if not is_env and is_pipeline(target):
+            return CallableStack(target, samples)
+        raise ArgumentError(
+            f"{describe_object(target)} takes no samples", hint="leave them out for an env"
+        )
     for own in builtin_kinds():
         if own.accepts(target):
             _check_open(target)
@@ -139,12 +201,12 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
     return load_plugins(GROUP, lambda plugin: (plugin, plugin.load()))
 
 
-_PROCESSOR = "a processor without an env is not supported: pass the env that it is applied to"
+_PROCESSOR = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
     ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
-    ("torch.nn.modules.module:Module", "pass the env that it acts in"),
+    ("torch.nn.modules.module:Module", _PROCESSOR),
     ("brax.envs.base:Env", "wrap it: torchrl.envs.BraxWrapper(env)"),
     ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
     ("lerobot.processor.pipeline:DataProcessorPipeline", _PROCESSOR),
@@ -158,7 +220,8 @@ def unsupported_error(target: object) -> ArgumentError:
     hint = next(
         (text for base, text in _NEXT_STEPS if isinstance(target, tuple(_imported((base,))))), None
     )
-    kinds = [*(kind.title for kind in builtin_kinds()), *(kind.title for _, kind in plugin_kinds())]
+    plugins = (kind.title for _, kind in plugin_kinds())
+    kinds = [*(kind.title for kind in builtin_kinds()), CHECKPOINT.title, *plugins]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     if disabled is not None:
         hint = f"{disabled.message}: {disabled.hint}"
@@ -195,6 +258,6 @@ def _next_step(target: object) -> str:
         if hasattr(target, "num_envs"):
             return "wrap it in a subclass of gymnasium.vector.VectorEnv: it has several envs"
         return "wrap it in a subclass of gymnasium.Env, or make its class one"
-    if callable(target):
+    if callable(target) or isinstance(target, list | tuple):
         return _PROCESSOR
     return f"other libraries register a kind in the entry-point group {GROUP}"

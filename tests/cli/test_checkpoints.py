@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from tests.stacks.checkpoints.datasets import draw, write_dataset
@@ -66,10 +67,47 @@ def test_options_of_pipelines_do_not_apply(tdx: Tdx, folder: Path) -> None:
 
 
 def test_command_that_takes_no_checkpoint_says_which_do(tdx: Tdx, folder: Path) -> None:
-    result = tdx("inspect", "chain", str(folder))
+    result = tdx("inspect", "plan", str(folder))
     assert result.code == 2
     assert "is a policy checkpoint" in result.err
-    assert "check, inspect spec, values and state, and diff" in result.err
+    assert "check, freeze, diff, profile, report, and inspect spec, chain" in result.err
+    result = tdx("inspect", "chain", str(folder), "-t", "StepCounter")
+    assert result.code == 2
+    assert "its processors are its stages" in result.err
+
+
+def test_chain_and_keys(tdx: Tdx, folder: Path) -> None:
+    result = tdx("inspect", "chain", str(folder))
+    assert result.code == 0
+    assert "5 unnormalizer" in result.out
+    result = tdx("inspect", "keys", str(folder), STATE)
+    assert result.code == 0
+    assert f"{STATE}@2" in result.out
+    assert ACTION not in result.out.partition("lane")[2]
+
+
+def test_contract(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    contract = str(tmp_path / "contract")
+    assert tdx("freeze", str(folder), "--out", contract).code == 0
+    result = tdx("check", str(folder), "--against", contract)
+    assert result.code == 0
+    assert "compared 6 of 6 stages" in result.out
+    other = Folder()
+    other.statistics["after"][ACTION]["std"][3] *= 2
+    path = str(other.write(tmp_path / "other"))
+    result = tdx("check", path, "--against", contract)
+    assert result.code == 1
+    assert "stage 5 (unnormalizer), key 'action.std'" in result.out
+
+
+def test_profile(tdx: Tdx, folder: Path) -> None:
+    options = ("--steps", "3", "--repeat", "1", "--warmup", "0", "--format", "json")
+    result = tdx("profile", str(folder), *options)
+    assert result.code == 0, result.err
+    assert "normalizer" in result.out
+    result = tdx("profile", str(folder), "--mode", "eager")
+    assert result.code == 2
+    assert "do not apply to a policy checkpoint" in result.err
 
 
 def test_snapshot_of_the_hub_is_found_by_its_id(
@@ -105,13 +143,46 @@ def test_link_of_a_snapshot_that_leads_elsewhere_is_refused(
     assert "symbolic link" in result.err
 
 
-def test_values_of_samples(tdx: Tdx, folder: Path) -> None:
+def test_values_of_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     result = tdx("inspect", "values", str(folder), "--steps", "3", "--format", "json")
     assert result.code == 0
-    (phase,) = json.loads(result.out)["phases"]
-    written = {stage["name"]: [v["key"] for v in stage["values"]] for stage in phase["stages"]}
-    assert written["normalizer"] == [STATE, IMAGE, ACTION]
-    assert tdx("inspect", "values", "Pendulum-v1", "--samples", "x.npz").code == 2
+    phase = json.loads(result.out)["phases"][-1]
+    written = {
+        (stage["name"], stage["direction"]): [value["key"] for value in stage["values"]]
+        for stage in phase["stages"]
+    }
+    assert written["normalizer", "forward"] == [STATE, IMAGE]
+    assert written["unnormalizer", "inverse"] == [ACTION]
+    samples = str(tmp_path / "samples.npz")
+    np.savez(samples, x=np.zeros(3))
+    assert tdx("inspect", "values", "Pendulum-v1", "--samples", samples).code == 2
+
+
+def test_samples_of_a_dataset_and_of_a_dump(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    data = str(write_dataset(tmp_path / "data", [draw(300)]))
+    result = tdx("inspect", "values", str(folder), "--samples", data, "--steps", "20")
+    assert result.code == 0
+    assert "20 steps" in result.out
+    dump = str(tmp_path / "dump")
+    assert tdx("rollout", "Pendulum-v1", "--steps", "5", "--out", dump).code == 0
+    result = tdx("inspect", "values", str(folder), "--samples", dump)
+    assert result.code == 0
+    assert "observation" in result.out
+
+
+def test_dataset_is_a_source_of_values(tdx: Tdx, tmp_path: Path) -> None:
+    data = write_dataset(tmp_path / "data", [draw(300)])
+    result = tdx("inspect", "values", str(data), "--steps", "299", "--format", "json")
+    assert result.code == 0
+    assert "images are not decoded" in result.err
+    report = json.loads(result.out)
+    assert report["violations"] == []
+    (stage,) = [s for s in report["phases"][-1]["stages"] if s["values"]]
+    assert [value["key"] for value in stage["values"]] == [STATE, ACTION]
+    assert tdx("inspect", "spec", str(data)).code == 0
+    result = tdx("inspect", "plan", str(data))
+    assert result.code == 2
+    assert "is a LeRobot dataset" in result.err
 
 
 def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:

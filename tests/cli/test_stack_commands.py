@@ -73,7 +73,8 @@ WITHOUT_STAGES = ("check", "rollout", "replay", "profile --sweep")
 
 def read_table() -> dict[str, dict[str, str]]:
     """Return the cells of the table by row and column."""
-    lines = DOCS.read_text().partition("## Commands")[2].splitlines()
+    section = DOCS.read_text().partition("## Commands")[2].partition("\n## ")[0]
+    lines = section.splitlines()
     rows = [
         [cell.strip().strip("`") for cell in line.strip("|").split("|")]
         for line in lines

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+import tdx
 from tdx.inspection.checkpoint_check import check_checkpoint
 from tdx.stacks.checkpoints import Entries, Processor, read_checkpoint
-from tdx.stacks.checkpoints.steps import STATISTICS, run
+from tdx.stacks.checkpoints.scaling import STATISTICS
+from tdx.stacks.checkpoints.steps import run
 from tests.programs import require_package
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
 
@@ -156,6 +158,34 @@ def test_stock_pipeline_has_the_same_bits_and_no_findings(
         action = {ACTION: result[ACTION]}
         mine = run(postprocessor, action).samples[-1]
         assert_same_bits(mine, {ACTION: after(as_theirs(action)[ACTION])})
+
+
+def test_pipeline_object_has_the_same_values_as_its_checkpoint(
+    lerobot: Any, tmp_path: Path
+) -> None:
+    inputs, outputs = features()
+    before, _ = save(
+        lerobot,
+        tmp_path,
+        [
+            lerobot.AddBatchDimensionProcessorStep(),
+            lerobot.NormalizerProcessorStep(
+                features={**inputs, **outputs},
+                norm_map=modes("MEAN_STD", "MEAN_STD", "MEAN_STD"),
+                stats=stock_statistics(),
+            ),
+        ],
+        [],
+    )
+    sample = {key: value for key, value in draw(0).items() if key in (STATE, IMAGE)}
+    stack = tdx.open_stack(before, [sample])
+    assert [stage.name for stage in stack.stages] == [
+        "AddBatchDimensionProcessorStep",
+        "NormalizerProcessorStep",
+    ]
+    result = stack.target.reset()[0]
+    assert_same_bits(run(read_checkpoint(tmp_path).processors[0], sample).samples[-1], result)
+    assert tdx.check_contract(stack, tdx.freeze(stack)).same
 
 
 def test_constant_features_have_the_same_bits(lerobot: Any, tmp_path: Path) -> None:

@@ -153,13 +153,13 @@ class Processor:
     ("library", "base", "hint"),
     [
         ("brax.envs.base:Env", Several, "wrap it: torchrl.envs.BraxWrapper(env)"),
-        ("lerobot.processor.pipeline:DataProcessorPipeline", Processor, "without an env"),
+        ("lerobot.processor.pipeline:DataProcessorPipeline", Processor, "needs samples"),
         (
             "ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2",
             Processor,
-            "without an env",
+            "needs samples",
         ),
-        ("my_library:Pipeline", Processor, "without an env"),
+        ("my_library:Pipeline", Processor, "needs samples"),
         ("my_library:Envs", Several, "wrap it in a subclass of gymnasium.vector.VectorEnv"),
     ],
 )

@@ -18,6 +18,7 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    Samples,
     TargetOptions,
     configured_values,
     split_list,
@@ -154,6 +155,7 @@ def check(
     evaluation: Evaluation = False,
     against: Against = None,
     data: Data = None,
+    samples: Samples = None,
     verbose: Verbose = False,
 ) -> int:
     """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
@@ -179,7 +181,7 @@ def check(
             raise ArgumentError(
                 f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
             )
-        return check_against(pipeline, against, output, evaluation=evaluation)
+        return check_against(pipeline, against, output, evaluation=evaluation, samples=samples)
     if pipeline.target is not None and is_dataset(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 
@@ -215,8 +217,10 @@ def check(
         raise ArgumentError("--unsafe-fixes alone has no effect", hint="add --fix or --diff")
     fixes = None
     report = None
+    if samples is not None and not config.is_factory:
+        raise ArgumentError("--samples needs --against or module:function", hint="leave it out")
     if config.is_factory:
-        report = _check_stack(config, options, rules, evaluation=evaluation)
+        report = _check_stack(config, options, rules, samples, evaluation=evaluation)
         if report is not None and (diff or fix):
             print(f"nothing to fix: the stages of {config.env.id} are Python code", file=sys.stderr)
     if report is not None:
@@ -264,19 +268,27 @@ def _rules(
 
 
 def _check_stack(
-    config: Pipeline, options: PipelineOptions, rules: Sequence[Rule], *, evaluation: bool
+    config: Pipeline,
+    options: PipelineOptions,
+    rules: Sequence[Rule],
+    samples: str | None,
+    *,
+    evaluation: bool,
 ) -> CheckReport | None:
     """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
+    from tdx.cli.pipelines import read_samples
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.stack_check import check as check_stack
     from tdx.pipeline import check_arguments
-    from tdx.stacks.building import open_target
+    from tdx.stacks.building import build_stack
 
     if check_arguments(config, options.allow_code):
         return None
     with third_party_code():
-        stack = open_target(config.env, options.allow_code)
+        stack = build_stack(
+            config, options.allow_code, None if samples is None else read_samples(samples)
+        )
         try:
             if config.policy not in (None, "random"):
                 if (base := stack.chain_env) is not None:

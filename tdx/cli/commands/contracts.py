@@ -16,6 +16,7 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    Samples,
     TargetOptions,
     split_list,
 )
@@ -45,6 +46,7 @@ def freeze(
     out: Out = "contract",
     compare: Compare = None,
     force: Force = False,
+    samples: Samples = None,
 ) -> None:
     """Write a contract: what the stages of an env do, and the state that they have.
 
@@ -69,7 +71,7 @@ def freeze(
             hint = did_you_mean(part, _PARTS, otherwise=f"the parts are {', '.join(_PARTS)}")
             raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
     for stage in contract.stages:
@@ -91,6 +93,7 @@ def check_against(
     output: OutputOptions,
     *,
     evaluation: bool,
+    samples: str | None = None,
 ) -> int:
     """Check an env against a contract, and write the report.
 
@@ -99,6 +102,7 @@ def check_against(
         folder: Folder of the contract.
         output: Output format.
         evaluation: The env is used for evaluation.
+        samples: Value of ``--samples``.
 
     Returns:
         The exit code.
@@ -110,7 +114,7 @@ def check_against(
 
     contract = load_contract(folder)
     config = read_pipeline(options)
-    with open_stack(config, options) as stack:
+    with open_stack(config, options, samples=samples) as stack:
         report = check_contract(
             stack, contract, config.env.id, evaluation=evaluation, reference=folder
         )
@@ -127,6 +131,7 @@ def diff_stacks(
     allow_code: bool,
     html: str | None,
     force: bool,
+    samples: str | None = None,
 ) -> int:
     """Compare two stacks, or a contract and a stack, and write the report.
 
@@ -138,6 +143,7 @@ def diff_stacks(
         allow_code: Allow importing the functions.
         html: File for an HTML report. ``None``: only the report on stdout.
         force: True to replace the HTML report.
+        samples: Value of ``--samples``.
 
     Returns:
         The exit code.
@@ -148,7 +154,7 @@ def diff_stacks(
 
     if html is not None:
         check_target(html, force=force)
-    report = _compare_sides(a, b, seed, allow_code=allow_code)
+    report = _compare_sides(a, b, seed, samples, allow_code=allow_code)
     if html is not None:
         write_file(html, html_page(side_by_side_blocks(report)), force=force)
         print(f"wrote {html}", file=sys.stderr)
@@ -156,7 +162,9 @@ def diff_stacks(
     return report.exit_code
 
 
-def _compare_sides(a: str, b: str, seed: int | None, *, allow_code: bool) -> ContractReport:
+def _compare_sides(
+    a: str, b: str, seed: int | None, samples: str | None, *, allow_code: bool
+) -> ContractReport:
     from tdx.contracts import check_contract, freeze, load_contract
     from tdx.contracts.storage import is_contract
 
@@ -164,23 +172,23 @@ def _compare_sides(a: str, b: str, seed: int | None, *, allow_code: bool) -> Con
         if is_contract(a):
             contract = load_contract(a)
         else:
-            contract = freeze(opened.enter_context(_open(a, allow_code)), seed=seed or 0)
+            contract = freeze(opened.enter_context(_open(a, samples, allow_code)), seed=seed or 0)
         if is_contract(b):
             if not is_contract(a):
                 raise ArgumentError(
                     f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}"
                 )
             raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
-        stack = opened.enter_context(_open(b, allow_code))
+        stack = opened.enter_context(_open(b, samples, allow_code))
         return check_contract(stack, contract, b, reference=a)
 
 
 @contextmanager
-def _open(target: str, allow_code: bool) -> Iterator[Stack]:
+def _open(target: str, samples: str | None, allow_code: bool) -> Iterator[Stack]:
     from tdx.cli.pipelines import open_stack, read_pipeline, with_target
 
     options = with_target(PipelineOptions(allow_code=allow_code), target)
-    with open_stack(read_pipeline(options), options) as stack:
+    with open_stack(read_pipeline(options), options, samples=samples) as stack:
         yield stack
 
 

@@ -19,6 +19,7 @@ from tdx.cli.options import (
     ImageOptions,
     OutputOptions,
     PipelineOptions,
+    Samples,
     TargetOptions,
     integer_option,
 )
@@ -51,15 +52,6 @@ Words = Annotated[
     ),
 ]
 Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
-Samples = Annotated[
-    str | None,
-    typer.Option(
-        "--samples",
-        metavar="FILE",
-        help="Samples for the processors of a robot policy: arrays [N, ...] by key in .npz or "
-        ".safetensors; drawn by default.",
-    ),
-]
 StateSteps = Annotated[
     int, integer_option("--steps", 0, "Number of random steps before the state is read.")
 ]
@@ -91,6 +83,7 @@ def inspect_spec(
     stages: Stages = False,
     changes: Changes = False,
     key: Key = None,
+    samples: Samples = None,
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
@@ -106,19 +99,22 @@ def inspect_spec(
     if stages and changes:
         raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
     if (checkpoint := find_checkpoint(pipeline)) is not None:
-        from tdx.inspection.checkpoint_report import checkpoint_calls, inspect_checkpoint
+        from tdx.inspection.checkpoint_report import inspect_checkpoint
+        from tdx.stacks.checkpoints.specs import checkpoint_calls
 
         report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)
         write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
         return
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         report = compare_specs(stack, config.env.id)
         calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
-def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = False) -> None:
+def inspect_chain(
+    pipeline: TargetOptions, output: ImageOptions, graph: Graph = False, samples: Samples = None
+) -> None:
     """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
 
     tdx inspect chain Pendulum-v1 -t StepCounter -t RewardSum
@@ -131,7 +127,7 @@ def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = 
     from tdx.inspection.chain_report import inspect_chain
 
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = stack.calls
     if output.format in (Format.MERMAID, Format.SVG):
@@ -147,7 +143,9 @@ def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = 
         write_view(chain_view(report, calls, graph=graph), output)
 
 
-def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words = None) -> None:
+def inspect_keys(
+    pipeline: PipelineOptions, output: DiagramOptions, words: Words = None, samples: Samples = None
+) -> None:
     """Trace keys through a chain: each version, its writer and its readers.
 
     tdx inspect keys Pendulum-v1 reward -t RewardSum -t "RewardClipping(-1, 1)"
@@ -163,7 +161,7 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words
     if keys and pipeline.env is None and pipeline.pipeline is None:
         pipeline = with_target(pipeline, keys.pop(0))
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
     if output.format is Format.MERMAID:
@@ -190,28 +188,14 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
     from tdx.rollouts.policies.policy import load_actor
 
-    if (checkpoint := find_checkpoint(pipeline)) is not None:
-        from tdx.inspection import checkpoint_values
-        from tdx.inspection.checkpoint_report import checkpoint_calls
-
-        seed = pipeline.seed or 0
-        drawn = checkpoint_values.draw_samples(checkpoint, steps, seed)
-        given = drawn if samples is None else checkpoint_values.read_samples(samples)[:steps]
-        report = checkpoint_values.checkpoint_values(checkpoint, given)
-        write_view(values_view(report, checkpoint_calls(checkpoint)), output)
-        if report.error is not None:
-            raise report.error
-        return
-    if samples is not None:
-        raise ArgumentError("--samples needs a policy checkpoint", hint="leave it out")
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         actor = load_actor(
             config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
         )
@@ -233,6 +217,7 @@ def inspect_state(
     load: Load = None,
     export: Export = None,
     force: Force = False,
+    samples: Samples = None,
 ) -> None:
     """Show the state that each stage keeps: running statistics, counters, queues, parameters.
 
@@ -244,24 +229,15 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
 
-    if (checkpoint := find_checkpoint(pipeline)) is not None:
-        from tdx.inspection.checkpoint_report import checkpoint_calls
-        from tdx.inspection.checkpoint_values import checkpoint_state
-
-        if load is not None or export is not None or steps:
-            raise ArgumentError("--steps, --load and --export do not apply to a policy checkpoint")
-        view = state_view(checkpoint_state(checkpoint), checkpoint_calls(checkpoint))
-        write_view(view, output)
-        return
     if export is not None:
         check_replaceable(export, force=force)
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
+    with open_stack(config, pipeline, samples=samples) as stack:
         if load is not None:
             from tdx.contracts import load_state
 
@@ -348,6 +324,7 @@ def diff(
     allow_code: AllowCode = False,
     html: Html = None,
     force: Force = False,
+    samples: Samples = None,
 ) -> int:
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
@@ -369,9 +346,9 @@ def diff(
     if (checkpoints := _checkpoints(a, b)) is not None:
         from tdx.inspection.checkpoint_diff import compare_checkpoints
 
-        if steps is not None or seed is not None or html is not None:
+        if any(value is not None for value in (steps, seed, html, samples)):
             raise ArgumentError(
-                "--steps, --seed and --html do not apply to policy checkpoints",
+                "--steps, --seed, --html and --samples do not apply to policy checkpoints",
                 hint="leave them out: both run on one drawn sample",
             )
         report = compare_checkpoints(*checkpoints)
@@ -385,7 +362,16 @@ def diff(
                 "--steps does not apply to stacks and contracts",
                 hint="leave it out: they are compared in a few reference steps",
             )
-        return diff_stacks(a, b, output, seed=seed, allow_code=allow_code, html=html, force=force)
+        return diff_stacks(
+            *(a, b, output),
+            seed=seed,
+            allow_code=allow_code,
+            html=html,
+            force=force,
+            samples=samples,
+        )
+    if samples is not None:
+        raise ArgumentError("--samples needs data pipelines", hint="name them: module:function")
     if seed is not None and steps is None:
         raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
     has_dump = any(Path(path).is_dir() for path in (a, b))

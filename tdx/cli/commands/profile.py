@@ -12,6 +12,7 @@ from tdx.cli.completion import complete_last
 from tdx.cli.options import (
     Functions,
     OutputOptions,
+    Samples,
     TargetOptions,
     integer_option,
     split_list,
@@ -252,6 +253,7 @@ def profile(
     baseline: Baseline = None,
     fail_if: FailIf = None,
     force: Force = False,
+    samples: Samples = None,
 ) -> int:
     """Measure the cost of each part of a rollout: env, policy, every stage, and tdx itself.
 
@@ -265,6 +267,7 @@ def profile(
     silence_kineto()
     from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
+    from tdx.stacks.checkpoints import is_checkpoint
 
     paths = {"--save": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
@@ -279,8 +282,16 @@ def profile(
     )
     request = _build_request(pipeline, plan, mode, policy)
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
-    if request.config.is_factory and not any(rollout_options):
-        request = replace(request, as_stack=True)
+    is_data = is_checkpoint(request.config.env.id)
+    if is_data and any((*rollout_options, on)):
+        raise ArgumentError(
+            "--mode, --passes, --sweep, --on, --sync, --marginal and --advice do not apply to a "
+            "policy checkpoint"
+        )
+    if is_data or (request.config.is_factory and not any(rollout_options)):
+        request = replace(request, as_stack=True, samples=samples)
+    elif samples is not None:
+        raise ArgumentError("--samples does not apply to rollouts", hint="leave it out")
     others: dict[str, Any] = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
     others |= {"--dry-run": dry_run, "--fail-if": fail_if}
     if on is not None and not sweep:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -179,6 +179,61 @@ def _arrays(value: object, what: str) -> dict[str, Array]:
         except (ValueError, TypeError) as error:
             raise StorageError(f"{name!r} in {what} is not an array of numbers") from error
     return arrays
+
+
+class DatasetSamples(Sequence[Mapping[str, Array]]):
+    """The steps of a dataset as samples, without images; one part of the data is in memory.
+
+    Args:
+        dataset: The dataset.
+
+    Raises:
+        MissingPackageError: pyarrow is not installed.
+        StorageError: A file cannot be read, or the dataset has no numeric features.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        if not dataset.vectors:
+            raise StorageError(f"{dataset.path} has no numeric features")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._batches = _batches(self._dataset, self._dataset.vectors)
+        self._batch: Mapping[str, Array] = {}
+        self._start, self._count = 0, 0
+
+    def __len__(self) -> int:
+        return self._dataset.steps
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Array]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Mapping[str, Array]]: ...
+
+    def __getitem__(
+        self, index: int | slice
+    ) -> Mapping[str, Array] | Sequence[Mapping[str, Array]]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if index < self._start:
+            self._begin()
+        while index >= self._start + self._count:
+            self._start += self._count
+            batch = next(self._batches, None)
+            if batch is None:
+                self._begin()
+                raise StorageError(
+                    f"{self._dataset.path} has fewer steps than {INFO} declares, {len(self):,}",
+                    hint="download its Parquet files too",
+                )
+            self._batch = batch
+            self._count = len(next(iter(batch.values())))
+        # A copy: arrays of Arrow cannot be written to.
+        return {
+            key: rows[index - self._start].reshape(self._dataset.features[key].shape).copy()
+            for key, rows in self._batch.items()
+        }
 
 
 def merge(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

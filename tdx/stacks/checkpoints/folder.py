@@ -1,40 +1,54 @@
-"""Read a checkpoint folder of LeRobot 0.4 and newer.
-
-The format: ``policy_preprocessor.json`` and ``policy_postprocessor.json`` list steps, each with a
-registered name or a class, its arguments, and the safetensors file of its state; ``config.json``
-declares the features of the policy.
-"""
+"""Find and read the folder of a policy checkpoint, whatever library saved it."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeGuard
+from typing import Protocol
 
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
-from tdx.foundation.untrusted import MAX_STAGES, parse_json
-from tdx.stacks.checkpoints.model import (
-    ROLES,
-    Array,
-    Checkpoint,
-    Json,
-    PolicyConfig,
-    Processor,
-    Role,
-    Step,
-    parse_features,
-)
+from tdx.stacks.checkpoints.groot import GROOT
+from tdx.stacks.checkpoints.lerobot import LEROBOT
+from tdx.stacks.checkpoints.model import Checkpoint
+from tdx.stacks.checkpoints.openpi import OPENPI
 
-CONFIG = "config.json"
-MAX_JSON_BYTES = 16 * 2**20
-MAX_STATE_BYTES = 256 * 2**20
-"""Size of the state of one step: statistics, not weights."""
-
-_BLOB = re.compile(r"\.\./\.\./blobs/([0-9a-f]{40,64})\Z")
 HUB_PREFIX = "lerobot:"
+
+
+class CheckpointFormat(Protocol):
+    """How a library saves the preprocessing of a policy.
+
+    Args:
+        title: Library and files, for messages.
+    """
+
+    title: str
+
+    def names(self, file: str) -> bool:
+        """Return True for the name of a file by which a checkpoint may be named."""
+        ...
+
+    def find(self, folder: Path) -> Sequence[str]:
+        """Return the files of the format in a folder, by their names in it; none is opened."""
+        ...
+
+    def read(self, container: Container, files: Sequence[str]) -> Checkpoint:
+        """Read a checkpoint.
+
+        Args:
+            container: Its folder.
+            files: As :meth:`find` returned them, or the one that the user named.
+
+        Raises:
+            StorageError: A file is missing or malformed.
+        """
+        ...
+
+
+FORMATS: tuple[CheckpointFormat, ...] = (LEROBOT, OPENPI, GROOT)
 
 
 def is_checkpoint(path: str | Path) -> bool:
@@ -44,15 +58,23 @@ def is_checkpoint(path: str | Path) -> bool:
         >>> is_checkpoint("pipeline.yaml")
         False
     """
-    if str(path).startswith(HUB_PREFIX):
-        return True
-    path = Path(path)
-    if path.suffix == ".json":
-        return path.is_file() and _role(path.name) is not None
+    return str(path).startswith(HUB_PREFIX) or _find(Path(path)) is not None
+
+
+def _find(path: Path) -> tuple[CheckpointFormat, Path, Sequence[str]] | None:
+    """Return the format of a checkpoint, its folder, and the files in it."""
     try:
-        return any(_role(name) is not None for name in os.listdir(path))
+        if path.suffix == ".json" and path.is_file():
+            form = next((f for f in FORMATS if f.names(path.name)), None)
+            return None if form is None else (form, path.parent, (path.name,))
+        if not path.is_dir():
+            return None
+        for form in FORMATS:
+            if files := form.find(path):
+                return form, path, files
     except OSError:
-        return False
+        pass
+    return None
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -66,140 +88,24 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         StorageError: A file is missing, malformed, or claims sizes that it does not have.
     """
     folder = _find_snapshot(str(path)) if str(path).startswith(HUB_PREFIX) else Path(path)
-    only: str | None = None
-    if folder.suffix == ".json" and not folder.is_dir():
-        folder, only = folder.parent, folder.name
+    found = _find(folder)
+    if found is None:
+        raise StorageError(
+            f"{folder} is no policy checkpoint: it has none of "
+            f"{', '.join(form.title for form in FORMATS)}",
+            hint="pass the folder that LeRobot 0.4 or newer saved; older checkpoints keep "
+            "statistics in model.safetensors: convert them with "
+            "lerobot/processor/migrate_policy_normalization.py",
+        )
+    form, folder, files = found
     try:
         with Container.open(folder) as container:
-            names = sorted(container.names())
-            files = [name for name in names if _role(name) is not None and only in (None, name)]
-            if not files:
-                raise StorageError(
-                    f"{folder} has no policy_preprocessor.json and no policy_postprocessor.json",
-                    hint="pass the folder that LeRobot 0.4 or newer saved; older checkpoints keep "
-                    "statistics in model.safetensors: convert them with "
-                    "lerobot/processor/migrate_policy_normalization.py",
-                )
-            config = _read_config(container) if CONFIG in names else None
-            processors = tuple(
-                processor
-                for role in ROLES
-                for processor in (
-                    _read_processor(container, name, role) for name in files if _role(name) == role
-                )
-            )
+            return form.read(container, files)
     except StorageError:
         raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StorageError(f"{folder} cannot be read: {reason}") from error
-    notes = () if config is not None else (f"there is no {CONFIG}: specs are not known",)
-    return Checkpoint(folder, config, processors, notes)
-
-
-def _role(name: str) -> Role | None:
-    return next((role for role in ROLES if name.endswith(f"{role}.json")), None)
-
-
-def _read_part(container: Container, name: str, limit: int) -> bytes:
-    """Return the content of a file.
-
-    A snapshot of the Hub's cache consists of links to ``../../blobs/<hash>``. These are followed,
-    to exactly that folder; every other link is refused.
-    """
-    blob = _find_blob(container, name)
-    if blob is None:
-        return container.read(name, limit)
-    with Container.open(container.path.resolve().parent.parent / "blobs") as blobs:
-        return blobs.read(blob, limit)
-
-
-def _find_blob(container: Container, name: str) -> str | None:
-    try:
-        match = _BLOB.match(os.readlink(name, dir_fd=container.descriptor))
-    except (OSError, ValueError):
-        return None
-    in_cache = container.path.resolve().parent.name == "snapshots"
-    return match[1] if match and in_cache and "/" not in name else None
-
-
-def _read_json(container: Container, name: str) -> dict[str, Json]:
-    document = parse_json(_read_part(container, name, MAX_JSON_BYTES), name)
-    if not isinstance(document, dict):
-        raise StorageError(f"{name} is not a JSON object", hint="save the checkpoint again")
-    return document
-
-
-def _read_config(container: Container) -> PolicyConfig:
-    document = _read_json(container, CONFIG)
-
-    def mapping(key: str) -> Mapping[str, Json]:
-        value = document.get(key)
-        return value if isinstance(value, dict) else {}
-
-    kind = document.get("type")
-    return PolicyConfig(
-        kind if isinstance(kind, str) else None,
-        parse_features(mapping("input_features")),
-        parse_features(mapping("output_features")),
-        {k: mode for k, mode in mapping("normalization_mapping").items() if isinstance(mode, str)},
-        document,
-    )
-
-
-def _read_processor(container: Container, name: str, role: Role) -> Processor:
-    listed = _read_json(container, name).get("steps")
-    if not isinstance(listed, list):
-        raise StorageError(f"{name} has no list of steps", hint="save the checkpoint again")
-    if len(listed) > MAX_STAGES:
-        raise StorageError(f"{name} has {len(listed):,} steps, more than {MAX_STAGES}")
-    steps = tuple(
-        _read_step(container, index, value, f"step {index} of {name}")
-        for index, value in enumerate(listed)
-    )
-    return Processor(role, name, steps)
-
-
-def _read_step(container: Container, index: int, value: Json, where: str) -> Step:
-    if not isinstance(value, dict):
-        raise StorageError(f"{where} is not a JSON object", hint="save the checkpoint again")
-    registered, path = value.get("registry_name"), value.get("class")
-    name = registered if _is_name(registered) else path
-    if not _is_name(name):
-        raise StorageError(f"{where} has neither a registry_name nor a class")
-    config = value.get("config", {})
-    if not isinstance(config, dict):
-        raise StorageError(f"the config of {where} is not a JSON object")
-    file = value.get("state_file")
-    if file is None:
-        return Step(index, name, not _is_name(registered), config)
-    if not isinstance(file, str):
-        raise StorageError(f"the state_file of {where} is not a name")
-    try:
-        state = _parse_state(_read_part(container, file, MAX_STATE_BYTES), file)
-    except FileNotFoundError:
-        raise StorageError(
-            f"{where} ({name}) has the state file {file}, which is missing",
-            hint="download or copy it too: without it, the step has no statistics",
-        ) from None
-    return Step(index, name, not _is_name(registered), config, state, file)
-
-
-def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and 0 < len(value) <= 200
-
-
-def _parse_state(data: bytes, name: str) -> dict[str, Array]:
-    """Return the tensors of a safetensors file, which has no code and no compression."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        return dict(sorted(load(data).items()))
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise StorageError(
-            f"{name} is not a valid safetensors file: {error}", hint="download it again"
-        ) from error
 
 
 def _find_snapshot(target: str) -> Path:

@@ -16,6 +16,8 @@ Entries = Mapping[str, object]
 """A sample by key: arrays, and text such as the task."""
 
 Role = Literal["preprocessor", "postprocessor"]
+IDENTITY = "IDENTITY"
+"""Mode of a feature that is not normalized."""
 ROLES: tuple[Role, Role] = ("preprocessor", "postprocessor")
 
 
@@ -98,6 +100,40 @@ class Step:
             return {}
         return {kind: mode for kind, mode in declared.items() if isinstance(mode, str)}
 
+    def mode_of(self, key: str, feature: Feature) -> str:
+        """Return how the step normalizes a feature, ``IDENTITY`` if it does not.
+
+        Args:
+            key: Its key among the declared features.
+            feature: The feature.
+        """
+        single = self.config.get("feature_modes")
+        mode = single.get(key) if isinstance(single, dict) else None
+        return mode if isinstance(mode, str) else self.modes.get(feature.kind, IDENTITY)
+
+    def key_of(self, key: str, feature: Feature) -> str:
+        """Return the key of a feature in samples and statistics: LeRobot has one for all actions.
+
+        Args:
+            key: Its key among the declared features.
+            feature: The feature.
+        """
+        has_one_action = self.name in ("normalizer_processor", "unnormalizer_processor")
+        return "action" if feature.kind == "ACTION" and has_one_action else key
+
+    def possible_modes(self, key: str, feature: Feature) -> tuple[str, ...]:
+        """Return the modes of a feature, if the code that chooses one is not part of a checkpoint.
+
+        Args:
+            key: Its key among the declared features.
+            feature: The feature.
+        """
+        declared = self.config.get("possible_modes")
+        modes = declared.get(feature.kind) if isinstance(declared, dict) else None
+        if not isinstance(modes, list):
+            return (self.mode_of(key, feature),)
+        return tuple(mode for mode in modes if isinstance(mode, str))
+
     @property
     def statistics(self) -> Mapping[str, Mapping[str, Array]]:
         """Statistics by feature and name."""
@@ -132,16 +168,31 @@ class Checkpoint:
         config: Its configuration; ``None`` if there is no ``config.json``.
         processors: The processors that it has, the preprocessor first.
         notes: What was not read, each a sentence.
+        action_lead: Dims of an action of the policy before those of its features.
+        library: Library that saved it.
     """
 
     path: Path
     config: PolicyConfig | None
     processors: tuple[Processor, ...]
     notes: tuple[str, ...] = ()
+    action_lead: tuple[int, ...] = (1,)
+    library: str = "LeRobot"
 
     def processor(self, role: Role) -> Processor | None:
         """Return the processor with a role; ``None`` if the checkpoint has none."""
-        return next((each for each in self.processors if each.role == role), None)
+        return next((p for p in self.processors if p.role == role), None)
+
+    @property
+    def stages(self) -> tuple[tuple[Processor, Step], ...]:
+        """All steps from the robot to the policy: the last one of the postprocessor acts first."""
+        return tuple(
+            (processor, step)
+            for processor in self.processors
+            for step in (
+                processor.steps if processor.role == "preprocessor" else processor.steps[::-1]
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,32 +7,24 @@ is opaque: tokenizers, teleoperation, steps of a plugin. It is passed over, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_SIZE
-from tdx.stacks.checkpoints.model import Array, Entries, Feature, Processor, Step, Trace
+from tdx.specs.leaf import Domain, LeafSpec
+from tdx.stacks.checkpoints.model import IDENTITY, Array, Entries, Feature, Processor, Step, Trace
+from tdx.stacks.checkpoints.scaling import SCALINGS, SIN_COS, STATISTICS, UNSCALED, WIDENING
 
 ACTION = "action"
 IMAGES = "observation.images"
 IMAGE = "observation.image"
 VECTORS = ("observation.state", "observation.environment_state")
 
-Features = Mapping[str, Feature]
-
-STATISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "MEAN_STD": ("mean", "std"),
-        "MIN_MAX": ("min", "max"),
-        "QUANTILES": ("q01", "q99"),
-        "QUANTILE10": ("q10", "q90"),
-    }
-)
-"""The two statistics that each normalization mode reads."""
-IDENTITY = "IDENTITY"
+Leaves = Mapping[str, LeafSpec]
+"""Specs of a sample by key."""
 
 # Means and standard deviations of the ImageNet training set, as torchvision documents them.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -45,11 +37,11 @@ class Definition:
 
     Args:
         apply: Returns the sample after the step.
-        features: Returns the features after the step. Default: it changes none.
+        specs: Returns the specs after the step. Default: it changes none.
     """
 
     apply: Callable[[Step, Entries], Entries]
-    features: Callable[[Step, Features], Features] = lambda _, features: features
+    specs: Callable[[Step, Leaves], Leaves] = lambda _, leaves: leaves
 
 
 def run(processor: Processor, sample: Entries) -> Trace:
@@ -73,15 +65,6 @@ def run(processor: Processor, sample: Entries) -> Trace:
     return Trace(tuple(samples), skipped)
 
 
-def trace_features(processor: Processor, features: Features) -> tuple[Features, ...]:
-    """Return the features before a processor and after each of its steps."""
-    traced = [features]
-    for step in processor.steps:
-        definition = DEFINITIONS.get(step.name)
-        traced.append(traced[-1] if definition is None else definition.features(step, traced[-1]))
-    return tuple(traced)
-
-
 def why_opaque(step: Step) -> str:
     """Return why a step is passed over.
 
@@ -100,10 +83,10 @@ def why_unchanged(step: Step, key: str, feature: Feature) -> str | None:
     Returns:
         ``None`` if it normalizes the feature, or is not meant to.
     """
-    mode = step.modes.get(feature.kind, IDENTITY)
-    if mode == IDENTITY or not _is_selected(step, key):
+    mode = step.mode_of(key, feature)
+    if mode in UNSCALED or not _is_selected(step, key):
         return None
-    if key not in step.statistics:
+    if step.key_of(key, feature) not in step.statistics:
         return f"{mode} needs statistics of {key!r}, and it has none"
     return None
 
@@ -132,6 +115,24 @@ def normalize(step: Step, sample: Entries, *, inverse: bool) -> Entries:
         # The action has one key, whatever the features call it.
         value = _array(result[ACTION])
         result[ACTION] = _scale(step, ACTION, "ACTION", value, inverse=inverse)
+    return result
+
+
+def _normalized_specs(step: Step, leaves: Leaves) -> Leaves:
+    scaled = {
+        step.key_of(key, feature)
+        for key, feature in step.features.items()
+        if step.mode_of(key, feature) not in UNSCALED and _is_selected(step, key)
+    } & step.statistics.keys()
+    dtype = "float64" if step.name in WIDENING else None
+    result = {
+        key: replace(_unbounded(leaf), dtype=dtype or leaf.dtype) if key in scaled else leaf
+        for key, leaf in leaves.items()
+    }
+    for key, feature in step.features.items():
+        if key in result and step.mode_of(key, feature) == SIN_COS:
+            *lead, size = result[key].shape
+            result[key] = replace(result[key], shape=(*lead, 2 * size))
     return result
 
 
@@ -190,27 +191,47 @@ def _rename(step: Step, sample: Entries) -> Entries:
     }
 
 
-def _rename_features(step: Step, features: Features) -> Features:
+def _rename_specs(step: Step, leaves: Leaves) -> Leaves:
     names = _rename_map(step)
-    return {names.get(key, key): feature for key, feature in features.items()}
+    renamed = {key: names.get(key, key) for key in leaves if key.startswith("observation")}
+    return {
+        renamed.get(key, key): replace(leaf, key=renamed.get(key, key))
+        for key, leaf in leaves.items()
+    }
 
 
 def _add_batch(step: Step, sample: Entries) -> Entries:
     result = dict(sample)
-    parts = step.name.removeprefix("to_batch_processor").removeprefix("_") or "all"
     for key, value in sample.items():
-        dims = value.ndim if isinstance(value, np.ndarray) else None
-        is_observation = parts in ("all", "observation")
-        if (
-            (key == ACTION and dims == 1 and parts in ("all", "action"))
-            or (key in VECTORS and dims == 1 and is_observation)
-            or (_is_image(key) and dims == 3 and is_observation)
-            or (key in ("index", "task_index") and dims == 0 and parts in ("all", _EXTRA))
-        ):
-            result[key] = _array(value)[None]
-        elif key == "task" and isinstance(value, str) and parts in ("all", _EXTRA):
+        if isinstance(value, np.ndarray) and _lacks_batch(step, key, value.ndim):
+            result[key] = value[None]
+        elif key == "task" and isinstance(value, str) and _adds_batch_to(step, _EXTRA):
             result[key] = [value]
     return result
+
+
+def _add_batch_specs(step: Step, leaves: Leaves) -> Leaves:
+    return {
+        key: replace(leaf, shape=(1, *leaf.shape))
+        if _lacks_batch(step, key, len(leaf.shape))
+        else leaf
+        for key, leaf in leaves.items()
+    }
+
+
+def _lacks_batch(step: Step, key: str, dims: int) -> bool:
+    """Return True if a step adds a batch dim to an array with a number of dims."""
+    if key == ACTION:
+        return dims == 1 and _adds_batch_to(step, "action")
+    if key in ("index", "task_index"):
+        return dims == 0 and _adds_batch_to(step, _EXTRA)
+    expected = 1 if key in VECTORS else 3 if _is_image(key) else None
+    return dims == expected and _adds_batch_to(step, "observation")
+
+
+def _adds_batch_to(step: Step, part: str) -> bool:
+    only = step.name.removeprefix("to_batch_processor").removeprefix("_")
+    return only in ("", part)
 
 
 _EXTRA = "complementary_data"
@@ -248,6 +269,14 @@ def _to_device(step: Step, sample: Entries) -> Entries:
     }
 
 
+def _to_device_specs(step: Step, leaves: Leaves) -> Leaves:
+    device, dtype = str(step.config.get("device", "cpu")), step.config.get("float_dtype")
+    return {
+        key: replace(leaf, device=device, dtype=leaf.dtype if dtype is None else str(dtype))
+        for key, leaf in leaves.items()
+    }
+
+
 def _from_env(_: Step, sample: Entries) -> Entries:
     """Rename the observations of a Gymnasium env, and scale its images to 0 … 1."""
     result = dict(sample)
@@ -272,24 +301,29 @@ def _image_to_float(value: object) -> Array:
     return channels_first.astype(np.float32) / np.float32(255)
 
 
-def _from_env_features(_: Step, features: Features) -> Features:
-    names = {"pixels": IMAGE, "environment_state": VECTORS[1], "agent_pos": VECTORS[0]}
-    renamed = {}
-    for key, feature in features.items():
-        plain = key.removeprefix("observation.")
-        if plain.startswith("pixels."):
-            renamed[f"{IMAGES}.{plain.removeprefix('pixels.')}"] = feature
-        else:
-            renamed[names.get(plain, key)] = feature
-    return renamed
-
-
 def _chosen_images(step: Step, sample: Entries) -> Iterable[tuple[str, Array]]:
-    keys = step.config.get("image_keys")
     for key, value in sample.items():
-        is_chosen = key in keys if isinstance(keys, list) else key.startswith(IMAGES)
-        if is_chosen and isinstance(value, np.ndarray):
+        if _is_chosen(step, key) and isinstance(value, np.ndarray):
             yield key, value
+
+
+def _is_chosen(step: Step, key: str) -> bool:
+    keys = step.config.get("image_keys")
+    return key in keys if isinstance(keys, list) else key.startswith(IMAGES)
+
+
+def _image_specs(step: Step, leaves: Leaves) -> Leaves:
+    """Return the specs after a step that scales the values of the images that it chooses."""
+    after = _bounded if step.name == "xvla_image_to_float" else _unbounded
+    return {key: after(leaf) if _is_chosen(step, key) else leaf for key, leaf in leaves.items()}
+
+
+def _bounded(leaf: LeafSpec) -> LeafSpec:
+    return replace(leaf, kind="BoundedContinuous", domain=Domain(0.0, 1.0))
+
+
+def _unbounded(leaf: LeafSpec) -> LeafSpec:
+    return replace(leaf, kind="UnboundedContinuous", domain=Domain())
 
 
 def _scale_images(step: Step, sample: Entries) -> Entries:
@@ -353,19 +387,19 @@ def _sizes(value: object, count: int, what: str) -> list[int]:
     return sizes
 
 
-def _cropped_features(step: Step, features: Features) -> Features:
+def _cropped_specs(step: Step, leaves: Leaves) -> Leaves:
     crops, size = step.config.get("crop_params_dict"), step.config.get("resize_size")
-    result = dict(features)
-    for key, feature in features.items():
-        if "image" not in key or len(feature.shape) < 3:
+    result = dict(leaves)
+    for key, leaf in leaves.items():
+        if "image" not in key or len(leaf.shape) < 3:
             continue
         crop = crops.get(key) if isinstance(crops, dict) else None
-        height, width = feature.shape[-2:]
+        height, width = leaf.shape[-2:]
         if isinstance(crop, list) and len(crop) == 4:
             height, width = _sizes(crop, 4, f"the crop of {key!r}")[2:]
         if size is not None:
             height, width = _sizes(size, 2, f"the size of {key!r}")
-        result[key] = Feature(feature.kind, (*feature.shape[:-2], height, width))
+        result[key] = replace(leaf, shape=(*leaf.shape[:-2], height, width))
     return result
 
 
@@ -386,19 +420,100 @@ def _to_numpy_action(step: Step, sample: Entries) -> Entries:
     return {**sample, ACTION: value[0]}
 
 
+def _to_numpy_action_specs(step: Step, leaves: Leaves) -> Leaves:
+    leaf = leaves.get(ACTION)
+    squeezes = step.config.get("squeeze_batch_dim", True)
+    if leaf is None or not squeezes or len(leaf.shape) < 2 or leaf.shape[0] != 1:
+        return leaves
+    return {**leaves, ACTION: replace(leaf, shape=leaf.shape[1:])}
+
+
 def _delta_action(step: Step, sample: Entries) -> Entries:
     action = sample.get(ACTION)
     if action is None:
         return sample
     value = _array(action)
     value = value[0] if value.ndim > 1 and len(value) == 1 else value
-    names = ["delta_x", "delta_y", "delta_z"]
-    if step.config.get("use_gripper", True):
-        names.append("gripper")
+    names = _delta_names(step)
     if value.ndim != 1 or len(value) < len(names):
         raise ArgumentError(f"{step.name} needs {len(names)} values, not {value.shape}")
     rest = {key: entry for key, entry in sample.items() if key != ACTION}
     return {**rest, **{name: value[i] for i, name in enumerate(names)}}
+
+
+def _delta_names(step: Step) -> list[str]:
+    names = ["delta_x", "delta_y", "delta_z"]
+    return [*names, "gripper"] if step.config.get("use_gripper", True) else names
+
+
+def _delta_action_specs(step: Step, leaves: Leaves) -> Leaves:
+    leaf = leaves.get(ACTION)
+    if leaf is None:
+        return leaves
+    rest = {key: other for key, other in leaves.items() if key != ACTION}
+    return rest | {name: replace(leaf, key=name, shape=()) for name in _delta_names(step)}
+
+
+_SIX_D_SIZE = 10
+"""Position, two columns of a rotation matrix, gripper."""
+
+
+def _axis_angle_action(step: Step, sample: Entries) -> Entries:
+    """Turn the rotation of actions ``[B, 10]`` into an axis times its angle: ``[B, 7]``.
+
+    The gripper becomes 1 or -1. LeRobot computes the rotation by eigenvectors, so that values
+    differ from these in the last digits.
+    """
+    action = sample.get(ACTION)
+    if not isinstance(action, np.ndarray):
+        return sample
+    if action.ndim != 2 or action.shape[1] < _SIX_D_SIZE:
+        raise ArgumentError(
+            f"{step.name} needs actions [B, {_SIX_D_SIZE}] or more, not {list(action.shape)}"
+        )
+    first = _unit(action[:, 3:6])
+    second = action[:, 6:9]
+    second = _unit(second - (first * second).sum(1, keepdims=True) * first)
+    matrix = np.stack([first, second, np.cross(first, second)], -1)
+    gripper = np.where(action[:, 9:10] > 0.5, 1.0, -1.0)
+    parts = [action[:, :3], _axis_angles(matrix), gripper]
+    return {**sample, ACTION: np.concatenate(parts, 1).astype(action.dtype)}
+
+
+def _unit(vectors: Array) -> Array:
+    lengths: Array = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / (lengths + 1e-6)
+
+
+def _axis_angles(matrix: Array) -> Array:
+    """Return rotation matrices ``[B, 3, 3]`` as axes times angles from 0 to π, ``[B, 3]``."""
+    diagonal = np.diagonal(matrix, axis1=1, axis2=2)
+    trace = diagonal.sum(1, keepdims=True)
+    # Of the unit quaternion: the real part, and the size of each imaginary part.
+    real = np.sqrt(np.maximum(1 + trace, 0)) / 2
+    sizes = np.sqrt(np.maximum(1 - trace + 2 * diagonal, 0)) / 2
+    skew = np.stack(
+        [
+            matrix[:, 2, 1] - matrix[:, 1, 2],
+            matrix[:, 0, 2] - matrix[:, 2, 0],
+            matrix[:, 1, 0] - matrix[:, 0, 1],
+        ],
+        1,
+    )
+    # The sizes are inexact near 0, and the quotient for an angle near π.
+    quotient = skew / (4 * np.maximum(real, 0.1))
+    imaginary = np.where(real > 0.5, quotient, np.copysign(sizes, skew))
+    length = np.linalg.norm(imaginary, axis=1, keepdims=True)
+    angle = 2 * np.arctan2(length, real)
+    result: Array = imaginary * (angle / np.where(length > 0, length, 1))
+    return result
+
+
+def _axis_angle_specs(_: Step, leaves: Leaves) -> Leaves:
+    leaf = leaves.get(ACTION)
+    if leaf is None or len(leaf.shape) < 1:
+        return leaves
+    return {**leaves, ACTION: replace(leaf, shape=(*leaf.shape[:-1], 7))}
 
 
 def _same(_: Step, sample: Entries) -> Entries:
@@ -407,28 +522,30 @@ def _same(_: Step, sample: Entries) -> Entries:
 
 DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
     {
-        "rename_observations_processor": Definition(_rename, _rename_features),
-        "to_batch_processor": Definition(_add_batch),
-        "to_batch_processor_action": Definition(_add_batch),
-        "to_batch_processor_observation": Definition(_add_batch),
-        "to_batch_processor_complementary_data": Definition(_add_batch),
-        "device_processor": Definition(_to_device),
+        "rename_observations_processor": Definition(_rename, _rename_specs),
+        "to_batch_processor": Definition(_add_batch, _add_batch_specs),
+        "to_batch_processor_action": Definition(_add_batch, _add_batch_specs),
+        "to_batch_processor_observation": Definition(_add_batch, _add_batch_specs),
+        "to_batch_processor_complementary_data": Definition(_add_batch, _add_batch_specs),
+        "device_processor": Definition(_to_device, _to_device_specs),
         "normalizer_processor": Definition(
-            lambda step, sample: normalize(step, sample, inverse=False)
+            lambda step, sample: normalize(step, sample, inverse=False), _normalized_specs
         ),
         "unnormalizer_processor": Definition(
-            lambda step, sample: normalize(step, sample, inverse=True)
+            lambda step, sample: normalize(step, sample, inverse=True), _normalized_specs
         ),
-        "observation_processor": Definition(_from_env, _from_env_features),
-        "image_crop_resize_processor": Definition(_crop_and_resize, _cropped_features),
-        "xvla_image_scale": Definition(_scale_images),
-        "xvla_image_to_float": Definition(_images_to_float),
-        "xvla_imagenet_normalize": Definition(_imagenet),
+        **{name: Definition(scale, _normalized_specs) for name, scale in SCALINGS.items()},
+        "observation_processor": Definition(_from_env),
+        "image_crop_resize_processor": Definition(_crop_and_resize, _cropped_specs),
+        "xvla_image_scale": Definition(_scale_images, _image_specs),
+        "xvla_image_to_float": Definition(_images_to_float, _image_specs),
+        "xvla_imagenet_normalize": Definition(_imagenet, _image_specs),
         "smolvla_new_line_processor": Definition(_end_with_newline),
         "pi0_new_line_processor": Definition(_end_with_newline),
-        "torch2numpy_action_processor": Definition(_to_numpy_action),
+        "torch2numpy_action_processor": Definition(_to_numpy_action, _to_numpy_action_specs),
         "numpy2torch_action_processor": Definition(_same),
-        "map_tensor_to_delta_action_dict": Definition(_delta_action),
+        "xvla_rotation_6d_to_axis_angle": Definition(_axis_angle_action, _axis_angle_specs),
+        "map_tensor_to_delta_action_dict": Definition(_delta_action, _delta_action_specs),
     }
 )
 """The steps that are executed, by their name in LeRobot's registry."""

@@ -1,0 +1,281 @@
+"""Data pipelines of callables as stacks: ``Compose``, ``Sequential``, lists, scikit-learn, LeRobot.
+
+A pipeline is run on its first sample when it is opened: so the form in which it takes a sample is
+found, and what each part returns.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tdx.foundation.errors import ArgumentError, summarize_error
+from tdx.stacks.gymnasium.levels import Level, arguments_of
+from tdx.stacks.gymnasium.snapshots import level_state
+from tdx.stacks.observe import preserved_generators
+from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, State
+from tdx.stacks.sources import class_location
+from tdx.stacks.states import StateKeeper
+
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, np.ufunc)
+_NUMERIC = "biuf"
+Form = Callable[[Any], Any]
+"""Converts an array to what a part takes."""
+
+
+def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | None:
+    """Return the parts of a data pipeline and how each is called; ``None`` for anything else.
+
+    Args:
+        target: A ``torch.nn.Sequential``, a list of callables, a pipeline of scikit-learn, a
+            ``DataProcessorPipeline`` of LeRobot, or an object with its parts in ``transforms``,
+            such as torchvision's ``Compose``.
+
+    Example:
+        >>> [part.__name__ for part, _ in list_parts([np.square, np.sqrt])]
+        ['square', 'sqrt']
+        >>> list_parts(np.sqrt) is None
+        True
+    """
+    if isinstance(target, torch.nn.Sequential):
+        return [(part, part) for part in target]
+    steps = getattr(target, "steps", None)
+    if isinstance(steps, list) and hasattr(target, "transform"):
+        # scikit-learn skips the steps that are "passthrough" or None.
+        estimators = [pair[1] for pair in steps if isinstance(pair, tuple) and len(pair) == 2]
+        return [(part, part.transform) for part in estimators if hasattr(part, "transform")]
+    if (to_transition := getattr(target, "to_transition", None)) is not None:
+        own = [] if steps is None else list(steps)
+        return [(step, partial(_run_step, to_transition, step)) for step in own]
+    parts = target if isinstance(target, list | tuple) else getattr(target, "transforms", None)
+    if isinstance(parts, torch.nn.ModuleList):
+        parts = list(parts)
+    is_list = isinstance(parts, list | tuple) and len(parts) > 0 and all(map(callable, parts))
+    return [(part, part) for part in parts] if is_list and parts is not None else None
+
+
+def _run_step(
+    to_transition: Callable[[Any], Mapping[Any, Any]], step: Callable[[Any], Any], sample: Sample
+) -> Sample:
+    """Run a step of LeRobot, which takes and returns a transition, on a flat sample."""
+    try:
+        transition = to_transition(sample)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        # A postprocessor takes what the policy returned.
+        transition = to_transition(sample["action"])
+    # The keys are members of an enum.
+    result = {getattr(key, "value", key): value for key, value in step(transition).items()}
+    flat = {**(result.get("observation") or {}), **(result.get("complementary_data") or {})}
+    return flat if result.get("action") is None else {**flat, "action": result["action"]}
+
+
+def is_pipeline(target: object) -> bool:
+    """Return True for an object that is a data pipeline, not a function that returns one.
+
+    Example:
+        >>> is_pipeline([np.square]), is_pipeline(lambda: [np.square]), is_pipeline(lambda x: x)
+        (True, False, True)
+    """
+    if isinstance(target, type):
+        return False
+    if list_parts(target) is not None or isinstance(target, torch.nn.Module):
+        return True
+    if not callable(target):
+        return False
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return isinstance(target, np.ufunc)
+    required = [p for p in parameters if p.default is p.empty and p.kind in (0, 1)]
+    return len(required) == 1
+
+
+class CallableStack(SampleStack):
+    """A data pipeline of callables.
+
+    Args:
+        target: See :func:`list_parts`; another callable is a pipeline of one part.
+        samples: Samples by key. A single array is passed as such, several ones as a dict.
+
+    Raises:
+        ArgumentError: There are no samples, or the pipeline cannot process the first one.
+
+    Example:
+        >>> stack = CallableStack([np.square, np.sqrt], [{"x": np.array([-2.0])}])
+        >>> [stage.name for stage in stack.stages]
+        ['square', 'sqrt']
+    """
+
+    def __init__(self, target: Any, samples: Sequence[Sample]) -> None:
+        if not samples:
+            raise ArgumentError("a data pipeline needs at least one sample")
+        listed = list_parts(target)
+        listed = [(target, target)] if listed is None else listed
+        parts = [_CallablePart(owner, call) for owner, call in listed]
+        takes_dict = len(samples[0]) > 1 or hasattr(target, "to_transition")
+        trace = _find_form(parts, samples[0], _forms_of(target, samples[0]), takes_dict=takes_dict)
+        spaces = [Spaces(dict(_boxes(sample))) for sample in trace]
+        super().__init__(target, parts, spaces, samples)
+
+
+class _CallablePart(Part):
+    def __init__(self, owner: object, call: Callable[[Any], Any]) -> None:
+        self._owner, self._call = owner, call
+        self._is_function = isinstance(owner, _FUNCTIONS)
+        self._forms: dict[str, Form] = {}
+        self.is_bare, self.returns_value = True, True
+        kind = type(owner)
+        self.name = kind.__name__
+        if self._is_function:
+            self.name = str(getattr(owner, "__name__", self.name))
+            code = getattr(owner, "__code__", None)
+            if code is not None:
+                self.location = f"{code.co_filename}:{code.co_firstlineno}"
+        else:
+            self.arguments, self.location = arguments_of(owner), class_location(kind)
+
+    def learn(self, sample: Sample, form: Form | None, *, is_bare: bool) -> None:
+        """Remember the form of the values: a recorded one may be an array in its place."""
+        self.is_bare = is_bare
+        self._forms = {key: form or _form_of(value) for key, value in sample.items()}
+
+    def forward(self, sample: Sample) -> Sample:
+        values = {key: self._forms.get(key, _keep)(value) for key, value in sample.items()}
+        key = next(iter(values), "sample")
+        result = self._call(values[key] if self.is_bare else values)
+        self.returns_value = not isinstance(result, Mapping)
+        if isinstance(result, Mapping):
+            return {str(name): value for name, value in result.items()}
+        if isinstance(result, tuple):
+            return {f"{key}.{index}": value for index, value in enumerate(result)}
+        return {key: result}
+
+    def state(self) -> State:
+        if self._is_function:
+            return {}
+        state = level_state(Level(0, (self._owner,), None))
+        return {name: value.numpy() for name, value in state.items()}
+
+    def owners(self) -> Sequence[object]:
+        return () if self._is_function else (self._owner,)
+
+
+def _keep(value: Any) -> Any:
+    # A part may write in place.
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _to_tensor(value: Any) -> Any:
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def _to_image(value: Any) -> Any:
+    from PIL import Image
+
+    return Image.fromarray(value) if isinstance(value, np.ndarray) else value
+
+
+def _to_row(value: Any) -> Any:
+    """scikit-learn takes one row for each sample."""
+    return value[None] if isinstance(value, np.ndarray) and value.ndim == 1 else value
+
+
+def _form_of(value: object) -> Form:
+    if isinstance(value, Tensor):
+        return _to_tensor
+    return _keep if isinstance(value, np.ndarray) or not hasattr(value, "getbands") else _to_image
+
+
+def _find_form(
+    parts: Sequence[_CallablePart], sample: Sample, forms: Sequence[Form], *, takes_dict: bool
+) -> list[Sample]:
+    """Return a sample before the parts and after each, in the first form that they can process.
+
+    Args:
+        parts: The parts.
+        sample: A recorded sample.
+        forms: Forms of an array, in the order in which they are tried.
+        takes_dict: True if a single array is never passed as such.
+
+    Raises:
+        ArgumentError: They can process none.
+    """
+    owners = [owner for part in parts for owner in part.owners()]
+    keeper = StateKeeper(owners)
+    failures: list[tuple[int, str, Exception]] = []
+    for is_bare in (False,) if takes_dict else (True, False):
+        for form in forms:
+            at = 0
+            try:
+                with preserved_generators(), torch.no_grad():
+                    trace = [sample]
+                    passes_value = is_bare
+                    for at, part in enumerate(parts):
+                        part.learn(trace[-1], None if at else form, is_bare=passes_value)
+                        trace.append(part.forward(trace[-1]))
+                        passes_value &= part.returns_value and len(trace[-1]) == 1
+                return trace
+            except Exception as error:
+                failures.append((at, parts[at].name, error))
+            finally:
+                keeper.restore()
+    # The form that came farthest is the one that the pipeline takes.
+    at, name, cause = max(failures, key=lambda failure: failure[0])
+    raise ArgumentError(
+        f"{name} cannot process the first sample: {summarize_error(cause)}",
+        hint="one array in the file is passed as such, and several arrays as a dict",
+    ).at(stage=at, transform=name) from cause
+
+
+def _forms_of(target: object, sample: Sample) -> Sequence[Form]:
+    """Return the forms in which a pipeline may take an array, the likeliest first."""
+    if hasattr(target, "transforms") and any(map(_is_image, sample.values())):
+        # The second version of torchvision passes an array on unchanged.
+        return _to_image, _keep, _to_tensor
+    has_tensors = hasattr(target, "transforms") or hasattr(target, "to_transition")
+    if has_tensors or isinstance(target, torch.nn.Module):
+        return _to_tensor, _keep
+    return _keep, _to_tensor, _to_row, _to_image
+
+
+def _is_image(value: object) -> bool:
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim != 3:
+        return False
+    return value.shape[2] in (1, 3, 4)
+
+
+def _boxes(sample: Sample) -> Iterator[tuple[str, Box]]:
+    for key, value in sample.items():
+        array = to_array(value)
+        if array is not None:
+            yield key, _box(array)
+
+
+def to_array(value: object) -> NDArray[Any] | None:
+    """Return numbers as an array; ``None`` for anything else."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):
+        return None
+    return array if array.dtype.kind in _NUMERIC else None
+
+
+def _box(array: NDArray[Any]) -> Box:
+    if array.dtype.kind == "f":
+        return Box(-np.inf, np.inf, array.shape, array.dtype.type)
+    if array.dtype.kind == "b":
+        return Box(0, 1, array.shape, array.dtype.type)
+    limits = np.iinfo(array.dtype)
+    return Box(limits.min, limits.max, array.shape, array.dtype.type)

@@ -1,0 +1,239 @@
+"""Read the statistics and modalities that GR00T saves with a checkpoint.
+
+The formats: N1.6 and newer write ``processor_config.json``, with the keys, horizon and way of
+normalization of each modality, and ``statistics.json``. N1.5 writes
+``experiment_cfg/metadata.json``, with statistics and shapes; how they are used is Python code.
+Both have one entry for each embodiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tdx.foundation.container import Container
+from tdx.stacks.checkpoints.files import parse_mapping, parse_statistics, read_json
+from tdx.stacks.checkpoints.model import (
+    Array,
+    Checkpoint,
+    Feature,
+    Json,
+    PolicyConfig,
+    Processor,
+    Step,
+)
+from tdx.stacks.checkpoints.scaling import SIN_COS
+
+METADATA = "experiment_cfg/metadata.json"
+CONFIG, STATISTICS_FILE = "processor_config.json", "statistics.json"
+_PLACES = ("", "processor/")
+_KINDS = {"state": "STATE", "action": "ACTION"}
+
+
+class GrootFormat:
+    """What GR00T saves; see :class:`~tdx.stacks.checkpoints.folder.CheckpointFormat`."""
+
+    title = f"{CONFIG} with {STATISTICS_FILE}, or {METADATA} (GR00T)"
+
+    def names(self, file: str) -> bool:
+        """Return False: a checkpoint is named by its folder."""
+        return False
+
+    def find(self, folder: Path) -> Sequence[str]:
+        """Return the configuration and the statistics, or the metadata of N1.5."""
+        for place in _PLACES:
+            files = [place + CONFIG, place + STATISTICS_FILE]
+            if all((folder / file).is_file() for file in files):
+                return files
+        return [METADATA] if (folder / METADATA).is_file() else []
+
+    def read(self, container: Container, files: Sequence[str]) -> Checkpoint:
+        """Read all embodiments; if there are several, their names begin the keys."""
+        if list(files) == [METADATA]:
+            return _read_metadata(container)
+        return _read_processor(container, *files)
+
+
+GROOT = GrootFormat()
+
+
+def _read_metadata(container: Container) -> Checkpoint:
+    """Read the metadata of N1.5."""
+    document = read_json(container, METADATA)
+    features: dict[str, Feature] = {}
+    state: dict[str, Array] = {}
+    for tag, value in document.items():
+        embodiment = parse_mapping(value, f"{tag!r} of {METADATA}")
+        modalities = parse_mapping(embodiment.get("modalities"), f"the modalities of {tag!r}")
+        prefix = f"{tag}/" if len(document) > 1 else ""
+        declared = {
+            f"{part}.{name}": _shape(group)
+            for part in _KINDS
+            for name, group in _groups(modalities, part)
+        }
+        known = parse_mapping(embodiment.get("statistics"), f"the statistics of {tag!r}")
+        for key, statistics in _statistics(known, tag):
+            size = max((array.shape[-1] for array in statistics.values()), default=0)
+            declared.setdefault(key, (size,))
+            state |= {f"{prefix}{key}.{name}": array for name, array in statistics.items()}
+        features |= {
+            prefix + key: Feature(_KINDS[key.partition(".")[0]], shape)
+            for key, shape in declared.items()
+        }
+    modes: dict[str, Json] = dict.fromkeys(_KINDS.values(), "MIN_MAX")
+    possible: dict[str, Json] = {
+        kind: ["MIN_MAX", "QUANTILES", "MEAN_STD"] for kind in _KINDS.values()
+    }
+    notes = (
+        "how GR00T N1.5 normalizes each key, and how it turns rotations, is Python code: MIN_MAX "
+        "is shown",
+        "images are not read",
+    )
+    return _checkpoint(
+        container,
+        METADATA,
+        ("groot_n15_normalize", "groot_n15_unnormalize"),
+        features,
+        state,
+        {"norm_map": modes, "possible_modes": possible},
+        notes,
+        (1,),
+    )
+
+
+def _read_processor(container: Container, config_file: str, statistics_file: str) -> Checkpoint:
+    """Read the processor of N1.6 and newer."""
+    settings = parse_mapping(
+        read_json(container, config_file).get("processor_kwargs"),
+        f"processor_kwargs of {config_file}",
+    )
+    configs = parse_mapping(settings.get("modality_configs"), f"modality_configs of {config_file}")
+    document = read_json(container, statistics_file)
+    # A fine-tuned checkpoint keeps the configurations of the embodiments that it started from.
+    tags = [tag for tag in configs if tag in document] or list(configs)
+    features: dict[str, Feature] = {}
+    state: dict[str, Array] = {}
+    modes: dict[str, Json] = {}
+    relative: list[str] = []
+    for tag in tags:
+        prefix = f"{tag}/" if len(tags) > 1 else ""
+        modalities = parse_mapping(configs[tag], f"{tag!r} of {config_file}")
+        known = dict(_statistics(document.get(tag, {}), tag))
+        for part, kind in _KINDS.items():
+            modality = modalities.get(part)
+            if not isinstance(modality, dict):
+                continue
+            horizon = _list(modality.get("delta_indices"))
+            lead = (len(horizon),) if part == "action" else ()
+            for name, is_relative in _keys(modality):
+                key, source = f"{prefix}{part}.{name}", f"{part}.{name}"
+                if is_relative and settings.get("use_relative_action") is True:
+                    relative.append(key)
+                    source = f"relative_action.{name}"
+                statistics = known.get(source, {})
+                absolute = known.get(f"{part}.{name}", statistics)
+                sizes = [array.shape[-1] for array in (absolute or statistics).values()]
+                features[key] = Feature(kind, (*lead, max(sizes, default=1)))
+                state |= {f"{key}.{s}": array for s, array in statistics.items()}
+                modes[key] = _mode(settings, modality, name, is_state=part == "state")
+                if source.startswith("relative"):
+                    # The range of relative actions is that of each step, never of quantiles.
+                    modes[key] = "MEAN_STD" if modes[key] == "MEAN_STD" else "MIN_MAX"
+    notes = ["images and text are not read"]
+    if len(tags) < len(configs):
+        others = ", ".join(tag for tag in configs if tag not in tags)
+        notes.append(f"there are no statistics of the embodiments {others}")
+    if relative:
+        notes.append(
+            f"{', '.join(relative)} become absolute by the state of the robot, which is passed over"
+        )
+    steps: dict[str, Json] = {
+        "norm_map": dict.fromkeys(_KINDS.values(), "MIN_MAX"),
+        "feature_modes": modes,
+        "clip_outliers": settings.get("clip_outliers", True),
+    }
+    return _checkpoint(
+        container,
+        config_file,
+        ("groot_normalize", "groot_unnormalize"),
+        features,
+        state,
+        steps,
+        tuple(notes),
+        (),
+    )
+
+
+def _checkpoint(
+    container: Container,
+    file: str,
+    names: tuple[str, str],
+    features: Mapping[str, Feature],
+    state: Mapping[str, Array],
+    config: Mapping[str, Json],
+    notes: tuple[str, ...],
+    lead: tuple[int, ...],
+) -> Checkpoint:
+    actions = {key: f for key, f in features.items() if f.kind == "ACTION"}
+    inputs = {key: f for key, f in features.items() if f.kind != "ACTION"}
+
+    def step(name: str, own: Mapping[str, Feature]) -> tuple[Step]:
+        listed: dict[str, Json] = {
+            key: {"type": f.kind, "shape": list(f.shape)} for key, f in own.items()
+        }
+        arrays = {n: array for n, array in state.items() if n.rpartition(".")[0] in own}
+        return (Step(0, name, config={"features": listed, **config}, state=arrays),)
+
+    return Checkpoint(
+        container.path,
+        PolicyConfig(None, inputs, actions, {}, {}),
+        (
+            Processor("preprocessor", file, step(names[0], features)),
+            Processor("postprocessor", file, step(names[1], actions)),
+        ),
+        notes,
+        lead,
+        "GR00T",
+    )
+
+
+def _groups(value: Mapping[str, Json], part: str) -> Iterator[tuple[str, Json]]:
+    groups = value.get(part)
+    yield from groups.items() if isinstance(groups, dict) else ()
+
+
+def _statistics(value: Json, tag: str) -> Iterator[tuple[str, Mapping[str, Array]]]:
+    """Yield the statistics of each group of joints, such as ``state.left_arm``."""
+    document = parse_mapping(value, f"the statistics of {tag!r}")
+    for part in (*_KINDS, "relative_action"):
+        for name, group in _groups(document, part):
+            yield f"{part}.{name}", parse_statistics(group, f"{part}.{name} of {tag!r}")
+
+
+def _shape(group: Json) -> tuple[int, ...]:
+    sizes = group.get("shape") if isinstance(group, dict) else None
+    listed = sizes if isinstance(sizes, list) else []
+    return tuple(size for size in listed if isinstance(size, int))
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _keys(modality: Mapping[str, Json]) -> Iterator[tuple[str, bool]]:
+    """Yield the groups of a modality, and whether their actions are relative to the state."""
+    configs = _list(modality.get("action_configs"))
+    for index, name in enumerate(_list(modality.get("modality_keys"))):
+        own = configs[index] if index < len(configs) else None
+        yield str(name), isinstance(own, dict) and own.get("rep") == "RELATIVE"
+
+
+def _mode(
+    settings: Mapping[str, Json], modality: Mapping[str, Json], name: str, *, is_state: bool
+) -> str:
+    encodes = is_state and settings.get("apply_sincos_state_encoding") is True
+    if encodes and name in _list(modality.get("sin_cos_embedding_keys")):
+        return SIN_COS
+    if name in _list(modality.get("mean_std_embedding_keys")):
+        return "MEAN_STD"
+    return "QUANTILES" if settings.get("use_percentiles") is True else "MIN_MAX"

@@ -1,0 +1,136 @@
+"""``CheckpointStack``: the processors of a policy checkpoint as stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from tdx.foundation.errors import ArgumentError
+from tdx.specs.leaf import LeafSpec
+from tdx.stacks.checkpoints.dataset import Dataset, DatasetSamples
+from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Entries, Processor, Step
+from tdx.stacks.checkpoints.scaling import STATISTICS
+from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
+from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
+from tdx.stacks.samples import Part, SampleStack, Spaces, State
+
+
+class CheckpointStack(SampleStack):
+    """The steps of a checkpoint, from the robot to the policy.
+
+    Args:
+        checkpoint: The checkpoint.
+        samples: Recorded samples by key. ``None``: drawn from its specs.
+
+    Raises:
+        ArgumentError: There are no samples, and no feature is known.
+
+    Example:
+        >>> from tdx.stacks.checkpoints import read_checkpoint
+        >>> stack = CheckpointStack(read_checkpoint("sample_pipelines/checkpoints/sound"))
+        >>> [stage.name for stage in stack.stages][-3:]
+        ['normalizer', 'device', 'unnormalizer']
+    """
+
+    kind = "checkpoint"
+
+    def __init__(self, checkpoint: Checkpoint, samples: Sequence[Entries] | None = None) -> None:
+        spaces = [
+            Spaces(_boxes(observations), _boxes(actions))
+            for observations, actions in trace_specs(checkpoint)
+        ]
+        if samples is None and not spaces[0].observation and not spaces[0].action:
+            raise ArgumentError(
+                "the features are not known, so that no samples can be drawn",
+                hint="pass recorded ones: --samples FILE.npz",
+            )
+        calls = checkpoint_calls(checkpoint)
+        parts = [
+            _StepPart(processor, step, call)
+            for (processor, step), call in zip(checkpoint.stages, calls, strict=True)
+        ]
+        super().__init__(checkpoint, parts, spaces, samples)
+        self.checkpoint = checkpoint
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; the steps that are passed over."""
+        opaque = [
+            f"{processor.file} step {step.index} is passed over: {why_opaque(step)}"
+            for processor, step in self.checkpoint.stages
+            if step.name not in DEFINITIONS
+        ]
+        return (*self.checkpoint.notes, *opaque)
+
+
+class DatasetStack(SampleStack):
+    """The steps of a dataset, without any part that changes them.
+
+    Args:
+        dataset: The dataset.
+    """
+
+    kind = "dataset"
+
+    def __init__(self, dataset: Dataset) -> None:
+        samples = DatasetSamples(dataset)
+        boxes = {
+            key: Box(-np.inf, np.inf, value.shape, value.dtype.type)
+            for key, value in samples[0].items()
+        }
+        super().__init__(dataset, (), [Spaces(boxes)], samples)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; the images, which are not decoded."""
+        images = [key for key, feature in self.original.features.items() if feature.is_image]
+        return (f"images are not decoded: {', '.join(images)}",) if images else ()
+
+
+class _StepPart(Part):
+    def __init__(self, processor: Processor, step: Step, call: str) -> None:
+        self._step, self._definition = step, DEFINITIONS.get(step.name)
+        self.name, self.text, self.arguments = step.short_name, call, step.config
+        self.direction = "forward" if processor.role == ROLES[0] else "inverse"
+        self.location = f"{processor.file}:{step.index}"
+
+    def forward(self, sample: Entries) -> Entries:
+        return self._apply(sample) if self.direction == "forward" else sample
+
+    def inverse(self, action: Entries) -> Entries:
+        return self._apply(action) if self.direction == "inverse" else action
+
+    def _apply(self, entries: Entries) -> Entries:
+        return entries if self._definition is None else self._definition.apply(self._step, entries)
+
+    def state(self) -> State:
+        # What the modes read comes first: it is named first where checkpoints differ.
+        used = {
+            f"{self._step.key_of(key, feature)}.{statistic}"
+            for key, feature in self._step.features.items()
+            for statistic in STATISTICS.get(self._step.mode_of(key, feature), ())
+        }
+        state = self._step.state
+        return {name: state[name] for name in sorted(state, key=lambda name: name not in used)}
+
+
+def _boxes(leaves: Mapping[str, LeafSpec]) -> dict[str, Box]:
+    return {key: _box(leaf) for key, leaf in leaves.items()}
+
+
+def _box(leaf: LeafSpec) -> Box:
+    try:
+        dtype = np.dtype(leaf.dtype)
+    except TypeError:
+        raise ArgumentError(
+            f"{leaf.key!r} becomes {leaf.dtype!r}, which NumPy does not have"
+        ) from None
+    low, high = leaf.domain.low, leaf.domain.high
+    return Box(
+        -np.inf if low is None else low,
+        np.inf if high is None else high,
+        leaf.shape,
+        dtype.type,
+    )

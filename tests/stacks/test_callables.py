@@ -1,0 +1,159 @@
+"""Data pipelines of callables as stacks: their parts, values and contracts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tdx
+from tdx.foundation.errors import ArgumentError
+from tdx.inspection.values_report import inspect_values
+
+Samples = list[dict[str, Any]]
+
+
+def vectors(count: int = 3) -> Samples:
+    return [{"state": np.full(4, i + 1, np.float32)} for i in range(count)]
+
+
+def images(count: int = 3) -> Samples:
+    rng = np.random.default_rng(0)
+    return [{"image": rng.integers(0, 256, (16, 12, 3), np.uint8)} for _ in range(count)]
+
+
+def double(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "state": sample["state"] * 2}
+
+
+def triple(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "state": sample["state"] * 3}
+
+
+def sum_up(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"total": sample["state"].sum()}
+
+
+def last_values(stack: tdx.Stack) -> dict[tuple[str, str], Any]:
+    report = inspect_values(stack, steps=1)
+    assert report.error is None
+    assert report.violations == ()
+    return {
+        (stage.name, str(stats.key)): stats
+        for stage in report.phases[-1].stages
+        for stats in stage.values
+    }
+
+
+def assert_keeps_its_contract(stack: tdx.Stack) -> None:
+    report = tdx.check_contract(stack, tdx.freeze(stack))
+    assert report.same
+    assert report.coverage.values == report.coverage.all_values > 0
+
+
+def test_list_of_functions_of_a_dict() -> None:
+    stack = tdx.open_stack([double, sum_up], vectors())
+    assert [stage.name for stage in stack.stages] == ["double", "sum_up"]
+    assert last_values(stack)["sum_up", "total"].minimum == 16
+    assert_keeps_its_contract(stack)
+
+
+def test_list_of_functions_of_an_array() -> None:
+    stack = tdx.open_stack([np.square, np.sqrt], vectors())
+    assert last_values(stack)["square", "state"].maximum == 4
+    assert_keeps_its_contract(stack)
+
+
+def test_single_function_is_a_pipeline_of_one_part() -> None:
+    stack = tdx.open_stack(double, vectors())
+    assert [stage.name for stage in stack.stages] == ["double"]
+    assert_keeps_its_contract(stack)
+
+
+def test_sequential_has_its_modules_and_their_parameters() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Tanh())
+    stack = tdx.open_stack(network, vectors())
+    assert [stage.name for stage in stack.stages] == ["Linear", "Tanh"]
+    assert any(value.shape == (2, 4) for value in stack.state()[0].values())
+    assert_keeps_its_contract(stack)
+    with torch.no_grad():
+        other = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Tanh())
+    report = tdx.check_contract(tdx.open_stack(other, vectors()), tdx.freeze(stack))
+    assert report.first is not None
+    assert report.first.name == "Linear"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_compose_gets_images(version: int) -> None:
+    pytest.importorskip("torchvision")
+    from torchvision import transforms
+    from torchvision.transforms import v2
+
+    if version == 1:
+        compose: Any = transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()])
+    else:
+        compose = v2.Compose([v2.ToImage(), v2.Resize((8, 8)), v2.ToDtype(torch.float32, True)])
+    stack = tdx.open_stack(compose, images())
+    last = stack.specs()[-1].output_spec["full_observation_spec", "image"]
+    assert (tuple(last.shape), last.dtype) == ((3, 8, 8), torch.float32)
+    assert_keeps_its_contract(stack)
+
+
+def test_resampling_kernel_that_differs_is_found_at_its_part() -> None:
+    pytest.importorskip("torchvision")
+    from torchvision import transforms
+
+    def build(kernel: Any) -> Any:
+        resize = transforms.Resize((8, 8), interpolation=kernel)
+        return transforms.Compose([resize, transforms.ToTensor()])
+
+    bilinear = tdx.open_stack(build(transforms.InterpolationMode.BILINEAR), images())
+    nearest = tdx.open_stack(build(transforms.InterpolationMode.NEAREST), images())
+    report = tdx.check_contract(nearest, tdx.freeze(bilinear))
+    assert report.first is not None
+    assert (report.first.name, report.first.key) == ("Resize", "image")
+
+
+class Scaler:
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def transform(self, rows: Any) -> Any:
+        if np.ndim(rows) != 2:
+            raise ValueError("expected rows")
+        return rows * self.scale
+
+
+class Estimators:
+    """Has its steps as a pipeline of scikit-learn has them."""
+
+    def __init__(self) -> None:
+        self.steps = [("first", Scaler(2)), ("skipped", "passthrough"), ("second", Scaler(3))]
+
+    def transform(self, rows: Any) -> Any:
+        raise AssertionError
+
+
+def test_pipeline_of_scikit_learn_gets_rows() -> None:
+    stack = tdx.open_stack(Estimators(), vectors())
+    assert [stage.call for stage in stack.stages] == ["Scaler(scale=2)", "Scaler(scale=3)"]
+    assert stack.specs()[-1].output_spec["full_observation_spec", "state"].shape == (1, 4)
+    assert_keeps_its_contract(stack)
+
+
+def test_pipeline_that_fails_names_the_part() -> None:
+    with pytest.raises(
+        ArgumentError, match="triple cannot process the first sample: KeyError"
+    ) as e:
+        tdx.open_stack([sum_up, triple], vectors())
+    assert (e.value.where.stage, e.value.where.transform) == (1, "triple")
+
+
+def test_pipeline_needs_samples_and_an_env_takes_none() -> None:
+    with pytest.raises(ArgumentError) as error:
+        tdx.open_stack([double])
+    assert "needs samples" in str(error.value.hint)
+    with pytest.raises(ArgumentError, match="takes no samples"):
+        tdx.open_stack(tdx.PendulumEnv(), vectors())
