@@ -6,9 +6,7 @@ import contextlib
 import io
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ from tdx import __version__
 from tdx.foundation.errors import ArgumentError, TdxError
 
 if TYPE_CHECKING:
-    from tdx.envs import EnvBase
     from tdx.pipeline.transform_info import Type
 
 Completion = tuple[str, str]
@@ -172,37 +169,6 @@ def complete_transform(incomplete: str) -> list[Completion]:
     return completions
 
 
-_LIST = re.compile(
-    r"""(?P<before>.*\b(?P<name>\w*keys\w*)\s*=\s*\[(?:[^\[\]]*,)?\s*)(?P<quote>["']?)(?P<word>[\w.]*)"""
-)
-"""A stage that ends inside a list of keys, before the quote that closes a key."""
-
-
-def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
-    """Complete a stage like :func:`complete_transform`, and the keys in its lists of keys.
-
-    The keys in ``CatFrames(in_keys=["obs`` are those of the env and of the chain so far.
-    """
-    completed = complete_transform(incomplete)
-    match = _LIST.fullmatch(incomplete)
-    if completed or match is None or match["name"].startswith("out_"):
-        return completed
-    # The quote that does not end the word on the command line.
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
-    start = line.rfind(incomplete)
-    other = '"' if start > 0 and line[start - 1] == "'" else "'"
-    quote = match["quote"] or other
-    taken = set(re.findall(r"[\w.]+", match["before"].rpartition("[")[2]))
-    stages = [
-        f"{match['before']}{quote}{key}{quote}"
-        for key in _keys(ctx, _chain_keys)
-        if key.startswith(match["word"]) and key not in taken and "." not in key
-    ]
-    # A shell closes the quotes after a single completion; a second one keeps them open.
-    stages += [f"{stages[0]}]"] if len(stages) == 1 else []
-    return [(stage, "key") for stage in stages]
-
-
 def split_arguments(inside: str) -> list[str] | None:
     """Split the arguments after an opening bracket; the last one is unfinished.
 
@@ -280,73 +246,6 @@ def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
     inner = [key[1:] if key[0] == "next" else key for key in keys if key]
     return complete_last(incomplete, dict.fromkeys(".".join(key) for key in (*inner, *keys)))
-
-
-def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the keys that a policy can read from the env.
-
-    Args:
-        ctx: Command line so far.
-        incomplete: Word to complete.
-    """
-    return [key for key in _keys(ctx, _policy_keys) if key.startswith(incomplete)]
-
-
-def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete keys of the env and of its chain."""
-    return [key for key in _keys(ctx, _chain_keys) if key.startswith(incomplete)]
-
-
-def complete_stored_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the last of a comma-separated list of entries that a rollout can store."""
-    return complete_last(incomplete, _keys(ctx, _rollout_keys))
-
-
-def _policy_keys(env: EnvBase) -> list[str]:
-    from tdx.foundation.keys import format_key
-    from tdx.inspection.plan_report import policy_keys
-
-    return [format_key(key) for key in policy_keys(env)]
-
-
-def _chain_keys(env: EnvBase) -> list[str]:
-    from tdx.inspection.lineage import inspect_keys
-
-    return inspect_keys(env).keys()
-
-
-def _rollout_keys(env: EnvBase) -> list[str]:
-    from tdx.rollouts.dump.entries import key_names, list_keys
-
-    names = [name for key in list_keys(env.fake_tensordict()) for name in key_names(key)]
-    return list(dict.fromkeys(names))
-
-
-def _keys(ctx: typer.Context, find_keys: Callable[[EnvBase], list[str]]) -> list[str]:
-    """Return keys of the env that the command line names; empty if it names none."""
-    from tdx.cli.options import PipelineOptions, TargetOptions
-
-    values: dict[str, Any] = {
-        field.name: ctx.params[field.name]
-        for field in fields(PipelineOptions)
-        if field.name in ctx.params
-    }
-    if not (values.get("env") or values.get("pipeline")):
-        # Typer does not parse the words after an option without a value.
-        words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
-        words = [word for word in words if word and not word.startswith("-")]
-        values["target"] = next(iter(words), None)
-
-    def find() -> list[str]:
-        from tdx.cli.pipelines import open_env, read_pipeline, with_target
-
-        options = with_target(TargetOptions(**values))
-        if options.pipeline == "-":
-            return []
-        with open_env(read_pipeline(options), options) as env:
-            return find_keys(env)
-
-    return cached_names([find_keys.__name__, values], find)
 
 
 _MAX_ENTRIES = 100

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdx.cli.options import PipelineOptions
-from tdx.cli.pipelines import read_pipeline, with_target
+from tdx.cli.pipelines import PipelineOptions, read_pipeline, with_target
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.diff import DiffSide, PipelineSide
 from tdx.rollouts import Dump, open_dump

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.cli.completion import complete_env, complete_transform
-from tdx.cli.options import Color, PipelineOptions, given_options
+from tdx.cli.options import Color
 from tdx.cli.output import terminal_text, terminal_width
+from tdx.cli.pipelines import PipelineOptions, given_options
 from tdx.cli.runtime import raw_stream, third_party_code
 from tdx.cli.views import Block, Cell, Heading, Paragraph, stage_list
 from tdx.cli.views.specs import comparison_table, spec_table

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, TextIO, TypeAlias
 
 import typer
 
-from tdx.cli.completion import complete_device, complete_env, complete_stage, complete_target
 from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
-from tdx.foundation.untrusted import MAX_ENVS, MAX_SECONDS
+from tdx.foundation.untrusted import MAX_SECONDS
 
 Function: TypeAlias = Callable[..., int | None]
 """A command; its docstring is the help text. It returns the exit code; ``None``: 0."""
@@ -187,7 +186,6 @@ def split_list(values: list[str] | None) -> list[str]:
     return [name.strip() for text in values or () for name in text.split(",") if name.strip()]
 
 
-_PIPELINE = "Pipeline"
 _OUTPUT = "Output"
 
 
@@ -255,164 +253,6 @@ class DebugOptions:
     debug: Debug = False
 
 
-AllowCode = Annotated[
-    bool,
-    typer.Option(
-        "--allow-code", help="Allow a pipeline to import Python objects, named module:name."
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineOptions:
-    """The env and the chain of transforms."""
-
-    env: Annotated[
-        str | None,
-        typer.Option(
-            "--env",
-            metavar="ID",
-            autocompletion=complete_env,
-            help="Env id; `tdx list envs` lists them.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = None
-    env_kwargs: Annotated[
-        str | None,
-        typer.Option(
-            "--env-kwargs",
-            metavar="KWARGS",
-            help="Arguments of the env: 'g=9.8' or '{\"g\": 9.8}'.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = None
-    transforms: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--t",
-            "-t",
-            "--transform",
-            metavar="CALL",
-            autocompletion=complete_stage,
-            help='Add a stage to the chain: RewardSum or "RewardClipping(-1, 1)". '
-            "Can be repeated; the order matters.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = None
-    pipeline: Annotated[
-        str | None,
-        typer.Option(
-            "--pipeline",
-            metavar="FILE",
-            help="YAML pipeline file, instead of --env; - reads stdin. Stages from --t are added "
-            "after its own.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = None
-    num_envs: Annotated[
-        int | None,
-        integer_option(
-            *("--num-envs", 1, "Number of copies of the env."),
-            maximum=MAX_ENVS,
-            panel=_PIPELINE,
-        ),
-    ] = None
-    from_pixels: Annotated[
-        bool,
-        typer.Option(
-            "--from-pixels",
-            help="Add the rendered frame as the observation `pixels`.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = False
-    batching: Annotated[
-        Batching | None,
-        choice_option(
-            *("--batching", Batching),
-            "How the copies run: vector (a batched env), serial (one after another) or "
-            "parallel (in worker processes).",
-            metavar="HOW",
-            panel=_PIPELINE,
-        ),
-    ] = None
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="DEVICE",
-            autocompletion=complete_device,
-            help="Device of the tensors: cpu, cuda, cuda:1, mps.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = None
-    seed: Annotated[
-        int | None,
-        integer_option("--seed", 0, "Seed of the env.", panel=_PIPELINE),
-    ] = None
-    worker_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--worker-timeout",
-            metavar="SECONDS",
-            parser=seconds_parser("--worker-timeout"),
-            help="With --batching parallel: seconds to wait for a worker that does not respond; "
-            "120 by default.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = None
-    allow_code: Annotated[
-        bool,
-        typer.Option(
-            "--allow-code",
-            help="Allow a pipeline to import Python objects, named module:name, and arguments in a "
-            "file to name other files, modules and addresses.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = False
-    allow_download: Annotated[
-        bool,
-        typer.Option(
-            "--allow-download",
-            help="Allow a pipeline file to download weights.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = False
-
-
-TARGET_HELP = (
-    "Env id, pipeline file (- reads stdin), folder of a dump or of a robot policy, or with "
-    "--allow-code a function that returns an env: module:function or file.py:function."
-)
-
-
-Samples = Annotated[
-    str | None,
-    typer.Option(
-        "--samples",
-        metavar="FILE",
-        help="Samples for a data pipeline without an env, and for the processors of a policy, "
-        "where they are drawn by default: .npz or .safetensors with arrays [N, ...] by key, a "
-        "LeRobot dataset, or a dump.",
-        rich_help_panel=_PIPELINE,
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class TargetOptions(PipelineOptions):
-    """The env and the chain of transforms, for commands whose argument names the env."""
-
-    env: Annotated[
-        str | None,
-        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
-    ] = None
-    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="TARGET", help=TARGET_HELP, autocompletion=complete_target),
-    ] = None
-
-
 def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[str, Any]:
     """Return the defaults of options that the user configured, by name.
 
@@ -434,20 +274,3 @@ def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[s
             return {}
         raise
     return {name: settings[name] for name in names if settings.is_set(name)}
-
-
-def given_options(options: PipelineOptions) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and the value of each option that is given; a flag has no value.
-
-    Example:
-        >>> list(given_options(PipelineOptions(env="Pendulum-v1", from_pixels=True)))
-        [('--env', 'Pendulum-v1'), ('--from-pixels', None)]
-    """
-    for field in fields(PipelineOptions):
-        name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
-        value = getattr(options, field.name)
-        if value is True:
-            yield name, None
-        elif value is not None and value is not False:
-            for item in value if isinstance(value, list) else [value]:
-                yield name, str(item)

@@ -1,22 +1,40 @@
-"""From options to a pipeline, its env and its policy."""
+"""The pipeline on a command line: its options, their completion, and what is built from them."""
 
 from __future__ import annotations
 
 import ast
+import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tdx.cli.completion import complete_policy
-from tdx.cli.options import PipelineOptions, TargetOptions, configured_values, given_options
+from tdx.cli.completion import (
+    Completion,
+    cached_names,
+    complete_device,
+    complete_env,
+    complete_last,
+    complete_policy,
+    complete_target,
+    complete_transform,
+)
+from tdx.cli.options import (
+    Batching,
+    choice_option,
+    configured_values,
+    integer_option,
+    seconds_parser,
+)
 from tdx.cli.runtime import third_party_code
 from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
 from tdx.foundation.files import PIPELINE_SUFFIXES
+from tdx.foundation.untrusted import MAX_ENVS
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -29,6 +47,278 @@ _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
 _SHOWN_FILES = 3
 _MAX_DUMP_SAMPLES = 10_000
+
+
+_PIPELINE = "Pipeline"
+
+
+_LIST = re.compile(
+    r"""(?P<before>.*\b(?P<name>\w*keys\w*)\s*=\s*\[(?:[^\[\]]*,)?\s*)(?P<quote>["']?)(?P<word>[\w.]*)"""
+)
+"""A stage that ends inside a list of keys, before the quote that closes a key."""
+
+
+def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
+    """Complete a stage like :func:`complete_transform`, and the keys in its lists of keys.
+
+    The keys in ``CatFrames(in_keys=["obs`` are those of the env and of the chain so far.
+    """
+    completed = complete_transform(incomplete)
+    match = _LIST.fullmatch(incomplete)
+    if completed or match is None or match["name"].startswith("out_"):
+        return completed
+    # The quote that does not end the word on the command line.
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    start = line.rfind(incomplete)
+    other = '"' if start > 0 and line[start - 1] == "'" else "'"
+    quote = match["quote"] or other
+    taken = set(re.findall(r"[\w.]+", match["before"].rpartition("[")[2]))
+    stages = [
+        f"{match['before']}{quote}{key}{quote}"
+        for key in _keys(ctx, _chain_keys)
+        if key.startswith(match["word"]) and key not in taken and "." not in key
+    ]
+    # A shell closes the quotes after a single completion; a second one keeps them open.
+    stages += [f"{stages[0]}]"] if len(stages) == 1 else []
+    return [(stage, "key") for stage in stages]
+
+
+def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the keys that a policy can read from the env.
+
+    Args:
+        ctx: Command line so far.
+        incomplete: Word to complete.
+    """
+    return [key for key in _keys(ctx, _policy_keys) if key.startswith(incomplete)]
+
+
+def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete keys of the env and of its chain."""
+    return [key for key in _keys(ctx, _chain_keys) if key.startswith(incomplete)]
+
+
+def complete_stored_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the last of a comma-separated list of entries that a rollout can store."""
+    return complete_last(incomplete, _keys(ctx, _rollout_keys))
+
+
+def _policy_keys(env: EnvBase) -> list[str]:
+    from tdx.foundation.keys import format_key
+    from tdx.inspection.plan_report import policy_keys
+
+    return [format_key(key) for key in policy_keys(env)]
+
+
+def _chain_keys(env: EnvBase) -> list[str]:
+    from tdx.inspection.lineage import inspect_keys
+
+    return inspect_keys(env).keys()
+
+
+def _rollout_keys(env: EnvBase) -> list[str]:
+    from tdx.rollouts.dump.entries import key_names, list_keys
+
+    names = [name for key in list_keys(env.fake_tensordict()) for name in key_names(key)]
+    return list(dict.fromkeys(names))
+
+
+def _keys(ctx: typer.Context, find_keys: Callable[[EnvBase], list[str]]) -> list[str]:
+    """Return keys of the env that the command line names; empty if it names none."""
+    values: dict[str, Any] = {
+        field.name: ctx.params[field.name]
+        for field in fields(PipelineOptions)
+        if field.name in ctx.params
+    }
+    if not (values.get("env") or values.get("pipeline")):
+        # Typer does not parse the words after an option without a value.
+        words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
+        words = [word for word in words if word and not word.startswith("-")]
+        values["target"] = next(iter(words), None)
+
+    def find() -> list[str]:
+        options = with_target(TargetOptions(**values))
+        if options.pipeline == "-":
+            return []
+        with open_env(read_pipeline(options), options) as env:
+            return find_keys(env)
+
+    return cached_names([find_keys.__name__, values], find)
+
+
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code", help="Allow a pipeline to import Python objects, named module:name."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """The env and the chain of transforms."""
+
+    env: Annotated[
+        str | None,
+        typer.Option(
+            "--env",
+            metavar="ID",
+            autocompletion=complete_env,
+            help="Env id; `tdx list envs` lists them.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    env_kwargs: Annotated[
+        str | None,
+        typer.Option(
+            "--env-kwargs",
+            metavar="KWARGS",
+            help="Arguments of the env: 'g=9.8' or '{\"g\": 9.8}'.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    transforms: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--t",
+            "-t",
+            "--transform",
+            metavar="CALL",
+            autocompletion=complete_stage,
+            help='Add a stage to the chain: RewardSum or "RewardClipping(-1, 1)". '
+            "Can be repeated; the order matters.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            "--pipeline",
+            metavar="FILE",
+            help="YAML pipeline file, instead of --env; - reads stdin. Stages from --t are added "
+            "after its own.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    num_envs: Annotated[
+        int | None,
+        integer_option(
+            *("--num-envs", 1, "Number of copies of the env."),
+            maximum=MAX_ENVS,
+            panel=_PIPELINE,
+        ),
+    ] = None
+    from_pixels: Annotated[
+        bool,
+        typer.Option(
+            "--from-pixels",
+            help="Add the rendered frame as the observation `pixels`.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = False
+    batching: Annotated[
+        Batching | None,
+        choice_option(
+            *("--batching", Batching),
+            "How the copies run: vector (a batched env), serial (one after another) or "
+            "parallel (in worker processes).",
+            metavar="HOW",
+            panel=_PIPELINE,
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            autocompletion=complete_device,
+            help="Device of the tensors: cpu, cuda, cuda:1, mps.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        integer_option("--seed", 0, "Seed of the env.", panel=_PIPELINE),
+    ] = None
+    worker_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--worker-timeout",
+            metavar="SECONDS",
+            parser=seconds_parser("--worker-timeout"),
+            help="With --batching parallel: seconds to wait for a worker that does not respond; "
+            "120 by default.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+    allow_code: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code",
+            help="Allow a pipeline to import Python objects, named module:name, and arguments in a "
+            "file to name other files, modules and addresses.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = False
+    allow_download: Annotated[
+        bool,
+        typer.Option(
+            "--allow-download",
+            help="Allow a pipeline file to download weights.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = False
+
+
+TARGET_HELP = (
+    "Env id, pipeline file (- reads stdin), folder of a dump or of a robot policy, or with "
+    "--allow-code a function that returns an env: module:function or file.py:function."
+)
+
+
+Samples = Annotated[
+    str | None,
+    typer.Option(
+        "--samples",
+        metavar="FILE",
+        help="Samples for a data pipeline without an env, and for the processors of a policy, "
+        "where they are drawn by default: .npz or .safetensors with arrays [N, ...] by key, a "
+        "LeRobot dataset, or a dump.",
+        rich_help_panel=_PIPELINE,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions(PipelineOptions):
+    """The env and the chain of transforms, for commands whose argument names the env."""
+
+    env: Annotated[
+        str | None,
+        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
+    ] = None
+    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help=TARGET_HELP, autocompletion=complete_target),
+    ] = None
+
+
+def given_options(options: PipelineOptions) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the value of each option that is given; a flag has no value.
+
+    Example:
+        >>> list(given_options(PipelineOptions(env="Pendulum-v1", from_pixels=True)))
+        [('--env', 'Pendulum-v1'), ('--from-pixels', None)]
+    """
+    for field in fields(PipelineOptions):
+        name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
+        value = getattr(options, field.name)
+        if value is True:
+            yield name, None
+        elif value is not None and value is not False:
+            for item in value if isinstance(value, list) else [value]:
+                yield name, str(item)
 
 
 PolicyName = Annotated[

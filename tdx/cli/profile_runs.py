@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from tdx.cli.options import PipelineOptions
 from tdx.cli.output import STDOUT, check_target, write_file
+from tdx.cli.pipelines import PipelineOptions
 from tdx.cli.runtime import report_interrupt
 from tdx.foundation.errors import ArgumentError, EnvError
 

@@ -17,13 +17,11 @@ from tdx.cli.completion import (
     complete_device,
     complete_dump,
     complete_env,
-    complete_key,
     complete_name,
     complete_policy,
-    complete_stage,
-    complete_stored_keys,
     complete_transform,
 )
+from tdx.cli.pipelines import complete_key, complete_stage, complete_stored_keys
 
 ROOT = Path(__file__).parents[2]
 REPORT = """

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx.cli.options import DATA_FORMATS, Color, Format, OutputOptions
+from tdx.cli.options import (
+    DATA_FORMATS,
+    Color,
+    Format,
+    OutputOptions,
+)
 from tdx.cli.output import render_view
 from tdx.cli.views import Cell, Paragraph, View
 

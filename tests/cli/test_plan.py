@@ -14,7 +14,7 @@ import typer
 
 from tdx import PendulumEnv, RewardSum, TransformedEnv
 from tdx.cli.commands import build_root
-from tdx.cli.completion import complete_policy_key
+from tdx.cli.pipelines import complete_policy_key
 from tdx.cli.views.plan import plan_diagram
 from tdx.core.plan import plan_of
 from tdx.core.plan.build import When

@@ -20,7 +20,7 @@ from aiohttp import web
 from yarl import URL
 
 from tdx.cli.commands.tui import as_arguments
-from tdx.cli.options import PipelineOptions
+from tdx.cli.pipelines import PipelineOptions
 from tdx.cli.process import run
 from tdx.tui.serving.serve import serve
 from tdx.tui.serving.server import Access, AppServer, is_loopback

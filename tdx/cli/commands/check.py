@@ -17,12 +17,10 @@ from tdx.cli.options import (
     Format,
     Functions,
     OutputOptions,
-    PipelineOptions,
-    Samples,
-    TargetOptions,
     configured_values,
     split_list,
 )
+from tdx.cli.pipelines import PipelineOptions, Samples, TargetOptions
 from tdx.cli.runtime import json_text, write_verbatim
 from tdx.foundation.errors import ArgumentError, PipelineError
 

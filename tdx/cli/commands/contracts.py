@@ -15,11 +15,9 @@ from tdx.cli.options import (
     DebugOptions,
     Functions,
     OutputOptions,
-    PipelineOptions,
-    Samples,
-    TargetOptions,
     split_list,
 )
+from tdx.cli.pipelines import PipelineOptions, Samples, TargetOptions
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:

@@ -16,7 +16,12 @@ from tdx.cli.completion import (
     complete_export,
     complete_import,
 )
-from tdx.cli.options import Functions, OutputOptions, integer_option, split_list
+from tdx.cli.options import (
+    Functions,
+    OutputOptions,
+    integer_option,
+    split_list,
+)
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:

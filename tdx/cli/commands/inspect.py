@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import complete_key, complete_policy_key
 from tdx.cli.options import (
-    TARGET_HELP,
-    AllowCode,
     DiagramOptions,
     Format,
     Functions,
     ImageOptions,
     OutputOptions,
-    PipelineOptions,
-    Samples,
-    TargetOptions,
     integer_option,
 )
-from tdx.cli.pipelines import PolicyName
+from tdx.cli.pipelines import (
+    TARGET_HELP,
+    AllowCode,
+    PipelineOptions,
+    PolicyName,
+    Samples,
+    TargetOptions,
+    complete_key,
+    complete_policy_key,
+)
 from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:

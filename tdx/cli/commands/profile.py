@@ -12,12 +12,10 @@ from tdx.cli.completion import complete_last
 from tdx.cli.options import (
     Functions,
     OutputOptions,
-    Samples,
-    TargetOptions,
     integer_option,
     split_list,
 )
-from tdx.cli.pipelines import PolicyName
+from tdx.cli.pipelines import PolicyName, Samples, TargetOptions
 from tdx.cli.profile_runs import (
     INTERRUPTED,
     ProfileFiles,

@@ -14,10 +14,10 @@ import typer
 from tdx.cli.options import (
     DebugOptions,
     Functions,
-    TargetOptions,
     choice_option,
     integer_option,
 )
+from tdx.cli.pipelines import TargetOptions
 
 if TYPE_CHECKING:
     from tdx.inspection.pipeline_report import PipelineReport

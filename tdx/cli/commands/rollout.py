@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import DUMP, complete_stored_keys, complete_transform
+from tdx.cli.completion import DUMP, complete_transform
 from tdx.cli.options import (
-    AllowCode,
     Functions,
     OutputOptions,
-    PipelineOptions,
-    TargetOptions,
     integer_option,
     split_list,
 )
-from tdx.cli.pipelines import PolicyName
+from tdx.cli.pipelines import (
+    AllowCode,
+    PipelineOptions,
+    PolicyName,
+    TargetOptions,
+    complete_stored_keys,
+)
 from tdx.cli.runtime import report_interrupt
 from tdx.cli.shard_runs import ShardOptions, check_sharding, resume_sharded, roll_out_sharded
 from tdx.foundation.errors import ArgumentError, ExitCode, TdxError

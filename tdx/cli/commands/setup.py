@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import DebugOptions, DialogOptions, Functions, OutputOptions, PipelineOptions
+from tdx.cli.options import (
+    DebugOptions,
+    DialogOptions,
+    Functions,
+    OutputOptions,
+)
+from tdx.cli.pipelines import PipelineOptions
 from tdx.cli.runtime import json_text
 from tdx.foundation.errors import ArgumentError, ExitCode
 

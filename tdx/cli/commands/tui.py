@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import (
-    DebugOptions,
-    Functions,
-    PipelineOptions,
-    TargetOptions,
-    given_options,
-    integer_option,
-)
+from tdx.cli.options import DebugOptions, Functions, integer_option
+from tdx.cli.pipelines import PipelineOptions, TargetOptions, given_options
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 
@@ -13,11 +13,6 @@ from tdx.core.meter import Meter, Part
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
 from tdx.specs.violations import SpecViolation
-
-if TYPE_CHECKING:
-    from tdx.core.envs.env_base import EnvBase
-    from tdx.core.planned.collectors import RawRows
-    from tdx.core.planned.workers import ChunkWorkers
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
@@ -72,8 +67,8 @@ class EnvCapabilities:
         return None
 
     @property
-    def raw_rows(self) -> RawRows | None:
-        """Its rows, stepped without TensorDicts, if that is possible."""
+    def raw_rows(self) -> Any:
+        """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, or None."""
         return None
 
     # Batches (envs/batched)
@@ -82,8 +77,8 @@ class EnvCapabilities:
     """True if ``_step`` leaves rows alone whose ``_step`` entry, a mask ``[*B]``, is false."""
 
     @property
-    def chunk_workers(self) -> ChunkWorkers | None:
-        """Processes of its rows that run whole chunks, if any."""
+    def chunk_workers(self) -> Any:
+        """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, or None."""
         return None
 
     @property
@@ -118,7 +113,7 @@ class EnvServices:
 
     rollout: Callable[..., TensorDictBase]
     iter_rollout: Callable[..., Iterator[TensorDictBase]]
-    append_transform: Callable[..., EnvBase]
+    append_transform: Callable[..., Any]
     find_stage_violations: Callable[..., list[SpecViolation]]
     check_env_specs: Callable[..., None]
-    create_auto_reset: Callable[..., EnvBase]
+    create_auto_reset: Callable[..., Any]

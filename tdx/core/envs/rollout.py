@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from tdx.core.envs.env_base import EnvBase
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -46,7 +43,7 @@ class RolloutRequest:
 
 
 def rollout(
-    env: EnvBase,
+    env: Any,
     max_steps: int,
     policy: Policy | None = None,
     callback: Callback | None = None,
@@ -113,7 +110,7 @@ def rollout(
 
 
 def iter_rollout(
-    env: EnvBase,
+    env: Any,
     max_steps: int | None = None,
     policy: Policy | None = None,
     callback: Callback | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from tensordict import TensorDictBase, is_non_tensor
@@ -13,10 +13,8 @@ from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key, split_key
 from tdx.specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
 
-if TYPE_CHECKING:
-    from tdx.core.envs.env_base import EnvBase
-
-Env = TypeVar("Env", bound="EnvBase")
+# EnvBase, whose methods these are, imports this module.
+Env = TypeVar("Env", bound=Any)
 
 _FLAGS = ("done", "terminated", "truncated")
 
@@ -96,7 +94,7 @@ def _take(
 
 
 def _infer(
-    first: TensorDictBase, second: TensorDictBase, env: EnvBase
+    first: TensorDictBase, second: TensorDictBase, env: Any
 ) -> dict[NestedKey, TensorSpec]:
     """Return the spec of each entry of two TensorDicts ``[*A, *B]`` of an env."""
     extra = first.ndim - env.ndim

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.cli.options import PipelineOptions
-from tdx.cli.pipelines import open_env
+from tdx.cli.pipelines import PipelineOptions, open_env
 from tdx.envs import GymEnv
 from tdx.envs.gym.gym_env import log_mujoco_warnings
 from tdx.pipeline import Pipeline
