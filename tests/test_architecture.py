@@ -20,6 +20,8 @@ IMPORTS_BY_STRING = {
     "tdx/envs/gym/gym_env.py",
     "tdx/envs/gym/providers.py",
     "tdx/envs/gym/registry.py",
+    # Modules in a folder of tdx that nothing lists: adapters of libraries, lint rules
+    "tdx/foundation/plugins.py",
     # Modules named in a pipeline, and classes named in the catalog
     "tdx/inspection/transform_example.py",
     "tdx/pipeline/arguments.py",

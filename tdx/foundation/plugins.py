@@ -1,4 +1,4 @@
-"""Plugins: what other packages register in the entry-point groups of tdx.
+"""Plugins: what other packages register in the entry-point groups of tdx, and its own modules.
 
 A plugin that cannot be used is disabled, and nothing else is: :func:`disabled_plugins` says why.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tdx.foundation.errors import PluginError, TdxError, summarize_error
@@ -88,6 +90,23 @@ class Plugin:
             f"the {self} {reason}",
             hint=f"update or remove the package, or set {VARIABLE}=0; see tdx doctor",
         )
+
+
+def own_modules(package: ModuleType | str, pattern: str = "*.py") -> Iterator[ModuleType]:
+    """Import the modules of a package of tdx whose files match a pattern, by name.
+
+    A contribution of one kind is one file, or one folder, and nothing else lists it.
+
+    Args:
+        package: The package, or its name.
+        pattern: Path in its folder, such as ``*/kind.py``.
+    """
+    package = import_module(package) if isinstance(package, str) else package
+    folder = Path(str(package.__file__)).parent
+    for path in sorted(folder.glob(pattern)):
+        if path.stem != "__init__":
+            parts = path.relative_to(folder).with_suffix("").parts
+            yield import_module(".".join((package.__name__, *parts)))
 
 
 _DISABLED: dict[Plugin, TdxError] = {}

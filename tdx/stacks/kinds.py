@@ -6,13 +6,19 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 from tdx.foundation.errors import ArgumentError, EnvError, summarize_error
-from tdx.foundation.plugins import Group, Plugin, disable_plugin, disabled_plugins, load_plugins
+from tdx.foundation.plugins import (
+    Group,
+    Plugin,
+    disable_plugin,
+    disabled_plugins,
+    load_plugins,
+    own_modules,
+)
 from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import Stack, is_stack
 
@@ -85,8 +91,7 @@ NATIVE = BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_nat
 @cache
 def builtin_kinds() -> tuple[BuiltinKind, ...]:
     """Return the kinds of tdx: its own envs, and ``KIND`` of each folder with a ``kind.py``."""
-    folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/kind.py"))
-    modules = (import_module(f"{__package__}.{folder}.kind") for folder in folders)
+    modules = own_modules("tdx.stacks", "*/kind.py")
     return (NATIVE, *(module.KIND for module in modules))
 
 

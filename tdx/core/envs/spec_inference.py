@@ -93,9 +93,7 @@ def _take(
     return {key: leaves.pop(key) for key in taken}
 
 
-def _infer(
-    first: TensorDictBase, second: TensorDictBase, env: Any
-) -> dict[NestedKey, TensorSpec]:
+def _infer(first: TensorDictBase, second: TensorDictBase, env: Any) -> dict[NestedKey, TensorSpec]:
     """Return the spec of each entry of two TensorDicts ``[*A, *B]`` of an env."""
     extra = first.ndim - env.ndim
     leaves: dict[NestedKey, TensorSpec] = {}

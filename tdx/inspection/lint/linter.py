@@ -6,13 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from tdx.foundation.errors import UnknownNameError, did_you_mean, summarize_error
-from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins
+from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins, own_modules
 from tdx.inspection.lint import rules as rule_modules
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
@@ -39,11 +37,8 @@ def all_rules() -> tuple[Rule, ...]:
         >>> [rule.code for rule in all_rules()][:2]
         ['TDX401', 'TDX402']
     """
-    names = [
-        f"{rule_modules.__name__}.{module.name}" for module in iter_modules(rule_modules.__path__)
-    ]
     # A module may import a rule of another one.
-    own = dict.fromkeys(rule for name in names for rule in _rules_in(import_module(name)))
+    own = dict.fromkeys(rule for module in own_modules(rule_modules) for rule in _rules_in(module))
     return tuple(sorted((*own, *_plugin_rules()), key=lambda rule: rule.code))
 
 
