@@ -211,7 +211,11 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
     ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
-    ("torch.nn.modules.module:Module", _PROCESSOR),
+    (
+        "torch.nn.modules.module:Module",
+        "pass the env that it acts in, or samples for it: --samples FILE, or open_stack(target, "
+        "samples)",
+    ),
     ("brax.envs.base:Env", "wrap it: torchrl.envs.BraxWrapper(env)"),
     ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
     ("lerobot.processor.pipeline:DataProcessorPipeline", _PROCESSOR),
