@@ -19,6 +19,12 @@ def is_exhaustive() -> bool:
     return bool(os.environ.get(MUST_EXIST))
 
 
+exhaustive = pytest.mark.skipif(
+    not is_exhaustive(), reason=f"part of the larger sample: {MUST_EXIST} is not set"
+)
+"""Mark of tests that run only in the tests with programs."""
+
+
 def require_program(name: str, *alternatives: str) -> str:
     """Return the path of a program; skip the running test, naming the program, if it is missing.
 

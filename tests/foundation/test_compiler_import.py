@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import exhaustive
+
 ROOT = Path(__file__).parents[2]
 COMPILE = """
 import sys
@@ -50,8 +52,8 @@ def test_rollout_imports_no_compiler_and_leaves_torch_as_it_was() -> None:
     "imports",
     [
         "import tensordict, tdx",
-        "import torch._dynamo, tdx, tensordict",
-        "import tdx, tensordict, torch._dynamo",
+        pytest.param("import torch._dynamo, tdx, tensordict", marks=exhaustive),
+        pytest.param("import tdx, tensordict, torch._dynamo", marks=exhaustive),
     ],
 )
 def test_functions_of_tensordict_compile_after_imports_in_any_order(imports: str) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from tdx import EnvError, TdxError, open_dump, save_mlp_policy
 from tdx.rollouts import Goal, Manifest, resume, roll_out, verify
 from tdx.rollouts.recording import rollout
+from tests.programs import is_exhaustive
 from tests.rollouts.recordings import (
     CHUNK,
     CutError,
@@ -26,7 +27,7 @@ from tests.rollouts.recordings import (
     same,
 )
 
-MOMENTS = 20
+MOMENTS = 20 if is_exhaustive() else 6
 HERE = "tests.rollouts.recordings"
 
 

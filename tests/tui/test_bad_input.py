@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import all_ended, becomes_true, family
+from tests.programs import exhaustive
 from tests.tui.bad_envs import NAME
 from tests.tui.tmux import Terminal, terminal
 
@@ -63,6 +64,7 @@ def new_worker(app: Terminal, before: list[int]) -> int:
     return next(iter(set(workers(app)) - set(before)))
 
 
+@exhaustive
 def test_rollout_survives_failing_envs_and_stages(tmp_path: Path, mood: Mood) -> None:
     stage = f"{BAD}:FailsLate(at=1001)"
     with terminal(*bad_env(tmp_path, stage), folder=tmp_path) as app:
@@ -101,6 +103,7 @@ def test_rollout_survives_failing_envs_and_stages(tmp_path: Path, mood: Mood) ->
         app.sees("paused · step 0", gone="SIGSEGV")
 
 
+@exhaustive
 def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, mood: Mood) -> None:
     mood("hang made")
     with terminal(*bad_env(tmp_path, "RewardSum"), folder=tmp_path) as app:

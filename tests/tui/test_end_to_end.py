@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from tdx.pipeline import Pipeline
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tests.processes import PATIENCE, all_ended, family
+from tests.programs import exhaustive
 from tests.tui.browser import chromium
 from tests.tui.tmux import terminal
 
@@ -102,6 +103,7 @@ async def served(folder: Path, *arguments: str) -> AsyncIterator[tuple[str, list
             await server.wait()
 
 
+@exhaustive
 async def test_by_mouse_in_a_browser(tmp_path: Path) -> None:
     async with chromium() as page, served(tmp_path) as (address, kin):
         await page.open(address)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import PATIENCE, becomes_true, session_members
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[3]
 
@@ -103,7 +104,9 @@ def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(
     assert nothing_runs(program)
 
 
-@pytest.mark.parametrize("processes", [2, 3, 5])
+@pytest.mark.parametrize(
+    "processes", [pytest.param(2, marks=exhaustive), 3, pytest.param(5, marks=exhaustive)]
+)
 def test_ctrl_c_while_the_workers_start(start: Start, processes: int) -> None:
     """The program starts the resource tracker, the fork server and two workers."""
     program = start("imported")
