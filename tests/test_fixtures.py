@@ -31,6 +31,7 @@ from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.profiling.saved import read_profile
 from tdx.rollouts import resume, verify
+from tdx.rollouts.dump import manifest
 from tests.cli.processes import call_main
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -79,9 +80,13 @@ def test_sharded_dump(name: str, tmp_path: Path) -> None:
     assert verify(folder).is_fine
 
 
-def test_missing_shard_is_recorded(tmp_path: Path) -> None:
+def test_missing_shard_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "dump"
     shutil.copytree(FIXTURES / "plan", folder)
+    # A shard is recorded by the versions of its plan only, which were those of another machine.
+    versions = json.loads((folder / "manifest.json").read_text())["versions"]
+    monkeypatch.setattr("platform.python_version", lambda: versions["python"])
+    monkeypatch.setattr(manifest, "version", versions.get)
     request = ("rollout", "CartPole-v1", "-t", "StepCounter", "--steps", "6", "--seed", "1")
     with pytest.raises(SystemExit) as ended:
         call_main(*request, "--shards", "2", "--shard", "0", "--out", str(folder))
