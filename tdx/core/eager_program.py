@@ -8,7 +8,7 @@ TensorDict is created after them. The calls of one step::
     └─ TransformedEnv.completed_step       build the program if a spec has changed
        └─ EagerProgram.step
           ├─ chain._inv_call                from the last stage to the first, if any has an inverse
-          ├─ inner.step_fields             the env's step as a dict of root entries
+          ├─ inner.step_fields             the env's step, which returns a dict of root entries
           ├─ dict step                      of each leading stage that has one, on that dict
           ├─ one TensorDict of the dict
           └─ stage._step                    each later stage, on TensorDicts
@@ -77,18 +77,18 @@ class EagerProgram:
         self.exposed_keys = tuple(chain.exposed_keys)
         self._inner, self._chain = inner, chain
         self._make = make_tensordict_factory(inner.batch_size, inner.device)
-        self._fields_of = None if by_hooks or chain.changes_batch else inner.step_fields
+        self._step_inner = None if by_hooks or chain.changes_batch else inner.step_fields
         self._on_dicts: list[tuple[Transform, DictStep]] = []
-        for stage in stages if self._fields_of is not None else ():
+        for stage in stages if self._step_inner is not None else ():
             dict_step = dict_step_of(stage)
             if dict_step is None:
                 break
             self._on_dicts.append((stage, dict_step))
         self._on_tensordicts = stages[len(self._on_dicts) :]
         meter = inner.meter
-        if meter is not None and self._fields_of is not None:
+        if meter is not None and self._step_inner is not None:
             part = inner.step_part or base_parts(inner)[0]
-            self._fields_of = meter.timed(part, self._fields_of)
+            self._step_inner = meter.timed(part, self._step_inner)
             timed = meter.in_turn([dict_step for _, dict_step in self._on_dicts])
             self._on_dicts = list(zip(stages, timed, strict=False))
 
@@ -107,9 +107,9 @@ class EagerProgram:
             tensordict = inner
         root, given = root_entries(tensordict), flat_entries(given_next)
         is_nested = given_next is not None and given is None
-        if self._fields_of is None or root is None or is_nested:
+        if self._step_inner is None or root is None or is_nested:
             return self._step_on_tensordicts(tensordict, given_next)
-        fields, _ = self._fields_of(tensordict)
+        fields, _ = self._step_inner(tensordict)
         if given is not None:
             fields = {**given, **fields}
         stage: Transform

@@ -85,7 +85,7 @@ class TransformedEnv(EnvBase, ChainOwner):
         )
         if device is not None:
             env.to(device)
-        self._program: EagerProgram | None = None
+        self._eager_program: EagerProgram | None = None
         self._by_hooks = False
         self.planned = planned
         self.compiler = "inductor" if compile is True else compile or None
@@ -118,7 +118,7 @@ class TransformedEnv(EnvBase, ChainOwner):
             self.chain_changed()
 
     def chain_changed(self) -> None:
-        self._program = None
+        self._eager_program = None
         self.env_specs.invalidate()
         self.env_specs.placed()
 
@@ -205,6 +205,7 @@ class TransformedEnv(EnvBase, ChainOwner):
             if hook in cls.__dict__:
                 setattr(cls, f"completed{hook}", getattr(EnvBase, f"completed{hook}"))
 
+    # A step takes `completed_step`; these two serve the `super()` calls of subclasses.
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return TransformedEnv.completed_step(self, tensordict)
 
@@ -217,34 +218,34 @@ class TransformedEnv(EnvBase, ChainOwner):
     def completed_step(
         self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
-        # The condition of `_current_program`, which computes the specs before it: too slow here.
-        program = self._program
+        # `_current_eager_program` without computing the specs first, which is too slow here.
+        program = self._eager_program
         if program is None or program.version != self.env_specs.inner.env_specs.version:
-            program = self._current_program()
+            program = self._current_eager_program()
         return program.step(tensordict, given_next)
 
     def completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
     ) -> TensorDictBase:
-        program = self._current_program()
+        program = self._current_eager_program()
         if tensordict is not None:
             return program.reset(tensordict, False, **kwargs)
         return program.reset(new_tensordict({}, self.batch_size, self.device), True, **kwargs)
 
-    def _current_program(self) -> EagerProgram:
+    def _current_eager_program(self) -> EagerProgram:
         """Return the program of the eager step; built again if the env inside has changed."""
         specs = self.env_specs
         specs.compute()
-        program = self._program
+        program = self._eager_program
         if program is None or program.version != specs.inner.env_specs.version:
-            program = self._program = EagerProgram(
+            program = self._eager_program = EagerProgram(
                 specs.inner, specs.chain, specs.stages, by_hooks=self._by_hooks
             )
         return program
 
     def observe_hooks(self, on: bool) -> None:
         """Call the hooks of each stage in a step, while a tracer replaces them, or stop that."""
-        self._by_hooks, self._program = on, None
+        self._by_hooks, self._eager_program = on, None
 
     def measure_with(self, meter: Meter | None) -> None:
         """Measure the calls of this chain. ``None``: stop measuring."""
@@ -252,9 +253,10 @@ class TransformedEnv(EnvBase, ChainOwner):
             self.__dict__.pop("meter", None)
         else:
             self.meter = meter
-        # Programs that hold hooks of the stages are built again.
+        # Both kinds hold functions of the stages and are built again: plans of rollouts in the
+        # cache, and the eager step.
         self.env_specs.cache.pop("programs", None)
-        self._program = None
+        self._eager_program = None
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env inside; see :meth:`EnvBase.set_seed`."""
@@ -303,7 +305,7 @@ class TransformedEnv(EnvBase, ChainOwner):
         return getattr(self.base_env, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_program": None}
+        state = {**self.__dict__, "_eager_program": None}
         del state["env_specs"]
         return state
 

@@ -75,6 +75,8 @@ class profile:  # noqa: N801 - it is used like a function
         threads: int | None = None,
         all_wrappers: bool = False,
     ) -> None:
+        # A transform maps stored data and is no stack. An env of tdx is one, but stays the target:
+        # `result` takes its device and stages from the env itself.
         self._stack = None if isinstance(target, Transform) else open_stack(target)
         if not isinstance(target, EnvBase | Transform):
             target = self._stack
@@ -84,16 +86,17 @@ class profile:  # noqa: N801 - it is used like a function
         self._began: list[int] = []
         self._processor: list[ProcessorUse] = []
         self._before: ProcessorReading | None = None
-        self._open: ExitStack | None = None
+        self._contexts: ExitStack | None = None
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.enter_context(quiet_environment(self.threads))
+        with ExitStack() as contexts:
+            contexts.enter_context(quiet_environment(self.threads))
             if self._stack is None:
-                stack.enter_context(measured_chain(self.target, self._meter))
+                contexts.enter_context(measured_chain(self.target, self._meter))
             else:
-                stack.enter_context(self._stack.measure(self._meter, all_stages=self.all_wrappers))
-            self._open = stack.pop_all()
+                measuring = self._stack.measure(self._meter, all_stages=self.all_wrappers)
+                contexts.enter_context(measuring)
+            self._contexts = contexts.pop_all()
         self._before = read_processor()
         self._began.append(time.perf_counter_ns())
         return self
@@ -104,12 +107,12 @@ class profile:  # noqa: N801 - it is used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._open is not None
+        assert self._contexts is not None
         assert self._before is not None
         use = processor_use(self._before, read_processor())
-        opened, self._open = self._open, None
+        contexts, self._contexts = self._contexts, None
         try:
-            opened.close()
+            contexts.close()
         except BaseException:
             # The times of this block are not valid.
             self._meter.collect()
@@ -145,7 +148,7 @@ class profile:  # noqa: N801 - it is used like a function
             names = tuple(stage.name for stage in target.stages)
             device, envs, subject = str(spec.device or "cpu"), spec.shape.numel(), target.name
         steps = np.array([_count_steps(block) for block in self._blocks], np.int64)
-        found = ModeProfile(
+        mode = ModeProfile(
             mode="observed",
             rows=make_rows(self._blocks, self._began[: len(self._blocks)]),
             # The total time of the outermost calls is the sum of all own times.
@@ -158,7 +161,7 @@ class profile:  # noqa: N801 - it is used like a function
         )
         count = int(steps.sum())
         settings = Settings(count, 0, len(self._blocks), "its own", device, envs)
-        return Profile(subject, names, settings, detect_machine(), (found,))
+        return Profile(subject, names, settings, detect_machine(), (mode,))
 
 
 def _count_steps(block: list[CallTimes]) -> int:

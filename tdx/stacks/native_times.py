@@ -264,8 +264,8 @@ def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: P
             return None
         return replace(form, run=meter.timed(forward, form.run, lambda chunk: chunk.length))
 
-    def timed_row() -> object:
-        function = make_row()
+    def timed_dict_step() -> object:
+        function = make_dict_step()
         return None if function is None else meter.timed(forward, function)
 
     make_kernel = stage.make_array_kernel
@@ -274,7 +274,7 @@ def _attach_to_kernels(stage: Transform, forward: Part, meter: Meter, patches: P
         kernel = make_kernel(in_key, form)
         return None if kernel is None else replace(kernel, run=meter.timed(forward, kernel.run))
 
-    make_row = stage.make_dict_step
+    make_dict_step = stage.make_dict_step
     patches.put(stage, "make_chunk_kernel", timed_form)
     patches.put(stage, "make_array_kernel", timed_kernel)
-    patches.put(stage, "make_dict_step", timed_row)
+    patches.put(stage, "make_dict_step", timed_dict_step)

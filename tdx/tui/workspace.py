@@ -39,6 +39,10 @@ class Workspace:
     specs are known, and when the rules have run. :meth:`undo`, :meth:`redo` and :meth:`load` do the
     same.
 
+    A *place* is a position in the draft: stages count from 0 with disabled ones, the env is -1. The
+    *number* of a stage identifies it, and stays when the stage moves. A *stage index*, as in the
+    findings of a check, counts enabled stages only.
+
     Args:
         app: Owner of the signals.
         editor: Chain being edited.
@@ -123,22 +127,22 @@ class Workspace:
             draft = own
         if not self.editor.apply(label, draft, merge):
             return False
-        self._apply(number if place is None else None, place)
+        self._publish_edit(number if place is None else None, place)
         return True
 
     def undo(self) -> DraftChange | None:
         """Undo the last edit."""
-        return self._apply_change(self.editor.undo())
+        return self._publish_change(self.editor.undo())
 
     def redo(self) -> DraftChange | None:
         """Redo the last edit that was undone."""
-        return self._apply_change(self.editor.redo())
+        return self._publish_change(self.editor.redo())
 
     def load(self, draft: Draft) -> None:
         """Replace the chain and discard the edit history."""
         self.editor.load(draft)
         self.status = ChainStatus()
-        self._apply(None, ENV)
+        self._publish_edit(None, ENV)
 
     def refresh(self) -> None:
         """Ask the worker to inspect the chain; an older request is dropped."""
@@ -206,8 +210,8 @@ class Workspace:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _apply_change(self, change: DraftChange | None) -> DraftChange | None:
-        """Select the first place that undo or redo has changed."""
+    def _publish_change(self, change: DraftChange | None) -> DraftChange | None:
+        """Publish an undone or redone edit, and select the first place that it has changed."""
         if change is None:
             return None
         now = self.editor.draft
@@ -218,10 +222,10 @@ class Workspace:
             if place >= len(other.stages) or other.stages[place] != stage
         )
         number = None if self.stage is None else self.stage.number
-        self._apply(number, ENV if now.env != other.env else next(changed, None))
+        self._publish_edit(number, ENV if now.env != other.env else next(changed, None))
         return change
 
-    def _apply(self, number: int | None, place: int | None) -> None:
+    def _publish_edit(self, number: int | None, place: int | None) -> None:
         """Move the selection, publish the signals and inspect the chain after an edit.
 
         Args:

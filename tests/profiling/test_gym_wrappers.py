@@ -125,7 +125,7 @@ def test_values_are_unchanged_and_wrappers_are_restored(planned: bool) -> None:
     env_of_tdx.rollout(2)
     names = [set(each.__dict__) for each in everyone]
     functions = [each.step for each in everyone]
-    fields = program._fields
+    fields = program._step_fields
     for is_measured in (False, True, False):
         env_of_tdx.set_seed(1)
         torch.manual_seed(1)
@@ -138,7 +138,7 @@ def test_values_are_unchanged_and_wrappers_are_restored(planned: bool) -> None:
     assert (found[0] == found[2]).all()
     assert [set(each.__dict__) for each in everyone] == names
     assert [each.step for each in everyone] == functions
-    assert program._fields is fields
+    assert program._step_fields is fields
 
 
 def test_gymnasium_env_without_tdx_is_measured() -> None:

@@ -205,13 +205,13 @@ def test_env_runs_the_original_functions_outside_the_block() -> None:
     env = pendulum()
 
     def functions() -> list[Any]:
-        program = env._current_program()
+        program = env._current_eager_program()
         owners = [env, env.base_env, *env.stages]
         names = ("rollout", "step", "reset", "completed_step", "completed_reset", "_step")
         bound = [getattr(each, name, None) for each in owners for name in names]
         steps = [step for _, step in program._on_dicts]
         return [getattr(each, "__func__", each) for each in bound] + [
-            getattr(each, "__qualname__", "") for each in [*steps, program._fields_of]
+            getattr(each, "__qualname__", "") for each in [*steps, program._step_inner]
         ]
 
     _ = env.output_spec

@@ -398,6 +398,7 @@ def expand_options(command: Function) -> Function:
     ]
     shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
     annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+    # `signature` would follow it to the function whose parameters are still dataclasses.
     del with_options.__wrapped__
     with_options.__dict__["__signature__"] = Signature([*own, *shared])
     with_options.__annotations__ = annotations

@@ -101,6 +101,7 @@ def inspect_spec(
 
     if stages and changes:
         raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
+    # `open_stack` opens checkpoints too, but loads torch, which their specs do not need.
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_report import inspect_checkpoint
         from tdx.stacks.checkpoints.specs import checkpoint_calls

@@ -299,12 +299,13 @@ def action_source(
 # Actions for many steps are drawn at once. That gives the numbers of as many single draws only if
 # nothing else draws from torch's global generator in between.
 
-_FLAG = "_shares_torch_rng"
+_RNG_SHARING = "_shares_torch_rng"
+"""Attribute of an env for what a probe has found."""
 
 
 def shares_torch_rng(base: EnvBase) -> bool | None:
     """Return True if an env draws from torch's global generator; ``None`` if it is not known."""
-    known: bool | None = base.__dict__.get(_FLAG)
+    known: bool | None = base.__dict__.get(_RNG_SHARING)
     if known is not None:
         return known
     if not isinstance(base, TransformedEnv):
@@ -320,7 +321,7 @@ def shares_torch_rng(base: EnvBase) -> bool | None:
 
 def cache_rng_sharing(base: EnvBase, shared: bool) -> None:
     """Store the result of a probe with the env."""
-    base.__dict__[_FLAG] = shared
+    base.__dict__[_RNG_SHARING] = shared
 
 
 def _is_same_state(one: Tensor, other: Tensor) -> bool:

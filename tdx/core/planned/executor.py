@@ -252,8 +252,11 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
     run = PlannedRun(env, program, policy, "any" if request.break_when_any_done else "never")
     if not run.accepts(start):
         return None
-    is_here = request.breaks or program.plan.processes is None
-    return run if is_here else run_in_workers(env, program, run.inputs, run, start)
+    # Worker processes run whole pieces of a chunk apart, so none knows that a row of another one is
+    # done and the rollout has to stop.
+    if request.breaks or program.plan.processes is None:
+        return run
+    return run_in_workers(env, program, run.inputs, run, start)
 
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
@@ -381,26 +384,28 @@ class PlannedRun:
         first = flatten(start)
         if self._probe is not None:
             self._probe.begin()
-        chunk = self._collect(first, self.inputs, length, self._stop)
-        if self._probe is not None and chunk.length:
+        collected = self._collect(first, self.inputs, length, self._stop)
+        if self._probe is not None and collected.length:
             cache_rng_sharing(self._program.base, not self._probe.is_exclusive())
+        # Once per chunk; an eager rollout checks each step. Random actions follow their spec.
         for key in () if isinstance(self.inputs, RandomActions) else self._env.action_keys:
-            actions = chunk.inputs.get(key)
+            actions = collected.inputs.get(key)
             bad = None if actions is None else first_nan(actions)
             if bad is not None:
-                chunk.cut(bad, nan_error(key))
-        if chunk.length and self._raw is not None and self._program.fused is None:
-            self._raw.after_chunk({key: value[-1] for key, value in chunk.steps.items()})
-        if chunk.length:
-            self._run_deferred(self._program, chunk, self._env.batch_size, self._compiled)
-        self._step_count += chunk.length
-        error = None if chunk.error is None else with_step(chunk.error, self._step_count)
-        if not chunk.length:
+                collected.cut(bad, nan_error(key))
+        # With fused stages, the columns hold mapped images instead of the env's observations.
+        if collected.length and self._raw is not None and self._program.fused is None:
+            self._raw.after_chunk({key: value[-1] for key, value in collected.steps.items()})
+        if collected.length:
+            self._run_deferred(self._program, collected, self._env.batch_size, self._compiled)
+        self._step_count += collected.length
+        error = None if collected.error is None else with_step(collected.error, self._step_count)
+        if not collected.length:
             return RolloutChunk([], 0, error=error)
         return RolloutChunk(
-            self._assemble(chunk, start, self._rewards),
-            chunk.length,
-            chunk.stopped,
+            self._assemble(collected, start, self._rewards),
+            collected.length,
+            collected.stopped,
             error,
-            lambda: self._last_root(chunk, start, self._rewards),
+            lambda: self._last_root(collected, start, self._rewards),
         )

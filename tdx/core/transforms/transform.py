@@ -268,7 +268,11 @@ class Transform(ChainMember):
             return None
         missing = None if self._missing_tolerance else self._missing_key
         pairs, kernel = self._pairs, self._apply_transform
-        return lambda root, fields: map_entries(fields, pairs, kernel, missing)
+
+        def dict_step(root: Entries, fields: Entries) -> None:
+            map_entries(fields, pairs, kernel, missing)
+
+        return dict_step
 
     def make_array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
         """Return the step of one in-key for arrays of a form. ``None``: this form is missing."""

@@ -70,7 +70,7 @@ class SingleEnv:
         self._conversion, self._observe = conversion, _observer(conversion)
         self._finish = conversion.result_finisher()
         self._make = make_tensordict_factory(conversion.batch_size, _CPU)
-        self._fields = _create_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
+        self._step_fields = _create_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
 
     @property
     def raw(self) -> RawEnv | None:
@@ -80,11 +80,11 @@ class SingleEnv:
     @property
     def step_fields(self) -> StepFields | None:
         """Step function that returns a plain dict; ``None`` if results need further processing."""
-        return self._fields if self._finish is None else None
+        return self._step_fields if self._finish is None else None
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
         """Step the env."""
-        fields, info = self._fields(tensordict)
+        fields, info = self._step_fields(tensordict)
         result = self._make(fields)
         return result if self._finish is None else self._finish(result, info)
 

@@ -120,6 +120,7 @@ class GymnasiumStack(LevelStack):
         """See :class:`~tdx.stacks.Stack`; thin wrappers alone are measured as part of the env."""
         if all_stages or any(type(level.owner) not in THIN_WRAPPERS for level in self.levels[1:]):
             return super().measure(meter)
+        # The outermost object with the index of the env: its calls include those of the wrappers.
         env = replace(self.levels[-1], index=-1)
         return measured(self.level_type(self.target, [env], self.name), meter)
 

@@ -387,16 +387,16 @@ class ChainPane(Vertical):
         yield ChainList(self.workspace)
 
     def on_mount(self) -> None:
-        self.workspace.edited.subscribe(self, lambda _: self._count())
+        self.workspace.edited.subscribe(self, lambda _: self._update_subtitle())
         self.workspace.inspected.subscribe(self, lambda _: self._show_inspection())
         self.workspace.selected.subscribe(self, lambda _: self._update_keys())
-        self._count()
+        self._update_subtitle()
 
     def _show_inspection(self) -> None:
         self._update_keys()
-        self._count()
+        self._update_subtitle()
 
-    def _count(self) -> None:
+    def _update_subtitle(self) -> None:
         draft = self.workspace.draft
         total, on_ = len(draft.stages), len(draft.positions)
         word = "stage" if total == 1 else "stages"
@@ -433,7 +433,10 @@ class ChainPane(Vertical):
         return action != "fix" or self._has_fix
 
     def is_applicable(self, action: str) -> bool:
-        """Return False for edits of what the code of another library creates."""
+        """Return False for edits of what the code of another library creates.
+
+        See :class:`~tdx.tui.screens.bars.LimitsKeys`: the key still works, and says why it refuses.
+        """
         return action not in self._inapplicable
 
     def _update_keys(self) -> None:
