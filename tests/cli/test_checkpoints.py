@@ -105,6 +105,7 @@ def test_profile(tdx: Tdx, folder: Path) -> None:
     result = tdx("profile", str(folder), *options)
     assert result.code == 0, result.err
     assert "normalizer" in result.out
+    assert "--t" not in result.out + result.err
     result = tdx("profile", str(folder), "--mode", "eager")
     assert result.code == 2
     assert "do not apply to a policy checkpoint" in result.err
