@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -137,15 +138,16 @@ def _compare_values(
 
 
 def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
-    """Draw a value of each leaf: from its bounds, or from a standard normal distribution."""
+    from tdx.stacks.checkpoints.stack import leaf_box
+    from tdx.stacks.samples import draw_box
+
     sample: dict[str, object] = {}
     for leaf in leaves:
         key = str(leaf.key)
         # The same for both sides, whatever their other features are.
         rng = np.random.default_rng(zlib.crc32(key.encode()))
-        shape = leaf.shape
-        drawn = rng.random(shape) if leaf.domain.low is not None else rng.normal(size=shape)
-        sample.setdefault(key, drawn.astype(np.float32))
+        # A robot and a policy give float32; the spec of an action is that after its steps.
+        sample.setdefault(key, draw_box(leaf_box(replace(leaf, dtype="float32")), rng))
     return sample
 
 

@@ -117,10 +117,15 @@ class _StepPart(Part):
 
 
 def _boxes(leaves: Mapping[str, LeafSpec]) -> dict[str, Box]:
-    return {key: _box(leaf) for key, leaf in leaves.items()}
+    return {key: leaf_box(leaf) for key, leaf in leaves.items()}
 
 
-def _box(leaf: LeafSpec) -> Box:
+def leaf_box(leaf: LeafSpec) -> Box:
+    """Return a spec as a space.
+
+    Raises:
+        ArgumentError: NumPy does not have its dtype.
+    """
     try:
         dtype = np.dtype(leaf.dtype)
     except TypeError:
