@@ -64,6 +64,10 @@ def _compare_settings(a: Checkpoint, b: Checkpoint) -> Iterator[SettingChange]:
         if name not in _FEATURES and one.get(name) != other.get(name):
             sides = (repr(side[name]) if name in side else "missing" for side in (one, other))
             yield SettingChange(name, *sides)
+    if a.fps != b.fps and one.get("fps") == other.get("fps"):
+        # That of the options of the training.
+        fps = ("missing" if side.fps is None else f"{side.fps:g}" for side in (a, b))
+        yield SettingChange("fps", *fps)
 
 
 _STATUS: Mapping[str, StageStatus] = {"missing": "removed", "extra": "added", "moved": "moved"}

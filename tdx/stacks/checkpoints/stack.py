@@ -55,6 +55,11 @@ class CheckpointStack(SampleStack):
         self.checkpoint = checkpoint
 
     @property
+    def settings(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`; the chunks of the policy, and its steps per second."""
+        return self.checkpoint.settings
+
+    @property
     def notes(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; the steps that are passed over."""
         opaque = [
@@ -81,6 +86,12 @@ class DatasetStack(SampleStack):
             for key, value in samples[0].items()
         }
         super().__init__(dataset, (), [Spaces(boxes)], samples)
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`; the steps per second."""
+        fps = self.original.fps
+        return {} if fps is None else {"fps": fps}
 
     @property
     def notes(self) -> Sequence[str]:
