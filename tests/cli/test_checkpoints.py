@@ -231,3 +231,10 @@ def test_dataset(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     result = tdx("check", "Pendulum-v1", "--data", data)
     assert result.code == 2
     assert "--data needs a policy checkpoint" in result.err
+
+
+def test_kinds_that_can_be_opened_are_listed(tdx: Tdx) -> None:
+    result = tdx("list", "kinds", "checkpoint")
+    assert result.code == 0
+    assert "norm_stats.json (openpi)" in result.out
+    assert "no kind matches 'nothing'" in tdx("list", "kinds", "nothing").out
