@@ -38,6 +38,7 @@ DOCUMENTS: Mapping[str, str] = {
     "import": "tdx import",
     "envs": "tdx list envs",
     "env": "tdx show env",
+    "stack_kinds": "tdx list kinds",
     "transforms": "tdx list transforms",
     "transform": "tdx show transform",
     "config": "tdx config show",
@@ -86,6 +87,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.inspection.envs import EnvDetails
     from tdx.inspection.explanations import Explanation
     from tdx.inspection.lineage import Lineage
+    from tdx.inspection.openable import Openable
     from tdx.inspection.plan_report import PlanReport
     from tdx.inspection.spec_report import SpecReport
     from tdx.inspection.transform_example import TransformExample
@@ -149,6 +151,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "import": Document(Imported),
         "envs": Document(extra={"search": str, "envs": list[RegisteredEnv]}),
         "env": Document(EnvDetails),
+        "stack_kinds": Document(extra={"search": str, "stack_kinds": list[Openable]}),
         "transforms": Document(extra={"search": str, "transforms": list[TransformRow]}),
         "transform": Document(TransformDocument, extra={"example": TransformExample | None}),
         "config": Document(Settings),

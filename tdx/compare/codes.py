@@ -18,6 +18,7 @@ DifferenceKind = Literal[
     "state still learning",
     "value",
     "inner calls",
+    "setting",
 ]
 
 
@@ -197,6 +198,20 @@ DIFFERENCE_CODES = (
         A stage steps or resets what is inside of it more or less often than in the contract, such
         as a frame skip of 3 instead of 4. The values may agree, and the episode runs faster or
         slower than in training.
+        """,
+    ),
+    DifferenceCode(
+        "TDX515",
+        "setting",
+        "policy-setting",
+        "a setting of the policy differs",
+        """
+        The policy sees another number of observations, executes another number of actions of each
+        chunk before it is asked again, or acts at another frequency than in the contract. No value
+        of a single step differs, and the robot moves too early, too late or too fast.
+
+        Deploy the policy with the settings of the contract, or freeze it again if they were changed
+        on purpose.
         """,
     ),
 )

@@ -55,6 +55,8 @@ class Difference(Result):
     @property
     def place(self) -> str:
         """Display name of the stage."""
+        if self.kind == "setting":
+            return "the policy"
         if self.stage is None:
             return f"stage {self.reference_stage} ({self.name}) of the contract"
         return f"the env ({self.name})" if self.stage < 0 else f"stage {self.stage} ({self.name})"

@@ -134,6 +134,9 @@ class _Comparison:
         elif not self.causes and not any(self.excluded()):
             for difference in ends:
                 self._add(difference)
+        if self.is_same_kind:
+            # They explain no value of a step.
+            self.causes += self._settings(env_a, env_b)
         self.causes.sort(
             key=lambda cause: (cause.reference_stage or 0) if cause.stage is None else cause.stage
         )
@@ -324,6 +327,15 @@ class _Comparison:
             if change is None and self.replayed is not None:
                 key = None
             yield Difference(kind, b.index, a.index, b.name, key, text, size, hint)
+
+    def _settings(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+        """Compare the settings that both sides declare, which are those of the env inside."""
+        for name, one in a.arguments.items():
+            if name not in b.arguments or _same_argument(one, b.arguments[name]):
+                continue
+            text = f"{name} is {_text(b.arguments[name])} instead of {_text(one)}"
+            hint = f"set {name} to {_text(one)}, as in the contract"
+            yield Difference("setting", -1, -1, b.name, None, text, None, hint)
 
     # Specs
 

@@ -145,7 +145,8 @@ def observe(
     if recording is not None:
         random = _random_stages(stack, recording) if find_random else {}
     builder = _Builder(layout, learned, frozen, random)
-    stages = [builder.stage(-1, stack.name, None)]
+    inside = builder.stage(-1, stack.name, None)
+    stages = [replace(inside, arguments=plain_arguments(stack.settings))]
     stages += [builder.stage(info.index, info.name, info) for info in stack.stages]
     return Contract(
         stack.kind,

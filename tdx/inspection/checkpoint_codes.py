@@ -227,5 +227,17 @@ PIXELS = CheckpointRule(
     LeRobot scales images to 0 … 1 before they are normalized, and stores statistics of that range.
     """,
 )
-DATASET_RULES = (OTHER_DATA, NOT_IN_DATA, STALE, NOT_FINITE, CONSTANT, PIXELS)
+OTHER_FPS = CheckpointRule(
+    "TDX627",
+    "fps-differs",
+    "the policy and the dataset have different numbers of steps per second",
+    "error",
+    """
+    A policy that was trained with 30 steps per second and acts 50 times per second moves the robot
+    too fast, and chunks of actions cover another time. No value of a single step differs.
+
+    Deploy the policy at the frequency of its data, or resample the data.
+    """,
+)
+DATASET_RULES = (OTHER_DATA, NOT_IN_DATA, STALE, NOT_FINITE, CONSTANT, PIXELS, OTHER_FPS)
 """The rules about data, sorted by code."""

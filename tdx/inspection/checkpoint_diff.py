@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -63,6 +64,10 @@ def _compare_settings(a: Checkpoint, b: Checkpoint) -> Iterator[SettingChange]:
         if name not in _FEATURES and one.get(name) != other.get(name):
             sides = (repr(side[name]) if name in side else "missing" for side in (one, other))
             yield SettingChange(name, *sides)
+    if a.fps != b.fps and one.get("fps") == other.get("fps"):
+        # That of the options of the training.
+        fps = ("missing" if side.fps is None else f"{side.fps:g}" for side in (a, b))
+        yield SettingChange("fps", *fps)
 
 
 _STATUS: Mapping[str, StageStatus] = {"missing": "removed", "extra": "added", "moved": "moved"}
@@ -137,15 +142,16 @@ def _compare_values(
 
 
 def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
-    """Draw a value of each leaf: from its bounds, or from a standard normal distribution."""
+    from tdx.stacks.checkpoints.stack import leaf_box
+    from tdx.stacks.samples import draw_box
+
     sample: dict[str, object] = {}
     for leaf in leaves:
         key = str(leaf.key)
         # The same for both sides, whatever their other features are.
         rng = np.random.default_rng(zlib.crc32(key.encode()))
-        shape = leaf.shape
-        drawn = rng.random(shape) if leaf.domain.low is not None else rng.normal(size=shape)
-        sample.setdefault(key, drawn.astype(np.float32))
+        # A robot and a policy give float32; the spec of an action is that after its steps.
+        sample.setdefault(key, draw_box(leaf_box(replace(leaf, dtype="float32")), rng))
     return sample
 
 

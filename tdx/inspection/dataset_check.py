@@ -25,6 +25,7 @@ from tdx.inspection.checkpoint_codes import (
     NOT_FINITE,
     NOT_IN_DATA,
     OTHER_DATA,
+    OTHER_FPS,
     PIXELS,
     STALE,
     CheckpointRule,
@@ -96,6 +97,7 @@ def check_against_data(
     further = [
         *((OTHER_DATA, violation) for violation in _other_data(checkpoint, facts)),
         *((NOT_IN_DATA, violation) for violation in _not_in_data(checkpoint, facts.dataset)),
+        *((OTHER_FPS, violation) for violation in _other_fps(checkpoint, facts.dataset)),
         *_stale(facts),
         *_not_finite(facts),
     ]
@@ -150,6 +152,15 @@ def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation
                 "dataset",
                 key=key,
             )
+
+
+def _other_fps(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
+    ours, theirs = checkpoint.fps, dataset.fps
+    if ours is not None and theirs is not None and abs(ours - theirs) > 0.01 * theirs:
+        yield Violation(
+            f"the policy has {ours:g} steps per second, and the dataset has {theirs:g}",
+            f"run the policy {theirs:g} times per second if this is the data of its training",
+        )
 
 
 _OPENPI_NAMES = {"state": "observation.state", "actions": "action"}

@@ -183,6 +183,11 @@ STACK_NOTE = (
     "Only time inside the env and its wrappers counts. Modes, memory, operators and the device are "
     "measured for chains of tdx: add a stage by --t."
 )
+SAMPLES_NOTE = (
+    "Only time in the steps and in getting the samples counts. Modes, memory, operators and the "
+    "device are measured only for envs with a chain of tdx."
+)
+"""For checkpoints and data pipelines, to which ``--t`` adds no stage."""
 
 
 def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
@@ -203,6 +208,8 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
         >>> [row.part.label for row in found.modes[0].rows if row.part.lane == "step"][::4]
         ['env Pendulum-v1', 'wrapper ClipAction']
     """
+    from tdx.stacks.samples import SampleStack
+
     plan = plan or ProfilePlan()
     measured = profile(stack, threads=plan.threads, all_wrappers=plan.all_wrappers)
     error: str | None = None
@@ -233,7 +240,8 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
         plan.seed,
         False,
     )
-    mode = replace(result.modes[0], notes=(STACK_NOTE, *stack.notes), error=error)
+    note = SAMPLES_NOTE if isinstance(stack, SampleStack) else STACK_NOTE
+    mode = replace(result.modes[0], notes=(note, *stack.notes), error=error)
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
 
 

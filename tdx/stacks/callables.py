@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -55,7 +54,10 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
         return [(part, part.transform) for part in estimators if hasattr(part, "transform")]
     if (to_transition := getattr(target, "to_transition", None)) is not None:
         own = [] if steps is None else list(steps)
-        return [(step, partial(_run_step, to_transition, step)) for step in own]
+        calls: list[_TransitionStep] = []
+        for step in own:
+            calls.append(_TransitionStep(to_transition, step, calls[-1] if calls else None))
+        return list(zip(own, calls, strict=True))
     parts = target if isinstance(target, list | tuple) else getattr(target, "transforms", None)
     if isinstance(parts, torch.nn.ModuleList):
         parts = list(parts)
@@ -63,19 +65,73 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
     return [(part, part) for part in parts] if is_list and parts is not None else None
 
 
-def _run_step(
-    to_transition: Callable[[Any], Mapping[Any, Any]], step: Callable[[Any], Any], sample: Sample
-) -> Sample:
-    """Run a step of LeRobot, which takes and returns a transition, on a flat sample."""
-    try:
-        transition = to_transition(sample)
-    except (TypeError, ValueError, KeyError, AttributeError):
-        # A postprocessor takes what the policy returned.
-        transition = to_transition(sample["action"])
-    # The keys are members of an enum.
-    result = {getattr(key, "value", key): value for key, value in step(transition).items()}
-    flat = {**(result.get("observation") or {}), **(result.get("complementary_data") or {})}
-    return flat if result.get("action") is None else {**flat, "action": result["action"]}
+class _TransitionStep:
+    """Runs a step of LeRobot, which takes and returns a transition, on a flat sample.
+
+    The hooks of a pipeline would show the same transitions, but they can neither run one step alone
+    nor on other inputs, as contracts and profiles do.
+
+    Args:
+        to_transition: Converts what the pipeline takes to a transition.
+        step: The step.
+        previous: The step before it; ``None`` for the first one.
+    """
+
+    def __init__(
+        self,
+        to_transition: Callable[[Any], Mapping[Any, Any]],
+        step: Callable[[Any], Any],
+        previous: _TransitionStep | None,
+    ) -> None:
+        self._to_transition, self._step, self._previous = to_transition, step, previous
+        self._parts: dict[str, str] = {}
+
+    def __call__(self, sample: Sample) -> Sample:
+        try:
+            transition = self._to_transition(sample)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            # A postprocessor takes what the policy returned.
+            transition = self._to_transition(sample["action"])
+        if self._previous is not None:
+            transition = self._previous.complete(transition, sample)
+        named = _by_name(self._step(transition))
+        self._parts = {key: part for part in _PARTS for key in named.get(part) or {}}
+        return _flatten(named)
+
+    def complete(self, transition: Mapping[Any, Any], sample: Sample) -> Mapping[Any, Any]:
+        """Return the transition after this step with the entries that the converter dropped.
+
+        It knows the names of a dataset, and not those that steps write, such as the domain of a
+        robot.
+        """
+        known = _flatten(_by_name(transition))
+        for part in _PARTS:
+            written = {
+                key: value
+                for key, value in sample.items()
+                if key not in known and self._parts.get(key) == part
+            }
+            if written:
+                key = next((key for key in transition if _name(key) == part), part)
+                transition = {**transition, key: {**(transition.get(key) or {}), **written}}
+        return transition
+
+
+_PARTS = ("observation", "complementary_data")
+
+
+def _name(key: object) -> str:
+    """Return the text of a member of an enum, or of a key that is text already."""
+    return str(getattr(key, "value", key))
+
+
+def _by_name(transition: Mapping[Any, Any]) -> dict[str, Any]:
+    return {_name(key): value for key, value in transition.items()}
+
+
+def _flatten(named: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {key: value for part in _PARTS for key, value in (named.get(part) or {}).items()}
+    return flat if named.get("action") is None else {**flat, "action": named["action"]}
 
 
 def is_pipeline(target: object) -> bool:

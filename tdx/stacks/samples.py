@@ -118,17 +118,25 @@ class SampleSource(gymnasium.Env[Sample, Sample]):
 
     def _take(self) -> Sample:
         if self._samples is None:
-            self.sample = {key: _draw(box, self.np_random) for key, box in self._boxes.items()}
+            self.sample = {key: draw_box(box, self.np_random) for key, box in self._boxes.items()}
         else:
             self.sample = dict(self._samples[self._next % len(self._samples)])
         self._next += 1
         return dict(self.sample)
 
 
-def _draw(box: Box, rng: np.random.Generator) -> NDArray[Any]:
-    drawn = rng.normal(size=box.shape)
+def draw_box(box: Box, rng: np.random.Generator) -> NDArray[Any]:
+    """Draw an array from its bounds, or from a standard normal distribution without bounds.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> draw_box(Box(5, 6, (2,), np.float64), rng).round(2).tolist()
+        [5.64, 5.27]
+    """
     if box.is_bounded():
         drawn = box.low + rng.random(box.shape) * (box.high.astype(np.float64) - box.low)
+    else:
+        drawn = rng.normal(size=box.shape)
     return drawn.astype(box.dtype)
 
 

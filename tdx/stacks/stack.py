@@ -123,6 +123,14 @@ class Stack(Protocol):
         return {}
 
     @property
+    def settings(self) -> Mapping[str, object]:
+        """Settings outside of the stages that a deployment has to keep. Default: none.
+
+        A contract records them.
+        """
+        return {}
+
+    @property
     def free_keys(self) -> tuple[str, ...]:
         """First parts of keys that need no spec. Default: every key needs one."""
         return ()

@@ -100,11 +100,34 @@ def test_contract(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert "stage 5 (unnormalizer), key 'action.std'" in result.out
 
 
+def test_contract_has_the_settings_of_the_policy(tdx: Tdx, tmp_path: Path) -> None:
+    contract, policy = str(tmp_path / "contract"), Folder()
+    policy.config["fps"] = 30
+    trained = str(policy.write(tmp_path / "trained"))
+    assert tdx("freeze", trained, "--out", contract).code == 0
+    assert tdx("check", trained, "--against", contract).code == 0
+    policy.config |= {"n_action_steps": 8, "fps": 50}
+    deployed = str(policy.write(tmp_path / "deployed"))
+    result = tdx("check", deployed, "--against", contract, "--format", "json")
+    assert result.code == 1
+    report = json.loads(result.out)
+    assert [(d["code"], d["message"]) for d in report["differences"]] == [
+        ("TDX515", "fps is 50 instead of 30"),
+        ("TDX515", "n_action_steps is 8 instead of 100"),
+    ]
+    # A deployment that does not declare them is not another one.
+    for name in ("fps", "n_action_steps", "chunk_size"):
+        del policy.config[name]
+    undeclared = str(policy.write(tmp_path / "undeclared"))
+    assert tdx("check", undeclared, "--against", contract).code == 0
+
+
 def test_profile(tdx: Tdx, folder: Path) -> None:
     options = ("--steps", "3", "--repeat", "1", "--warmup", "0", "--format", "json")
     result = tdx("profile", str(folder), *options)
     assert result.code == 0, result.err
     assert "normalizer" in result.out
+    assert "--t" not in result.out + result.err
     result = tdx("profile", str(folder), "--mode", "eager")
     assert result.code == 2
     assert "do not apply to a policy checkpoint" in result.err
@@ -208,3 +231,10 @@ def test_dataset(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     result = tdx("check", "Pendulum-v1", "--data", data)
     assert result.code == 2
     assert "--data needs a policy checkpoint" in result.err
+
+
+def test_kinds_that_can_be_opened_are_listed(tdx: Tdx) -> None:
+    result = tdx("list", "kinds", "checkpoint")
+    assert result.code == 0
+    assert "norm_stats.json (openpi)" in result.out
+    assert "no kind matches 'nothing'" in tdx("list", "kinds", "nothing").out

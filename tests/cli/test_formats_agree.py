@@ -132,6 +132,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Document], list[Any]]]] = {
     "profile compare": (("profile", "compare", "profile.json", "profile.json"), _of("changes")),
     "show transform": (("show", "transform", "CatFrames"), _of("arguments")),
     "list envs": (("list", "envs", "FrozenLake"), _of("envs")),
+    "list kinds": (("list", "kinds"), _of("stack_kinds")),
     "list transforms": (("list", "transforms", "reward"), _of("transforms")),
     "explain": (("explain",), _of("codes")),
     "config show": (("config", "show"), _of("settings")),

@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "import": [("import", "a.jsonl", "-o", "b")],
     "envs": [("list", "envs", "Pong")],
     "env": [("show", "env", "CartPole-v1")],
+    "stack_kinds": [("list", "kinds")],
     "transforms": [("list", "transforms", "reward")],
     "transform": [("show", "transform", "RewardSum"), ("show", "transform", "MultiStepTransform")],
     "config": [("config", "show")],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.diff import DiffReport
@@ -49,6 +51,20 @@ def test_number_of_executed_actions_is_named(tmp_path: Path) -> None:
     ]
     assert not report.same
     assert different_keys(report) == []
+
+
+@pytest.mark.parametrize("file", ["config.json", "train_config.json"])
+def test_steps_per_second_are_named(file: str, tmp_path: Path) -> None:
+    paths = []
+    for fps in (30, 50):
+        folder = Folder()
+        path = folder.write(tmp_path / str(fps))
+        document = folder.config | {"fps": fps} if file == "config.json" else {"env": {"fps": fps}}
+        (path / file).write_text(json.dumps(document))
+        paths.append(path)
+    report = compare_checkpoints(*map(read_checkpoint, paths))
+    assert [(c.name, c.a, c.b) for c in report.env] == [("fps", "30", "50")]
+    assert compare_checkpoints(*map(read_checkpoint, (paths[0], paths[0]))).same
 
 
 def test_missing_step_is_named(tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ def test_statistics_of_another_dataset_are_named(episodes: list[Arrays], tmp_pat
     assert "mean at 0 (pan) is" in report.findings[0].message
 
 
+@pytest.mark.parametrize(("fps", "found"), [(50, True), (30, False), (0, False), ("30", False)])
+def test_policy_with_other_steps_per_second_than_the_data(
+    fps: object, found: bool, episodes: list[Arrays], tmp_path: Path
+) -> None:
+    data = facts(write_dataset(tmp_path / "data", episodes))
+    folder = checkpoint_of(episodes)
+    folder.config["fps"] = fps
+    checkpoint = read_checkpoint(folder.write(tmp_path / "checkpoint"))
+    assert codes(check_against_data(checkpoint, data)) == [("TDX627", None)] * found
+
+
 def test_permuted_joints_are_named_with_their_order(episodes: list[Arrays], tmp_path: Path) -> None:
     data = facts(write_dataset(tmp_path / "data", episodes))
     folder = checkpoint_of(episodes)

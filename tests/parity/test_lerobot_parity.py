@@ -12,9 +12,11 @@ import torch
 
 import tdx
 from tdx.inspection.checkpoint_check import check_checkpoint
+from tdx.stacks.callables import to_array
 from tdx.stacks.checkpoints import Entries, Processor, read_checkpoint
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.steps import run
+from tdx.stacks.samples import Sample, SampleStack
 from tests.programs import require_package
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
 
@@ -185,6 +187,56 @@ def test_pipeline_object_has_the_same_values_as_its_checkpoint(
     ]
     result = stack.target.reset()[0]
     assert_same_bits(run(read_checkpoint(tmp_path).processors[0], sample).samples[-1], result)
+    assert tdx.check_contract(stack, tdx.freeze(stack)).same
+
+
+def test_pipeline_object_has_the_values_that_its_hooks_see(lerobot: Any) -> None:
+    inputs, outputs = features()
+
+    class DomainStep(lerobot.ComplementaryDataProcessorStep):  # type: ignore[misc]
+        """Writes what no converter of LeRobot takes over from a batch."""
+
+        def complementary_data(self, complementary_data: Any) -> Any:
+            count = complementary_data.get("domain_id", torch.tensor([2]))
+            return {**complementary_data, "domain_id": count + 1}
+
+        def transform_features(self, features: Any) -> Any:
+            return features
+
+    pipeline = lerobot.PolicyProcessorPipeline(
+        steps=[
+            lerobot.RenameObservationsProcessorStep(rename_map={"observation.robot": "robot"}),
+            DomainStep(),
+            DomainStep(),
+            lerobot.RenameObservationsProcessorStep(rename_map={"robot": STATE}),
+            lerobot.AddBatchDimensionProcessorStep(),
+            lerobot.NormalizerProcessorStep(
+                features={**inputs, **outputs},
+                norm_map=modes("MEAN_STD", "MIN_MAX", "IDENTITY"),
+                stats=stock_statistics(),
+            ),
+        ]
+    )
+    sample = {key: value for key, value in draw(0).items() if key != "task"}
+    sample["observation.robot"] = sample.pop(STATE)
+    seen: list[dict[str, Any]] = []
+
+    def see(index: int, transition: Any) -> None:
+        named = {key.value: value for key, value in transition.items()}
+        flat = {**named["observation"], **(named["complementary_data"] or {})}
+        seen.append({**flat, "action": named["action"]})
+
+    pipeline.register_after_step_hook(see)
+    pipeline(as_theirs(sample))
+    pipeline.unregister_after_step_hook(see)
+    stack = tdx.open_stack(pipeline, [sample])
+    assert isinstance(stack, SampleStack)
+    current: Sample = sample
+    for part, expected in zip(stack.parts, seen, strict=True):
+        current = part.forward(current)
+        numbers = {key: value for key, value in expected.items() if value is not None}
+        assert set(current) == set(numbers)
+        assert_same_bits({key: to_array(value) for key, value in current.items()}, numbers)
     assert tdx.check_contract(stack, tdx.freeze(stack)).same
 
 

@@ -96,7 +96,7 @@ ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
         "export",
         "Convert a file in another format to a dump: from tdx export, or from another source.",
     ),
-    "list": ("catalog", "List the available envs, transforms and dumps."),
+    "list": ("catalog", "List the available envs, transforms and dumps, and what can be opened."),
     "show": (
         "catalog",
         "Show an env, the documentation of a transform, a dump, or what tdx.watch recorded.",

@@ -81,6 +81,21 @@ def list_transforms(output: OutputOptions, search: Search = None) -> None:
     write_view(transforms_view(load_catalog().search(words), words), output)
 
 
+def list_kinds(output: OutputOptions, search: Search = None) -> None:
+    """List what can be opened: envs by library, checkpoints, datasets, pipelines and dumps.
+
+    tdx list kinds
+
+    tdx list kinds checkpoint --format json
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.views.catalog import openable_view
+    from tdx.inspection.openable import list_openable
+
+    words = " ".join(search or ())
+    write_view(openable_view(list_openable(words), words), output)
+
+
 def show_transform(output: OutputOptions, name: Name, example: Example = True) -> None:
     """Show the documentation of a transform, its arguments, and its effect on the specs of an env.
 
@@ -181,6 +196,7 @@ COMMANDS: Functions = {
     "list envs": list_envs,
     "list transforms": list_transforms,
     "list dumps": list_dumps,
+    "list kinds": list_kinds,
     "show env": show_env,
     "show transform": show_transform,
     "show dump": show_dump,

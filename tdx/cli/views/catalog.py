@@ -1,4 +1,4 @@
-"""Views of what is available: envs and transforms."""
+"""Views of what is available: envs, transforms, and what can be opened."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from tdx.pipeline.transform_info import Parameter, TransformInfo, Type, strip_ma
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.inspection.envs import EnvDetails
+    from tdx.inspection.openable import Openable
     from tdx.inspection.transform_example import TransformExample
 
 
@@ -77,6 +78,43 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         return {"search": search, "envs": to_plain(envs)}
 
     return View("envs", data, blocks, lambda: envs, names=names)
+
+
+def openable_view(entries: Sequence[Openable], search: str) -> View:
+    """Lay out what can be opened.
+
+    Args:
+        entries: What to show, grouped.
+        search: Words of the search.
+    """
+
+    def blocks() -> list[Block]:
+        if not entries:
+            return [_no_match("kind", search)]
+        groups = list(without_repeats(entry.group for entry in entries))
+        rows = [
+            [
+                Cell(group, "dim"),
+                Cell(entry.name, "name" if entry.available else "dim"),
+                Cell(_package_text(entry), "" if entry.available else "dim"),
+                Cell(entry.target, "dim"),
+            ]
+            for group, entry in zip(groups, entries, strict=True)
+        ]
+        return [Table.of(["kind", "what", "package", "target"], rows)]
+
+    names = ("group", "name", "target", "package", "version")
+
+    def data() -> dict[str, object]:
+        return {"search": search, "stack_kinds": to_plain(entries)}
+
+    return View("stack_kinds", data, blocks, lambda: entries, names=names)
+
+
+def _package_text(entry: Openable) -> str:
+    if entry.package is None:
+        return ""
+    return f"{entry.package} {entry.version or '(not installed)'}"
 
 
 def _env_note(env: RegisteredEnv) -> str:

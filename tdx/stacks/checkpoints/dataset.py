@@ -19,7 +19,7 @@ import numpy as np
 from tdx.foundation.container import Container
 from tdx.foundation.errors import MissingPackageError, StorageError, install_extra
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
-from tdx.stacks.checkpoints.model import Array, Json
+from tdx.stacks.checkpoints.model import Array, Json, parse_fps
 
 if TYPE_CHECKING:
     from datasketches import vector_of_kll_floats_sketches
@@ -121,7 +121,7 @@ def read_dataset(path: str | Path) -> Dataset:
     return Dataset(
         folder,
         version if isinstance(version, str) else "unknown",
-        float(fps) if isinstance(fps, int | float) else None,
+        parse_fps(fps),
         steps if isinstance(steps, int) else 0,
         {
             key: _feature(_mapping(value, f"feature {key!r} of {INFO}"), key)

@@ -26,9 +26,12 @@ from tdx.stacks.checkpoints.model import (
     Role,
     Step,
     parse_features,
+    parse_fps,
 )
 
 CONFIG = "config.json"
+TRAINING = "train_config.json"
+"""The options of the training, with those of the env that the policy was evaluated in."""
 MAX_STATE_BYTES = 256 * 2**20
 """Size of the state of one step: statistics, not weights."""
 
@@ -47,7 +50,7 @@ class LeRobotFormat:
         return [name for name in sorted(os.listdir(folder)) if _role(name) is not None]
 
     def read(self, container: Container, files: Sequence[str]) -> Checkpoint:
-        """Read the processors, and ``config.json``."""
+        """Read the processors, ``config.json``, and the fps of ``train_config.json``."""
         config = _read_config(container) if CONFIG in container.names() else None
         processors = tuple(
             _read_processor(container, name, role)
@@ -56,7 +59,11 @@ class LeRobotFormat:
             if _role(name) == role
         )
         notes = () if config is not None else (f"there is no {CONFIG}: specs are not known",)
-        return Checkpoint(container.path, config, processors, notes)
+        fps = None if config is None else parse_fps(config.values.get("fps"))
+        if fps is None and TRAINING in container.names():
+            env = read_json(container, TRAINING).get("env")
+            fps = parse_fps(env.get("fps")) if isinstance(env, dict) else None
+        return Checkpoint(container.path, config, processors, notes, fps=fps)
 
 
 LEROBOT = LeRobotFormat()

@@ -18,6 +18,7 @@ Entries = Mapping[str, object]
 Role = Literal["preprocessor", "postprocessor"]
 IDENTITY = "IDENTITY"
 """Mode of a feature that is not normalized."""
+_SETTINGS = ("n_obs_steps", "chunk_size", "horizon", "n_action_steps")
 ROLES: tuple[Role, Role] = ("preprocessor", "postprocessor")
 
 
@@ -170,6 +171,7 @@ class Checkpoint:
         notes: What was not read, each a sentence.
         action_lead: Dims of an action of the policy before those of its features.
         library: Library that saved it.
+        fps: Steps per second of the training; ``None`` if no file declares it.
     """
 
     path: Path
@@ -178,6 +180,15 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     action_lead: tuple[int, ...] = (1,)
     library: str = "LeRobot"
+    fps: float | None = None
+
+    @property
+    def settings(self) -> Mapping[str, int | float]:
+        """What a deployment must do as the training did, outside of the processors."""
+        named: dict[str, int | float | None] = {"fps": self.fps}
+        if self.config is not None:
+            named |= {name: self.config.integer(name) for name in _SETTINGS}
+        return {name: value for name, value in named.items() if value is not None and value < 1e9}
 
     def processor(self, role: Role) -> Processor | None:
         """Return the processor with a role; ``None`` if the checkpoint has none."""
@@ -206,6 +217,19 @@ class Trace:
 
     samples: tuple[Entries, ...]
     skipped: Mapping[int, str]
+
+
+def parse_fps(value: Json) -> float | None:
+    """Return a number of steps per second; ``None`` if it is not one.
+
+    Example:
+        >>> parse_fps(30), parse_fps(0), parse_fps("30")
+        (30, None, None)
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    # A comparison also excludes a NaN, and an integer that no float can be.
+    return value if 0 < value < 1e9 else None
 
 
 def parse_features(declared: Mapping[str, Json]) -> dict[str, Feature]:

@@ -55,6 +55,11 @@ class CheckpointStack(SampleStack):
         self.checkpoint = checkpoint
 
     @property
+    def settings(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`; the chunks of the policy, and its steps per second."""
+        return self.checkpoint.settings
+
+    @property
     def notes(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; the steps that are passed over."""
         opaque = [
@@ -81,6 +86,12 @@ class DatasetStack(SampleStack):
             for key, value in samples[0].items()
         }
         super().__init__(dataset, (), [Spaces(boxes)], samples)
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`; the steps per second."""
+        fps = self.original.fps
+        return {} if fps is None else {"fps": fps}
 
     @property
     def notes(self) -> Sequence[str]:
@@ -117,10 +128,15 @@ class _StepPart(Part):
 
 
 def _boxes(leaves: Mapping[str, LeafSpec]) -> dict[str, Box]:
-    return {key: _box(leaf) for key, leaf in leaves.items()}
+    return {key: leaf_box(leaf) for key, leaf in leaves.items()}
 
 
-def _box(leaf: LeafSpec) -> Box:
+def leaf_box(leaf: LeafSpec) -> Box:
+    """Return a spec as a space.
+
+    Raises:
+        ArgumentError: NumPy does not have its dtype.
+    """
     try:
         dtype = np.dtype(leaf.dtype)
     except TypeError:

@@ -17,7 +17,7 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.profiling.candidates import Candidate
-from tdx.profiling.context import STACK_NOTE, profile_stack
+from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
@@ -107,7 +107,9 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         noise_text=noise.message,
         preemption=mode.preemption,
         # The tab shows these itself.
-        notes=tuple(note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE)),
+        notes=tuple(
+            note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE, SAMPLES_NOTE)
+        ),
         error=mode.error,
     )
 
