@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,27 @@ def check_checkpoint(
         ignore: Prefixes of rules to leave out.
     """
     return checkpoint_report(checkpoint, (), select, ignore)
+
+
+def check_stages(checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Return the findings of all rules, by stage of the stack instead of file and step.
+
+    Example:
+        >>> from tdx.stacks.checkpoints import read_checkpoint
+        >>> checkpoint = read_checkpoint("sample_pipelines/checkpoints/renamed_statistics")
+        >>> [(finding.code, finding.where.stage) for finding in check_stages(checkpoint)]
+        [('TDX601', 3), ('TDX601', 5)]
+    """
+    places = {
+        (str(checkpoint.path / processor.file), step.index): place
+        for place, (processor, step) in enumerate(checkpoint.stages)
+    }
+    findings = []
+    for finding in check_checkpoint(checkpoint).findings:
+        where = finding.where
+        place = None if where.stage is None else places.get((where.file or "", where.stage))
+        findings.append(replace(finding, where=replace(where, stage=place, file=None)))
+    return tuple(sorted(findings, key=lambda finding: finding.where.stage or 0))
 
 
 def checkpoint_report(

@@ -194,25 +194,30 @@ class EnvCache:
         return self._env
 
     def stack(self, pipeline: Pipeline) -> Stack | None:
-        """Return the stack that the factory of a pipeline creates.
+        """Return the stack that a factory creates, or that a folder holds.
 
         Args:
             pipeline: The pipeline.
 
         Returns:
-            ``None`` if the pipeline is not a factory, or has stages: see :meth:`base`.
+            ``None`` for a chain of tdx: see :meth:`base`.
 
         Raises:
-            TdxError: The factory fails, or creates an unsupported object.
+            TdxError: The factory fails or creates an unsupported object, or the folder cannot be
+                read.
         """
-        if not pipeline.is_factory:
-            return None
-        from tdx.stacks.building import open_target
+        from tdx.stacks.building import build_stack, open_target, opens_as_stack
 
+        if not opens_as_stack(pipeline):
+            return None
         config = pipeline.env
         if self._stack is None or repr(config) != repr(self._config):
             self.close()
-            self._stack = open_target(config, self.allow_code)
+            self._stack = (
+                open_target(config, self.allow_code)
+                if pipeline.is_factory
+                else build_stack(pipeline, self.allow_code)
+            )
             self._config = config
         return self._stack
 

@@ -41,12 +41,15 @@ def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
         >>> cache.close()
     """
     from tdx.pipeline import check_arguments
+    from tdx.stacks.building import opens_as_stack
 
-    if pipeline.is_factory and not check_arguments(pipeline, cache.allow_code):
+    is_stack = opens_as_stack(pipeline)
+    if is_stack and not (pipeline.is_factory and check_arguments(pipeline, cache.allow_code)):
         try:
             stack = cache.stack(pipeline)
         except TdxError as error:
-            return ChainOverview(None, Problem.of(error), (), (), (), None, None, ())
+            stages = tuple(StageOverview(at, None) for at in range(len(pipeline.transforms)))
+            return ChainOverview(None, Problem.of(error), (), stages, (), None, None, ())
         if stack is not None:
             return inspect_stack(stack, pipeline.env.id)
     return inspect_overview(pipeline, cache)
@@ -75,6 +78,8 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
         >>> [change.key for change in overview.stages[-1].changes if change.change != "same"]
         ['action']
     """
+    from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
+
     facts = StackFacts(
         env,
         stack.kind,
@@ -83,6 +88,7 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
         can_extend=_can_become_env(stack),
         runs_as_chain=stack.chain_env is not None,
         takes_env_settings=stack.takes_env_settings,
+        is_data=isinstance(stack, CheckpointStack | DatasetStack),
     )
     try:
         specs = stack.specs()

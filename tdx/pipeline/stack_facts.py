@@ -43,6 +43,7 @@ class StackFacts:
         runs_as_chain: True if rollouts of tdx run its stages: in modes, with policies that take
             TensorDicts, and into dumps.
         takes_env_settings: True if env settings other than its arguments and its seed apply.
+        is_data: True if it is read from files, such as those of a policy checkpoint.
     """
 
     env: str
@@ -52,8 +53,11 @@ class StackFacts:
     can_extend: bool = False
     runs_as_chain: bool = False
     takes_env_settings: bool = False
+    is_data: bool = False
 
     @property
     def reason(self) -> str:
         """Why its stages cannot be edited, on one line."""
+        if self.is_data:
+            return f"the stages are the files of {self.env}, which tdx does not edit"
         return f"the stages are Python code of {self.env}: edit them there"

@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from tdx.stacks.stack import Stack
 
 
+def opens_as_stack(pipeline: Pipeline) -> bool:
+    """Return True for a bare factory, and for the folder of a checkpoint or a dataset.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> opens_as_stack(Pipeline.of("sample_pipelines/checkpoints/sound"))
+        True
+    """
+    return pipeline.is_factory or CHECKPOINT.accepts(pipeline.env.id)
+
+
 def build_stack(
     pipeline: Pipeline,
     allow_code: bool = False,

@@ -376,7 +376,7 @@ class Workspace:
             facts is not None
             and draft.env is not None
             and draft.env.id == facts.env
-            and draft.pipeline().is_factory
+            and (facts.is_data or draft.pipeline().is_factory)
         )
         self._shown_draft = draft.around(facts) if is_shown and facts else None
         self.place = min(self.place, len(self.draft.stages))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -379,3 +380,97 @@ def test_no_suggestions_for_a_foreign_stack() -> None:
     found = find_advice(request, job())
     assert found.error is not None
     assert "which tdx does not edit" in found.error
+
+
+# Checkpoints
+
+
+CHECKPOINTS = Path(__file__).parents[2] / "sample_pipelines" / "checkpoints"
+SOUND, RENAMED = str(CHECKPOINTS / "sound"), str(CHECKPOINTS / "renamed_statistics")
+STEPS = ["rename_observations", "to_batch", "device", "normalizer", "device", "unnormalizer"]
+
+
+async def test_the_processors_of_a_checkpoint_are_stages_with_specs() -> None:
+    async with driven(env=SOUND) as app:
+        assert names(app) == STEPS
+        chain = app.text("ChainPane")
+        assert "6 stages · checkpoint" in chain
+        assert "✕" not in chain
+        await app.press("down", "down", "2")
+        assert "after 1 to_batch ▾ ↓ forward" in app.text("SpecsTab")
+
+
+async def test_findings_of_a_checkpoint_are_at_their_stages() -> None:
+    async with driven(env=RENAMED) as app:
+        chain = app.text("ChainPane")
+        assert "✕ 3 normalizer" in chain
+        assert "✕ 5 unnormalizer" in chain
+        await app.press("down", "down", "down", "down", "1")
+        assert "TDX601 'action' passes unchanged" in app.text("StageTab")
+
+
+@pytest.mark.parametrize("keys", [("space",), ("d",), ("a", "text:StepCounter", "enter")])
+async def test_stages_of_a_checkpoint_cannot_be_edited(keys: tuple[str, ...]) -> None:
+    async with driven(env=SOUND) as app:
+        await app.press("down")
+        await app.press(*keys)
+        assert f"the stages are the files of {SOUND}, which tdx does not edit" in app.notices
+        assert names(app) == STEPS
+
+
+async def test_a_checkpoint_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "policy_preprocessor.json").write_text("{")
+    async with driven(env=str(tmp_path)) as app:
+        problem = app.app.workspace.status.problems[None]
+        assert "policy_preprocessor.json" in problem.message
+        assert "✕" in app.text()
+
+
+async def test_a_stage_in_a_file_with_a_checkpoint_is_refused() -> None:
+    async with driven("StepCounter", env=SOUND) as app:
+        problem = app.app.workspace.status.problems[None]
+        assert "does not apply to a policy checkpoint" in problem.message
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_live_tab_shows_the_samples_of_a_checkpoint(size: tuple[int, int]) -> None:
+    def make(pipeline: Pipeline) -> Any:
+        return StackEnv(build_stack(pipeline))
+
+    async with playing(env=SOUND, make=make, size=size) as live:
+        await live.press("s")
+        shown = live.text()
+        assert "↑ 5 unnormalizer" in shown
+        if size[1] > 24:
+            assert "~ observation.state@1" in shown
+
+
+def test_actions_of_a_checkpoint_are_random_zero_or_manual() -> None:
+    pipeline, topics = Pipeline.of(SOUND), dict[str, Any]()
+    stack = build_stack(pipeline)
+    with stack.seeded(0):
+        found = LivePlayer(
+            StackEnv(stack), RunSession(pipeline, False, rate=None), topics.__setitem__
+        )
+        do(found, SetPanes(plots=(), episodes=5, cells=5))
+        for source in ("random", "zero", "manual"):
+            state = do(found, SetActionSource(source), Run(steps=1))
+            assert (state.problem, topics["trace"].phase) == (None, "step")
+    written = {place.title for place in topics["trace"].places if place.written}
+    assert {"1 to_batch", "3 normalizer", "5 unnormalizer"} <= written
+    stack.close()
+
+
+def test_the_profile_of_a_checkpoint_has_a_row_for_each_step() -> None:
+    from tdx.tui.profile.worker import find_advice, measure_pipeline
+
+    pipeline = Pipeline.of(SOUND)
+    request = MeasurePipeline(pipeline, ("planned",), steps=20, repeats=2, warmup=2)
+    (mode,) = measure_pipeline(request, job()).modes
+    assert mode.error is None
+    labels = [row.label for row in mode.rows if row.lane == "step"]
+    assert [label.removesuffix(" (2)") for label in labels[1:]] == [
+        f"{at} {name}" for at, name in enumerate(STEPS)
+    ]
+    advice = find_advice(FindAdvice(pipeline, "planned", steps=5, repeats=1, warmup=1), job())
+    assert advice.error == "no changes to try: the stages are files, which tdx does not edit"

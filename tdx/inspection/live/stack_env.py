@@ -17,6 +17,7 @@ from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite
 from tdx.stacks import Stack, StackTracer
+from tdx.stacks.samples import SampleStack
 from tdx.stacks.tracer import Driver
 
 
@@ -162,7 +163,11 @@ class LiveStackTracer(StackTracer):
             action: Action keys as tensors, which become the action of the env: arrays, numbers,
                 and a dict of them. ``None``: the action of the policy.
         """
-        return super().step(None if action is None else _to_numpy(action["action"]))
+        if action is None:
+            return super().step(None)
+        # The action of a data pipeline is a sample: arrays by key.
+        is_sample = isinstance(self._env.stack, SampleStack)
+        return super().step(_to_numpy(action if is_sample else action["action"]))
 
 
 def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:

@@ -11,7 +11,7 @@ from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey
 from tdx.inspection.check_report import Finding, check_pipeline
 from tdx.inspection.lineage import Lineage, inspect_keys
-from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
+from tdx.inspection.overview import ChainOverview, EnvCache
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.messages import Job, Request
@@ -34,8 +34,6 @@ class InspectChain(Request[ChainOverview]):
 
     def answer(self, job: Job) -> ChainOverview:
         cache = _get_env_cache(job, self.allow_code)
-        if not self.pipeline.is_factory:
-            return inspect_overview(self.pipeline, cache)
         from tdx.inspection.stack_overview import inspect_target
 
         return inspect_target(self.pipeline, cache)
@@ -45,7 +43,8 @@ class InspectChain(Request[ChainOverview]):
 class CheckChain(Request[tuple[Finding, ...]]):
     """Check the chain as ``tdx check`` does, with steps if requested.
 
-    The wrappers of other libraries are only checked with steps, because they declare nothing.
+    The wrappers of other libraries are only checked with steps, because they declare nothing, and
+    checkpoints without steps, because their rules read only the files.
     """
 
     pipeline: Pipeline
@@ -56,8 +55,14 @@ class CheckChain(Request[tuple[Finding, ...]]):
         cache, env = _get_env_cache(job, self.allow_code), self.pipeline.env
         stack = cache.stack(self.pipeline)
         if stack is not None and stack.chain_env is None:
+            from tdx.inspection.checkpoint_check import check_stages
             from tdx.inspection.stack_check import check
+            from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
 
+            if isinstance(stack, CheckpointStack):
+                return check_stages(stack.checkpoint)
+            if isinstance(stack, DatasetStack):
+                return ()
             return check(stack, env.id, seed=env.seed).findings if self.steps else ()
         base = None
         if stack is not None:

@@ -259,6 +259,7 @@ def interrupt_on_cancel(job: Job) -> Iterator[None]:
 
 _INTERRUPTED = "interrupted"
 _NO_ADVICE = "no changes to try: the stages are Python code, which tdx does not edit"
+_NO_ADVICE_FOR_DATA = "no changes to try: the stages are files, which tdx does not edit"
 
 
 def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
@@ -271,7 +272,7 @@ def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
         env = stack.chain_env
         if env is None:
             stack.close()
-            return AdviceResult(request.mode, error=_NO_ADVICE)
+            return AdviceResult(request.mode, error=_NO_ADVICE_FOR_DATA)
         try:
             plan = _plan_steps(request, job)
             plan = replace(plan, policy=_policy_for(request, env), passes=("device",))
