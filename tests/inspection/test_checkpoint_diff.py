@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tdx.foundation.errors import StorageError
 from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.diff import DiffReport
 from tdx.stacks.checkpoints import read_checkpoint
@@ -92,3 +93,18 @@ def test_statistics_of_another_run(tmp_path: Path) -> None:
     (changed,) = [stage for stage in report.stages if stage.status == "changed"]
     assert [change.name for change in changed.arguments] == ["observation.state.mean"]
     assert different_keys(report) == [STATE]
+
+
+@pytest.mark.parametrize("text", ['{"env": 3}', '{"env": {"fps": 1e400}}', '{"env": {"fps": []}}'])
+def test_training_without_a_number_of_steps_per_second(text: str, tmp_path: Path) -> None:
+    path = Folder().write(tmp_path / "checkpoint")
+    (path / "train_config.json").write_text(text)
+    assert read_checkpoint(path).fps is None
+
+
+@pytest.mark.parametrize("text", ["[1]", "{"])
+def test_options_of_a_training_that_are_malformed(text: str, tmp_path: Path) -> None:
+    path = Folder().write(tmp_path / "checkpoint")
+    (path / "train_config.json").write_text(text)
+    with pytest.raises(StorageError, match=r"train_config\.json"):
+        read_checkpoint(path)
