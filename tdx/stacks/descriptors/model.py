@@ -93,7 +93,7 @@ class Descriptor(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        Entry("path", convert=str),
+        Entry("path", convert=str, type=str),
         *("library", "terms", "actions", "robot", "step", "commands", "notes"),
     )
 
