@@ -11,6 +11,7 @@ from tdx.foundation.errors import ErrorEntries, UnknownNameError, did_you_mean
 
 DOCUMENTS: Mapping[str, str] = {
     "spec": "tdx inspect spec",
+    "descriptor": "tdx inspect spec of a deployment descriptor",
     "chain": "tdx inspect chain",
     "keys": "tdx inspect keys",
     "values": "tdx inspect values",
@@ -107,6 +108,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.rollouts.formats.interface import Exported
     from tdx.rollouts.recording.request import Estimate
     from tdx.rollouts.recording.sharded_rollout import ShardFailure
+    from tdx.stacks.descriptors import Descriptor
 
     extras = {
         "marginal": list[MarginalCosts],
@@ -124,6 +126,7 @@ def _declare_documents() -> Mapping[str, Document]:
     estimate = {"subject": str, "seconds": float, "modes": list[ModeEstimate]}
     return {
         "spec": Document(SpecReport, has_calls=True),
+        "descriptor": Document(Descriptor),
         "chain": Document(ChainReport, has_calls=True),
         "keys": Document(Lineage, has_calls=True),
         "values": Document(ValuesReport, has_calls=True),

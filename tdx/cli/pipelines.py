@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
     from tdx.stacks import Stack
     from tdx.stacks.checkpoints import Checkpoint
+    from tdx.stacks.descriptors import Descriptor
 
 
 _CONFIGURABLE = ("seed", "num_envs", "device")
@@ -369,6 +370,23 @@ def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
     return read_checkpoint(target)
 
 
+def find_descriptor(options: TargetOptions) -> Descriptor | None:
+    """Read the deployment descriptor that a target names; ``None`` if it names something else.
+
+    Raises:
+        ArgumentError: There are options of a pipeline.
+        StorageError: The descriptor cannot be read.
+    """
+    from tdx.stacks.descriptors import is_descriptor, read_descriptor
+
+    target = options.target or options.pipeline
+    if target is None or not is_descriptor(target):
+        return None
+    if options.transforms:
+        raise ArgumentError("-t does not apply to a deployment descriptor")
+    return read_descriptor(target)
+
+
 def read_source(
     options: PipelineOptions, *, tolerant: bool = False
 ) -> tuple[Pipeline, PipelineFile | None]:
@@ -434,9 +452,15 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     if options.env is not None or options.pipeline is not None:
         raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
     from tdx.stacks.checkpoints import is_checkpoint, is_dataset
+    from tdx.stacks.descriptors import is_descriptor
 
     if is_checkpoint(target) or is_dataset(target):
         return replace(options, env=target)
+    if is_descriptor(target):
+        raise ArgumentError(
+            f"{target} is a deployment descriptor, which this command does not take",
+            hint="use tdx inspect spec, tdx check, or tdx check --against another descriptor",
+        )
     if is_file_target(target):
         return replace(options, pipeline=target)
     _check_no_folder(target)

@@ -12,6 +12,7 @@ from tdx.foundation import errors
 from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, DATASET_RULES
+from tdx.inspection.descriptor_codes import DESCRIPTOR_RULES
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Severity
 
@@ -163,7 +164,7 @@ def all_explanations() -> tuple[Explanation, ...]:
             0 if check.severity == "suggestion" else 1,
             tuple(check.paragraphs),
         )
-        for check in (*CHECKPOINT_RULES, *DATASET_RULES)
+        for check in (*CHECKPOINT_RULES, *DATASET_RULES, *DESCRIPTOR_RULES)
     ]
     return tuple(sorted(codes, key=lambda explanation: explanation.code))
 

@@ -22,6 +22,7 @@ from tdx.foundation.serialization import Entries, Entry, Result, key_entry, to_p
 from tdx.inspection.watch import watch
 from tdx.rollouts import open_dump
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout, ShardFailure
+from tests.stacks.descriptors.exports import write_mjlab
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -34,6 +35,7 @@ CHAIN = (
 SHORT = ("--steps", "4", "--warmup", "1", "--repeat", "1", "--passes", "none")
 COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "spec": [("inspect", "spec", *CHAIN), ("inspect", "spec", *CHAIN, "--stages")],
+    "descriptor": [("inspect", "spec", "policy.onnx")],
     "chain": [("inspect", "chain", *CHAIN)],
     "keys": [("inspect", "keys", "Pendulum-v1", "-t", "StepCounter")],
     "values": [("inspect", "values", *CHAIN, "--steps", "2")],
@@ -90,6 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bad.yaml").write_text(
         "version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum, RewardSum, RewardScaling: [0, 1]]\n"
     )
+    write_mjlab(folder / "policy.onnx")
     env = gymnasium.make("Pendulum-v1")
     env.reset()
     with watch(env, every=1, to=folder / "watch.jsonl"):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tdx.inspection.fixes import FixedPipeline
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
+    from tdx.stacks.descriptors import Descriptor
 
 _RULES = "Rules"
 _STDIN = "<stdin>"
@@ -114,7 +115,8 @@ Against = Annotated[
     typer.Option(
         "--against",
         metavar="FOLDER",
-        help="Compare the stages with a contract of `tdx freeze` instead of applying the rules.",
+        help="Compare the stages with a contract of `tdx freeze` instead of applying the rules; a "
+        "deployment descriptor with another one.",
         rich_help_panel=_RULES,
     ),
 ]
@@ -165,11 +167,25 @@ def check(
 
     tdx check pendulum.yaml --diff --unsafe-fixes
     """
-    from tdx.cli.pipelines import find_checkpoint, read_source, with_target
+    from tdx.cli.pipelines import find_checkpoint, find_descriptor, read_source, with_target
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.stacks.checkpoints import is_dataset
 
+    if (descriptor := find_descriptor(pipeline)) is not None:
+        from tdx.inspection.descriptor_check import check_descriptor, compare_descriptors
+
+        given = {"--policy": policy, "--diff": diff, "--fix": fix, "--eval": evaluation}
+        given |= {"--data": data, "--samples": samples, "--unsafe-fixes": unsafe_fixes}
+        for option in (name for name, value in given.items() if value):
+            raise ArgumentError(f"{option} does not apply to a deployment descriptor")
+        chosen = split_list(select), split_list(ignore)
+        if against is None:
+            checked = check_descriptor(descriptor, *chosen)
+        else:
+            checked = compare_descriptors(_reference(against), descriptor, *chosen)
+        _write_report(checked, (), output, None, None, verbose=verbose)
+        return checked.exit_code(strict=strict)
     if against is not None:
         from tdx.cli.commands.contracts import check_against
 
@@ -236,6 +252,19 @@ def check(
     changes = None if fixes is None else fixes.output(fix=fix)
     _write_report(report, rules, output, changes, text, verbose=verbose)
     return report.exit_code(strict=strict)
+
+
+def _reference(path: str) -> Descriptor:
+    """Read the descriptor that another one is compared with."""
+    from tdx.stacks.descriptors import is_descriptor, read_descriptor
+
+    if not is_descriptor(path):
+        raise ArgumentError(
+            f"{path} is not a deployment descriptor",
+            hint="compare a descriptor with another one: an ONNX file of mjlab, or the IO "
+            "descriptors of Isaac Lab",
+        )
+    return read_descriptor(path)
 
 
 def _facts(path: str) -> DatasetFacts:

@@ -95,12 +95,20 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, find_descriptor, open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
     if stages and changes:
         raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
+    if (descriptor := find_descriptor(pipeline)) is not None:
+        from tdx.cli.views.descriptors import descriptor_view
+
+        given = {"--stages": stages, "--changes": changes, "--key": key, "--samples": samples}
+        for option in (name for name, value in given.items() if value):
+            raise ArgumentError(f"{option} does not apply to a deployment descriptor")
+        write_view(descriptor_view(descriptor), output)
+        return
     # `open_stack` opens checkpoints too, but loads torch, which their specs do not need.
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_report import inspect_checkpoint

@@ -1,0 +1,359 @@
+"""Check a deployment descriptor, alone or against the one of the training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tdx.compare.orders import find_order
+from tdx.foundation.errors import Where
+from tdx.inspection.check_report import CheckReport, Finding
+from tdx.inspection.checkpoint_codes import CheckpointRule
+from tdx.inspection.descriptor_codes import (
+    ACTION_SCALE,
+    CONTRADICTION,
+    CONTROL_STEP,
+    GAINS,
+    HISTORY,
+    JOINT_ORDER,
+    JOINTS,
+    POSITIONS,
+    TERM_ORDER,
+    TERM_SCALE,
+    TERM_SHAPE,
+    TERMS,
+)
+from tdx.stacks.descriptors import Action, Descriptor, Robot, Term
+from tdx.stacks.descriptors.model import Numbers
+
+_SHOWN = 6
+_MAX_ORDERED = 500
+"""Values of which an order is looked for, which takes quadratic time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A violation of a rule about descriptors.
+
+    Args:
+        rule: The rule.
+        message: What is wrong, with the values.
+        hint: The next step, if there is one.
+        key: Term that it is about.
+    """
+
+    rule: CheckpointRule
+    message: str
+    hint: str | None = None
+    key: str | None = None
+
+
+def check_descriptor(
+    descriptor: Descriptor, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> CheckReport:
+    """Check whether the lists of a descriptor agree with one another.
+
+    Args:
+        descriptor: As :func:`~tdx.stacks.descriptors.read_descriptor` returns it.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
+    """
+    return _report(descriptor, list(_contradictions(descriptor)), descriptor.notes, select, ignore)
+
+
+def compare_descriptors(
+    reference: Descriptor,
+    other: Descriptor,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> CheckReport:
+    """Check a descriptor against the one that a policy was trained with.
+
+    What only one of them declares is not compared; a note names it.
+
+    Args:
+        reference: The descriptor of the training.
+        other: The descriptor of the deployment.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
+    """
+    comparison = _Comparison(reference, other)
+    mismatches = [*_contradictions(other), *comparison.mismatches()]
+    notes = [*other.notes]
+    if comparison.not_compared:
+        notes.append(
+            "not compared, since only one descriptor has it: "
+            f"{', '.join(dict.fromkeys(comparison.not_compared))}"
+        )
+    if reference.library != other.library:
+        notes.append(
+            f"observation terms are not compared: {reference.library} and {other.library} name "
+            "them differently"
+        )
+    return _report(other, mismatches, notes, select, ignore)
+
+
+def _report(
+    descriptor: Descriptor,
+    mismatches: Sequence[Mismatch],
+    notes: Sequence[str],
+    select: Sequence[str],
+    ignore: Sequence[str],
+) -> CheckReport:
+    findings = tuple(
+        Finding(
+            *("lints", mismatch.rule.code, mismatch.message, mismatch.hint),
+            Where(key=mismatch.key, file=str(descriptor.path)),
+            *(None, mismatch.rule.severity, mismatch.rule.title, mismatch.rule.paragraphs[0]),
+        )
+        for mismatch in mismatches
+        if (not select or mismatch.rule.code.startswith(tuple(select)))
+        and not mismatch.rule.code.startswith(tuple(ignore))
+    )
+    return CheckReport(str(descriptor.path), 0, ("lints",), findings, hidden=tuple(notes))
+
+
+# ------------------------------------------------------------------------------ one descriptor
+
+
+def _contradictions(descriptor: Descriptor) -> Iterator[Mismatch]:
+    robot = descriptor.robot
+    yield from _repeated("the robot", robot.joints)
+    yield from _miscounted("default positions", robot.positions, robot.joints)
+    for what, gains in (("stiffness", robot.stiffness), ("damping", robot.damping)):
+        # Joints without an actuator have no gains.
+        if gains is not None and len(gains) > max(len(robot.joints), 1):
+            yield from _miscounted(f"values of {what}", gains, robot.joints)
+        yield from _not_finite(f"the {what}", gains)
+    yield from _not_finite("the default positions", robot.positions)
+    for action in descriptor.actions:
+        place = f"the action {action.name!r}"
+        yield from _repeated(place, action.joints, action.name)
+        for what, values in (("scale", action.scale), ("offset", action.offset)):
+            yield from _miscounted(f"values of the {what}", values, action.joints, action.name)
+            yield from _not_finite(f"the {what} of {place}", values, action.name)
+    for term in descriptor.terms:
+        place = f"the term {term.name!r}"
+        yield from _repeated(place, term.joints, term.name)
+        yield from _miscounted("offsets", term.offsets, term.joints, term.name)
+        yield from _not_finite(f"the scale of {place}", term.scale, term.name)
+        yield from _not_finite(f"the offsets of {place}", term.offsets, term.name)
+
+
+def _repeated(place: str, joints: tuple[str, ...], key: str | None = None) -> Iterator[Mismatch]:
+    if len(set(joints)) < len(joints):
+        name = next(name for name in joints if joints.count(name) > 1)
+        yield Mismatch(CONTRADICTION, f"{place} has the joint {name!r} twice", key=key)
+
+
+def _miscounted(
+    what: str, values: Numbers | None, joints: tuple[str, ...], key: str | None = None
+) -> Iterator[Mismatch]:
+    if values is not None and joints and len(values) not in (1, len(joints)):
+        place = "" if key is None else f"{key!r} has "
+        yield Mismatch(
+            CONTRADICTION, f"{place}{len(values)} {what} for {len(joints)} joints", key=key
+        )
+
+
+def _not_finite(what: str, values: Numbers | None, key: str | None = None) -> Iterator[Mismatch]:
+    for index, value in enumerate(values or ()):
+        if not math.isfinite(value):
+            yield Mismatch(CONTRADICTION, f"{what} is {value} at {index}", key=key)
+            return
+
+
+# ----------------------------------------------------------------------------- two descriptors
+
+
+@dataclass(slots=True)
+class _Comparison:
+    reference: Descriptor
+    other: Descriptor
+    not_compared: list[str] = field(default_factory=list)
+
+    def mismatches(self) -> Iterator[Mismatch]:
+        a, b = self.reference, self.other
+        if a.library == b.library:
+            one, other = ({term.name: term for term in side.terms} for side in (a, b))
+            yield from self._names("observation terms", list(one), list(other))
+            for name in [name for name in one if name in other]:
+                yield from self._term(one[name], other[name])
+            moves, others = ({action.name: action for action in side.actions} for side in (a, b))
+            yield from self._names("action terms", list(moves), list(others))
+            for name in [name for name in moves if name in others]:
+                yield from self._action(moves[name], others[name])
+            if a.commands and b.commands:
+                yield from self._names("commands", list(a.commands), list(b.commands))
+        elif len(a.actions) == len(b.actions) == 1:
+            yield from self._action(a.actions[0], b.actions[0])
+        yield from self._robot(a.robot, b.robot)
+        if self._both("the time between two actions", a.step, b.step) and not math.isclose(
+            a.step or 0, b.step or 0, rel_tol=1e-4
+        ):
+            yield Mismatch(
+                CONTROL_STEP,
+                f"{b.step:g} s pass between two actions instead of {a.step:g} s",
+            )
+
+    def _names(self, what: str, one: list[str], other: list[str]) -> Iterator[Mismatch]:
+        missing = [repr(name) for name in one if name not in other]
+        extra = [repr(name) for name in other if name not in one]
+        if missing:
+            yield Mismatch(TERMS, f"{what} are missing: {', '.join(missing)}")
+        if extra:
+            yield Mismatch(TERMS, f"{what} are new: {', '.join(extra)}")
+        shared = [name for name in one if name in other]
+        order = _order_of(shared, [name for name in other if name in one])
+        if order is not None:
+            yield Mismatch(
+                TERM_ORDER,
+                f"the {what} are in another order, {order} of {', '.join(shared)}",
+                "concatenate them in the order of the training",
+            )
+
+    def _term(self, a: Term, b: Term) -> Iterator[Mismatch]:
+        name = a.name
+        if self._both("shapes of terms", a.shape, b.shape) and a.shape != b.shape:
+            yield Mismatch(
+                TERM_SHAPE,
+                f"{name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}",
+                key=name,
+            )
+        if self._both("histories", a.history, b.history) and a.history != b.history:
+            yield Mismatch(
+                HISTORY, f"{name!r} has {b.history} frames instead of {a.history}", key=name
+            )
+        # The layout of a single frame does not matter.
+        if (
+            max(a.history or 1, b.history or 1) > 1
+            and self._both("layouts of histories", a.flat_history, b.flat_history)
+            and a.flat_history != b.flat_history
+        ):
+            layouts = ("a dimension of their own", "one dimension with the term's values")
+            yield Mismatch(
+                HISTORY,
+                f"the frames of {name!r} have {layouts[bool(b.flat_history)]} instead of "
+                f"{layouts[bool(a.flat_history)]}",
+                "flatten the history as in the training: flatten_history_dim",
+                name,
+            )
+        yield from self._joints(f"{name!r}", a.joints, b.joints, name)
+        joints = a.joints, b.joints
+        yield from self._numbers(
+            TERM_SCALE, f"the scale of {name!r}", a.scale, b.scale, joints, name
+        )
+        yield from self._numbers(
+            TERM_SCALE, f"the clip of {name!r}", a.clip, b.clip, ((), ()), name
+        )
+        yield from self._numbers(
+            POSITIONS, f"the joint offsets of {name!r}", a.offsets, b.offsets, joints, name
+        )
+
+    def _action(self, a: Action, b: Action) -> Iterator[Mismatch]:
+        name = b.name
+        if self._both("shapes of actions", a.shape, b.shape) and a.shape != b.shape:
+            yield Mismatch(
+                TERM_SHAPE,
+                f"{name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}",
+                key=name,
+            )
+        yield from self._joints(f"the action {name!r}", a.joints, b.joints, name)
+        joints = a.joints, b.joints
+        for what, one, other in (("scale", a.scale, b.scale), ("offset", a.offset, b.offset)):
+            text = f"the {what} of the action {name!r}"
+            yield from self._numbers(ACTION_SCALE, text, one, other, joints, name)
+        if (a.clip or b.clip) is not None:
+            text = f"the clip of the action {name!r}"
+            yield from self._numbers(ACTION_SCALE, text, a.clip, b.clip, ((), ()), name)
+
+    def _robot(self, a: Robot, b: Robot) -> Iterator[Mismatch]:
+        yield from self._joints("the robot", a.joints, b.joints, None)
+        for rule, what, one, other in (
+            (POSITIONS, "the default position", a.positions, b.positions),
+            (GAINS, "the stiffness", a.stiffness, b.stiffness),
+            (GAINS, "the damping", a.damping, b.damping),
+        ):
+            yield from self._numbers(rule, what, one, other, (a.joints, b.joints), None)
+
+    def _joints(
+        self, what: str, one: tuple[str, ...], other: tuple[str, ...], key: str | None
+    ) -> Iterator[Mismatch]:
+        if one == other or not self._both(f"joints of {what}", one or None, other or None):
+            return
+        missing = [repr(name) for name in one if name not in other]
+        extra = [repr(name) for name in other if name not in one]
+        if missing or extra:
+            parts = [
+                f"{text} {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
+                for text, names in (("lacks", missing), ("also has", extra))
+                if names
+            ]
+            yield Mismatch(JOINTS, f"{what} {' and '.join(parts)}", key=key)
+        elif (order := _order_of(list(one), list(other))) is not None:
+            yield Mismatch(
+                JOINT_ORDER,
+                f"the joints of {what} are in another order, {order} of {', '.join(one)}",
+                "map the joints by their names",
+                key,
+            )
+
+    def _numbers(
+        self,
+        rule: CheckpointRule,
+        what: str,
+        one: Numbers | None,
+        other: Numbers | None,
+        joints: tuple[tuple[str, ...], tuple[str, ...]],
+        key: str | None,
+    ) -> Iterator[Mismatch]:
+        if not self._both(what, one, other):
+            return
+        a, b = one or (), other or ()
+        size = max(len(a), len(b))
+        a, b = (values * size if len(values) == 1 else values for values in (a, b))
+        if len(a) != len(b):
+            yield Mismatch(rule, f"{what} has {len(b)} values instead of {len(a)}", key=key)
+            return
+        names: tuple[str, ...] = ()
+        if all(len(side) == size == len(set(side)) for side in joints):
+            if set(joints[0]) != set(joints[1]):
+                return  # the joints differ, which is reported
+            names = joints[0]
+            b = tuple(b[joints[1].index(name)] for name in names)
+        gaps = [self._gap(x, y) for x, y in zip(a, b, strict=True)]
+        if not any(gap > 1 for gap in gaps):
+            return
+        order = None
+        if size <= _MAX_ORDERED:
+            order = find_order(size, lambda i, j: 2.0 * (self._gap(a[i], b[j]) > 1))
+        if order is not None:
+            text = ", ".join(map(str, order))
+            yield Mismatch(rule, f"{what} has its values in another order, {text}", key=key)
+            return
+        worst = max(range(size), key=gaps.__getitem__)
+        place = f" of {names[worst]!r}" if names else f" at {worst}" if size > 1 else ""
+        yield Mismatch(rule, f"{what}{place} is {b[worst]:g} instead of {a[worst]:g}", key=key)
+
+    def _gap(self, a: float, b: float) -> float:
+        """Return how far apart two numbers are, in units of the tolerance."""
+        if a == b or (math.isnan(a) and math.isnan(b)):
+            return 0
+        if not (math.isfinite(a) and math.isfinite(b)):
+            return math.inf
+        tolerance = max(self.reference.tolerance, self.other.tolerance, 1e-6 * abs(a))
+        return abs(a - b) / tolerance
+
+    def _both(self, what: str, a: object, b: object) -> bool:
+        """Return True if both sides declare something, and record what only one declares."""
+        if (a is None) != (b is None):
+            self.not_compared.append(what)
+        return a is not None and b is not None
+
+
+def _order_of(one: list[str], other: list[str]) -> str | None:
+    if len(one) != len(other):
+        return None
+    order = find_order(len(one), lambda i, j: 2.0 * (one[i] != other[j]))
+    return None if order is None else ", ".join(map(str, order))

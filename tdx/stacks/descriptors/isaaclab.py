@@ -1,0 +1,141 @@
+"""Read the IO descriptors that Isaac Lab exports as YAML."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from tdx.foundation.errors import PipelineError, StorageError
+from tdx.foundation.untrusted import MAX_PIPELINE_BYTES, Fields, read_limited
+from tdx.stacks.descriptors.model import Action, Descriptor, Numbers, Robot, Term, number_repeats
+
+_HINT = "export the IO descriptors again"
+_POLICY_GROUPS = ("policy", "actor")
+_MAX_VALUES = 20_000
+"""Values of a document; 10,000 without aliases."""
+
+
+def read_isaaclab(path: Path) -> Descriptor:
+    """Read IO descriptors.
+
+    Raises:
+        OSError: The file cannot be read.
+        StorageError: It is malformed.
+    """
+    from tdx.pipeline.file.yaml_codec import load_yaml
+
+    try:
+        text = read_limited(path, MAX_PIPELINE_BYTES).decode("utf-8")
+        content = load_yaml(text)
+    except UnicodeDecodeError:
+        raise StorageError(f"{path} is not UTF-8") from None
+    except PipelineError as error:
+        line = "" if error.where.line is None else f":{error.where.line}"
+        raise StorageError(f"{path}{line}: {error.message}") from error
+    _check_size(content, path)
+    document = Fields(content, str(path), _HINT)
+    groups = document.object("observations")
+    chosen = next((name for name in _POLICY_GROUPS if name in groups.data), None)
+    chosen = chosen or next(iter(groups.data), None)
+    others = [repr(name) for name in groups.data if name != chosen]
+    terms = [] if chosen is None else list(groups.objects(chosen))
+    actions = list(document.objects("actions"))
+    robots = list(document.named_objects("articulations"))
+    # The robot, or whatever moves if it has another name.
+    robots.sort(key=lambda item: item[0] != "robot")
+    scene = document.object("scene", optional=True)
+    notes = []
+    if others:
+        notes.append(f"only the group {chosen!r} is read, not {', '.join(others)}")
+    if len(robots) > 1:
+        notes.append(f"only the joints of {robots[0][0]!r} are read")
+    term_names = number_repeats(tuple(term.text("name") for term in terms))
+    action_names = number_repeats(tuple(action.text("name") for action in actions))
+    return Descriptor(
+        path,
+        "Isaac Lab",
+        tuple(_read_term(name, term) for name, term in zip(term_names, terms, strict=True)),
+        tuple(_read_action(name, term) for name, term in zip(action_names, actions, strict=True)),
+        _read_robot(robots[0][1]) if robots else Robot(),
+        None if scene is None or scene.data.get("dt") is None else scene.number("dt"),
+        notes=tuple(notes),
+    )
+
+
+def _check_size(content: Any, path: Path) -> None:
+    """Refuse a document whose aliases repeat its parts without end; even its text is too large."""
+    pending = [content]
+    for _ in range(_MAX_VALUES):
+        if not pending:
+            return
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
+    raise StorageError(f"{path} has more than {_MAX_VALUES:,} values, with its aliases")
+
+
+def _read_term(name: str, term: Fields) -> Term:
+    overloads = term.object("overloads", optional=True) or Fields({}, term.source, _HINT)
+    history = overloads.count("history_length", optional=True)
+    flat = overloads.data.get("flatten_history_dim")
+    offsets = _numbers(term, "joint_pos_offsets")
+    return Term(
+        name,
+        _shape(term),
+        None if history is None else max(history, 1),
+        flat if isinstance(flat, bool) else None,
+        _numbers(overloads, "scale") or ((1.0,) if "scale" in overloads.data else None),
+        _numbers(overloads, "clip") or ((-inf, inf) if "clip" in overloads.data else None),
+        term.texts("joint_names", optional=True),
+        _numbers(term, "joint_vel_offsets") if offsets is None else offsets,
+    )
+
+
+def _read_action(name: str, term: Fields) -> Action:
+    return Action(
+        name,
+        _shape(term),
+        _numbers(term, "scale"),
+        _numbers(term, "offset"),
+        _numbers(term, "clip"),
+        term.texts("joint_names", optional=True),
+    )
+
+
+def _read_robot(robot: Fields) -> Robot:
+    return Robot(
+        robot.texts("joint_names", optional=True),
+        _numbers(robot, "default_joint_pos"),
+        _numbers(robot, "default_joint_stiffness"),
+        _numbers(robot, "default_joint_damping"),
+    )
+
+
+def _shape(term: Fields) -> tuple[int, ...] | None:
+    return None if term.data.get("shape") is None else term.shape("shape")
+
+
+def _numbers(fields: Fields, name: str) -> Numbers | None:
+    """Return a number, or the numbers of nested lists or of a mapping by joint, in order."""
+    value = fields.value(name, optional=True)
+    if value is None:
+        return None
+    flat: list[float] = []
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            item = list(item.values())
+        if isinstance(item, list):
+            pending.extend(reversed(item))
+            continue
+        try:
+            if isinstance(item, bool) or not isinstance(item, int | float):
+                raise fields.invalid(name, "numbers")
+            flat.append(float(item))
+        except OverflowError:
+            raise fields.invalid(name, "numbers") from None
+    return tuple(flat)
