@@ -25,7 +25,8 @@ import gymnasium
 LIBC = ctypes.CDLL(None)
 
 def make():
-    print("from Python")
+    # One write: two workers print to one pipe.
+    print("from Python\\n", end="")
     os.system("echo from a child")
     LIBC.puts(b"from C")
     return gymnasium.make("Pendulum-v1")
