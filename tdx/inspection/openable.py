@@ -12,7 +12,7 @@ from tdx.foundation.serialization import Result
 from tdx.stacks.checkpoints.folder import FORMATS
 from tdx.stacks.kinds import GROUP, builtin_kinds
 
-Group = Literal["env", "checkpoint", "dataset", "data pipeline", "tdx"]
+Group = Literal["env", "checkpoint", "descriptor", "dataset", "data pipeline", "tdx"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,10 @@ class Openable(Result):
 _CODE = "FILE.py:FUNCTION --allow-code"
 _SAMPLES = f"{_CODE} --samples FILE"
 _FOLDER = "FOLDER"
+_DESCRIPTORS = (
+    ("metadata of an ONNX policy (mjlab)", "FILE.onnx"),
+    ("IO descriptors (Isaac Lab)", "FILE.yaml"),
+)
 _PIPELINES = (
     ("a list of callables, or a function of a sample", None),
     ("a torch.nn.Sequential", "torch"),
@@ -87,6 +91,8 @@ def _entries() -> Iterator[Openable]:
         yield Openable("checkpoint", form.title, _FOLDER)
     name = "meta/info.json (LeRobot 2.1 and 3.0)"
     yield Openable("dataset", name, _FOLDER, "pyarrow", _version("pyarrow"))
+    for name, target in _DESCRIPTORS:
+        yield Openable("descriptor", name, target)
     for name, needed in _PIPELINES:
         found = None if needed is None else _version(needed)
         yield Openable("data pipeline", name, _SAMPLES, needed, found)

@@ -33,6 +33,10 @@ def test_versions_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) 
     assert all(entry.available for entry in list_openable("checkpoint"))
 
 
+def test_descriptors_are_listed() -> None:
+    assert {entry.target for entry in list_openable("descriptor")} == {"FILE.onnx", "FILE.yaml"}
+
+
 def test_search_finds_words_in_all_columns() -> None:
     assert {entry.group for entry in list_openable("lerobot")} == {
         "checkpoint",
