@@ -17,11 +17,11 @@ from tdx.cli.views import (
     Heading,
     Paragraph,
     Table,
-    count_text,
     fact,
     stage_list,
 )
 from tdx.foundation.errors import TdxError
+from tdx.foundation.text import count_text
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract

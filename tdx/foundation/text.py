@@ -1,4 +1,4 @@
-"""Escape control characters in text from outside, so that it is safe to print."""
+"""Text: escaped control characters of text from outside, and numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -91,3 +91,13 @@ def escape_json(document: str) -> str:
         return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
     return _UNSAFE.sub(escape, document)
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> count_text(2000, "step")
+        '2,000 steps'
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -16,6 +16,7 @@ from tdx.foundation.errors import (
     Where,
 )
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
+from tdx.foundation.text import count_text
 from tdx.inspection.lint.linter import LintFinding, build_lint_context, lint, rules_of
 from tdx.inspection.lint.rule import Fix, Severity
 from tdx.pipeline.build import count_env_stages
@@ -120,11 +121,12 @@ class CheckReport(Result):
         suppressed: Number of findings that comments in the file switch off.
         hidden: What could not be checked, such as envs that a stage hides, each a sentence.
         notes: What the checks saw and does not count as a finding, each a sentence.
+        parts: What was checked where that is no chain of stages, such as ``4 terms, 12 joints``.
     """
 
     json_entries: ClassVar[Entries] = (
         *("env", "stages", "ok"),
-        *(Entry("checks", "statuses"), "findings", "suppressed", "hidden", "notes"),
+        *(Entry("checks", "statuses"), "findings", "suppressed", "hidden", "notes", "parts"),
     )
 
     env: str
@@ -135,6 +137,17 @@ class CheckReport(Result):
     suppressed: int = 0
     hidden: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    parts: str = ""
+
+    @property
+    def subject(self) -> str:
+        """What was checked, with its size.
+
+        Example:
+            >>> CheckReport("policy.onnx", 0, (), (), parts="2 joints").subject
+            'policy.onnx, 2 joints'
+        """
+        return f"{self.env}, {self.parts or count_text(self.stages, 'stage')}"
 
     @property
     def statuses(self) -> dict[Check, Status]:

@@ -76,8 +76,9 @@ def check_dataset(
     images = [key for key, feature in facts.dataset.features.items() if feature.is_image]
     hidden = (f"images were not decoded: {', '.join(images)}",) if images else ()
     steps = max((data.count + data.nonfinite for data in facts.computed.values()), default=0)
-    label = f"{facts.dataset.path}, {steps:,} steps of {len(facts.computed)} features"
-    return CheckReport(label, 0, ("lints",), tuple(findings), hidden=hidden)
+    parts = f"{steps:,} steps of {len(facts.computed)} features"
+    path = str(facts.dataset.path)
+    return CheckReport(path, 0, ("lints",), tuple(findings), hidden=hidden, parts=parts)
 
 
 def check_against_data(

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tdx.compare.orders import find_order
-from tdx.foundation.errors import Where
+from tdx.foundation.errors import CheckError, Where
+from tdx.foundation.text import count_text
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.checkpoint_codes import CheckpointRule
 from tdx.inspection.descriptor_codes import (
@@ -77,9 +78,16 @@ def compare_descriptors(
         other: The descriptor of the deployment.
         select: Prefixes of the rules to apply. Empty: all rules.
         ignore: Prefixes of rules to leave out.
+
+    Raises:
+        CheckError: They declare nothing that could be compared.
     """
     comparison = _Comparison(reference, other)
     mismatches = [*_contradictions(other), *comparison.mismatches()]
+    if not comparison.compared:
+        raise CheckError(
+            f"{other.path} and {reference.path} are not comparable: they declare nothing in common"
+        )
     notes = [*other.notes]
     if comparison.not_compared:
         notes.append(
@@ -111,7 +119,14 @@ def _report(
         if (not select or mismatch.rule.code.startswith(tuple(select)))
         and not mismatch.rule.code.startswith(tuple(ignore))
     )
-    return CheckReport(str(descriptor.path), 0, ("lints",), findings, hidden=tuple(notes))
+    counts = (
+        (len(descriptor.terms), "observation term"),
+        (len(descriptor.actions), "action term"),
+        (len(descriptor.robot.joints), "joint"),
+    )
+    parts = ", ".join(count_text(count, name) for count, name in counts if count)
+    path = str(descriptor.path)
+    return CheckReport(path, 0, ("lints",), findings, hidden=tuple(notes), parts=parts)
 
 
 # ------------------------------------------------------------------------------ one descriptor
@@ -172,6 +187,7 @@ class _Comparison:
     reference: Descriptor
     other: Descriptor
     not_compared: list[str] = field(default_factory=list)
+    compared: bool = False
 
     def mismatches(self) -> Iterator[Mismatch]:
         a, b = self.reference, self.other
@@ -198,6 +214,7 @@ class _Comparison:
             )
 
     def _names(self, what: str, one: list[str], other: list[str]) -> Iterator[Mismatch]:
+        self.compared |= bool(one or other)
         missing = [repr(name) for name in one if name not in other]
         extra = [repr(name) for name in other if name not in one]
         if missing:
@@ -264,9 +281,8 @@ class _Comparison:
         for what, one, other in (("scale", a.scale, b.scale), ("offset", a.offset, b.offset)):
             text = f"the {what} of the action {name!r}"
             yield from self._numbers(ACTION_SCALE, text, one, other, joints, name)
-        if (a.clip or b.clip) is not None:
-            text = f"the clip of the action {name!r}"
-            yield from self._numbers(ACTION_SCALE, text, a.clip, b.clip, ((), ()), name)
+        text = f"the clip of the action {name!r}"
+        yield from self._numbers(ACTION_SCALE, text, a.clip, b.clip, ((), ()), name)
 
     def _robot(self, a: Robot, b: Robot) -> Iterator[Mismatch]:
         yield from self._joints("the robot", a.joints, b.joints, None)
@@ -280,7 +296,7 @@ class _Comparison:
     def _joints(
         self, what: str, one: tuple[str, ...], other: tuple[str, ...], key: str | None
     ) -> Iterator[Mismatch]:
-        if one == other or not self._both(f"joints of {what}", one or None, other or None):
+        if not self._both(f"joints of {what}", one or None, other or None) or one == other:
             return
         missing = [repr(name) for name in one if name not in other]
         extra = [repr(name) for name in other if name not in one]
@@ -349,7 +365,9 @@ class _Comparison:
         """Return True if both sides declare something, and record what only one declares."""
         if (a is None) != (b is None):
             self.not_compared.append(what)
-        return a is not None and b is not None
+        is_in_both = a is not None and b is not None
+        self.compared |= is_in_both
+        return is_in_both
 
 
 def _order_of(one: list[str], other: list[str]) -> str | None:

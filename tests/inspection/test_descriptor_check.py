@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tdx.foundation.errors import CheckError
 from tdx.inspection.check_report import CheckReport
 from tdx.inspection.descriptor_check import check_descriptor, compare_descriptors
-from tdx.stacks.descriptors import read_descriptor
+from tdx.stacks.descriptors import Descriptor, Term, read_descriptor
 from tests.stacks.descriptors.exports import (
     isaaclab_descriptors,
     mjlab_metadata,
@@ -136,3 +137,25 @@ def test_what_one_descriptor_lacks_is_a_note(tmp_path: Path) -> None:
     report = compare_descriptors(read_descriptor(one), read_descriptor(other))
     assert report.findings == ()
     assert any("the damping" in note for note in report.hidden)
+
+
+def test_descriptors_without_anything_in_common_are_not_called_equal() -> None:
+    one = Descriptor(Path("one.onnx"), "mjlab", (Term("joint_pos"),))
+    other = Descriptor(Path("other.yaml"), "Isaac Lab", (Term("joint_pos_rel"),))
+    with pytest.raises(CheckError, match="not comparable"):
+        compare_descriptors(one, other)
+
+
+def test_gains_of_explicit_actuators_are_not_compared(tmp_path: Path) -> None:
+    reference = read_descriptor(write_mjlab(tmp_path / "train.onnx"))
+    other = read_descriptor(write_isaaclab(tmp_path / "deploy.yaml"))
+    assert other.robot.stiffness is None
+    report = compare_descriptors(reference, other)
+    assert "TDX650" not in codes(report)
+    assert any("the stiffness" in note for note in report.hidden)
+
+
+def test_summary_says_what_was_checked(tmp_path: Path) -> None:
+    report = check_descriptor(read_descriptor(write_mjlab(tmp_path / "policy.onnx")))
+    assert "observation terms" in report.subject
+    assert "stage" not in report.subject

@@ -489,7 +489,7 @@ class Fixes:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
     def _message(self, lead: str) -> str:
-        from tdx.cli.views import count_text
+        from tdx.foundation.text import count_text
 
         titles = [f"{code} ({fix.title})" for code, fix in self.result.fixes]
         if not titles:

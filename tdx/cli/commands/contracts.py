@@ -56,11 +56,11 @@ def freeze(
     tdx freeze pendulum.yaml --compare observation,reward --out pendulum
     """
     from tdx.cli.pipelines import open_stack, read_pipeline
-    from tdx.cli.views import count_text
     from tdx.compare.model import DEFAULT_PARTS
     from tdx.contracts import freeze as freeze_stack
     from tdx.contracts import save_contract
     from tdx.contracts.storage import check_target
+    from tdx.foundation.text import count_text
 
     check_target(Path(out), force=force)
     parts = tuple(split_list(compare)) or DEFAULT_PARTS

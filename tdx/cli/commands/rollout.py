@@ -266,7 +266,7 @@ def _report_saved_steps(folder: Path) -> Iterator[None]:
 
 def _saved_steps(folder: Path) -> tuple[Manifest | None, str | None]:
     """Return the manifest of a dump, if it has one, and how to continue an unfinished one."""
-    from tdx.cli.views import count_text
+    from tdx.foundation.text import count_text
     from tdx.rollouts import Manifest
 
     try:

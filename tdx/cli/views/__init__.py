@@ -334,16 +334,6 @@ NONE = "–"
 SEVERITY_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "suggestion": "dim"}
 
 
-def count_text(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Example:
-        >>> count_text(2000, "step")
-        '2,000 steps'
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def duration_text(seconds: float) -> str:
     """Return an estimated duration, without digits that an estimate cannot have.
 

@@ -18,7 +18,6 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
-    count_text,
     dim,
     fact_table,
     first_that_fits,
@@ -26,6 +25,7 @@ from tdx.cli.views import (
 )
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
+from tdx.foundation.text import count_text
 from tdx.pipeline.transform_info import Parameter, TransformInfo, Type, strip_markup
 
 if TYPE_CHECKING:

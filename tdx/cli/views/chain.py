@@ -16,7 +16,6 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    count_text,
     dim,
     first_that_fits,
     stage_list,
@@ -25,6 +24,7 @@ from tdx.cli.views import (
 from tdx.cli.views.graph import graph_blocks
 from tdx.cli.views.specs import sides_heading, spec_columns
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import count_text
 from tdx.inspection.chain import KeyFlow, StageFlow
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage

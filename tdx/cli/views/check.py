@@ -24,12 +24,12 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    count_text,
     fact,
 )
 from tdx.foundation.errors import Where
 from tdx.foundation.keys import format_key
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
+from tdx.foundation.text import count_text
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.explanations import Explanation, explain_code
 from tdx.inspection.lint.rule import Severity
@@ -92,7 +92,9 @@ def check_view(
                 [Cell(status, _STATUS_STYLES[status]), Cell(check), Cell(_result(check, report))]
                 for check, status in report.statuses.items()
             ]
-            shown.append(Heading(report.env, count_text(report.stages, "stage"), level=1))
+            shown.append(
+                Heading(report.env, report.parts or count_text(report.stages, "stage"), level=1)
+            )
             shown.append(Table([Column(fixed=True), Column(fixed=True), Column()], rows))
         explained: set[str] = set()
         for finding in report.findings:
@@ -172,10 +174,9 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         passed = ", ".join(check for check in _CHECKS if check in report.checks)
         skipped = [check for check in _CHECKS if check not in report.checks]
         rest = f"; {', '.join(skipped)} skipped" if skipped else ""
-        stages = count_text(report.stages, "stage")
         # What is hidden was not checked.
         verdict = "no issue in what is visible" if report.hidden else "all checks passed"
-        text = f"{report.env}, {stages}: {verdict} ({passed}{rest})"
+        text = f"{report.subject}: {verdict} ({passed}{rest})"
         style: Style = "" if report.hidden else "good"
         yield Paragraph([Cell(text + _suppressed(report), style)])
         return
@@ -190,8 +191,7 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         f"{count} fixable with {options}" for options, count in sorted(fixes.items())
     )
     count = count_text(len(findings), "issue")
-    subject = f"{report.env}, {count_text(report.stages, 'stage')}"
-    text = f"Found {count} in {subject}: {_count_severities(findings)}"
+    text = f"Found {count} in {report.subject}: {_count_severities(findings)}"
     text += f" ({fixable})" if fixable else ""
     yield Paragraph([Cell(text + _suppressed(report))])
 

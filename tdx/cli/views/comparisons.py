@@ -16,11 +16,11 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    count_text,
     dim,
     fact,
 )
 from tdx.cli.views.specs import comparison_table
+from tdx.foundation.text import count_text
 
 if TYPE_CHECKING:
     from tdx.compare.model import StageRecord

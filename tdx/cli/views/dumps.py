@@ -16,7 +16,6 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
-    count_text,
     dim,
     duration_text,
     fact_table,
@@ -24,6 +23,7 @@ from tdx.cli.views import (
     stage_list,
 )
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import count_text
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import DumpSummary, EntryStatistics, Listed, Overview, summarize
 from tdx.rollouts.formats.interface import Exported

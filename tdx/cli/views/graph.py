@@ -11,9 +11,14 @@ from dataclasses import dataclass
 
 from tdx.cli.charts import arrow, box, label, svg_image, text_width
 from tdx.cli.output import mermaid_label
-from tdx.cli.views import Block, Cell, Paragraph, Style, count_text
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Paragraph,
+    Style,
+)
 from tdx.foundation.keys import NestedKey, format_key
-from tdx.foundation.text import escape_control_characters
+from tdx.foundation.text import count_text, escape_control_characters
 from tdx.inspection.chain import StageFlow
 from tdx.inspection.chain_report import ChainReport
 from tdx.specs.leaf import SpecText, shape_text

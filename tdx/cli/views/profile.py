@@ -22,7 +22,6 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    count_text,
     dim,
     fact,
 )
@@ -46,6 +45,7 @@ from tdx.cli.views.profile_table import (
 )
 from tdx.core.meter import Lane
 from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.text import count_text
 from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine

@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, Style, View, count_text, fact
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Heading,
+    Paragraph,
+    Style,
+    View,
+    fact,
+)
 from tdx.cli.views.profile_table import micros, number_table
+from tdx.foundation.text import count_text
 from tdx.pipeline import format_stage
 from tdx.profiling.calibration import FIGURE, Calibration, DetectableChange
 from tdx.profiling.compare import (

@@ -22,7 +22,6 @@ from tdx.cli.views import (
     Picture,
     Table,
     View,
-    count_text,
     dim,
     resolve,
 )
@@ -31,6 +30,7 @@ from tdx.cli.views.graph import chain_svg
 from tdx.cli.views.plan import WHEN
 from tdx.cli.views.profile_table import micros, whole_number
 from tdx.cli.views.specs import comparison_table, spec_table
+from tdx.foundation.text import count_text
 from tdx.inspection.pipeline_report import PipelineReport
 from tdx.inspection.rollout_summary import MAX_EXTRA_STEPS, EpisodeSummary
 from tdx.profiling.result import ModeProfile, Profile

@@ -16,12 +16,12 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    count_text,
     first_that_fits,
     without_repeats,
 )
 from tdx.foundation.serialization import Result, to_plain
 from tdx.foundation.settings import Settings, SettingValue
+from tdx.foundation.text import count_text
 
 if TYPE_CHECKING:
     from tdx.inspection.doctor import DoctorReport, Status

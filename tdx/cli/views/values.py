@@ -13,13 +13,13 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
-    count_text,
     fact,
     first_that_fits,
     stage_list,
 )
 from tdx.cli.views.specs import spec_columns
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import count_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
 from tdx.inspection.values_report import StateReport, ValuesReport
 from tdx.specs.leaf import domain_text, shape_text

@@ -10,11 +10,11 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
-    count_text,
     dim,
     fact_table,
 )
 from tdx.cli.views.dumps import next_step, size_text
+from tdx.foundation.text import count_text
 from tdx.rollouts.dump.verification import Repair, Verification
 
 REPAIRED = ("missing", "short", "checksum")

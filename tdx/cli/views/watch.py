@@ -12,10 +12,10 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
-    count_text,
     sparkline,
     stage_list,
 )
+from tdx.foundation.text import count_text
 from tdx.inspection.watch_records import Drift, WatchReport
 
 _MAX_BARS = 30

@@ -109,9 +109,15 @@ def _read_robot(robot: Fields) -> Robot:
     return Robot(
         robot.texts("joint_names", optional=True),
         _numbers(robot, "default_joint_pos"),
-        _numbers(robot, "default_joint_stiffness"),
-        _numbers(robot, "default_joint_damping"),
+        _gains(robot, "default_joint_stiffness"),
+        _gains(robot, "default_joint_damping"),
     )
+
+
+def _gains(robot: Fields, name: str) -> Numbers | None:
+    """Return gains; ``None`` if all are zero: those of explicit actuators are not in the file."""
+    gains = _numbers(robot, name)
+    return gains if any(gains or ()) else None
 
 
 def _shape(term: Fields) -> tuple[int, ...] | None:
