@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ from tdx.stacks.checkpoints.scaling import STATISTICS, UNSCALED
 from tdx.stacks.checkpoints.steps import ACTION, DEFINITIONS, why_opaque
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tdx.stacks.checkpoints.model import Array
 
 TINY_STD = 1e-4
@@ -88,15 +90,11 @@ def checkpoint_report(
     ignore: Sequence[str],
 ) -> CheckReport:
     """Return the report of the rules about checkpoints, and of further violations."""
-    findings: list[Finding] = []
-    found = [
+    violations = [
         *((rule, v) for rule in CHECKPOINT_RULES for v in _FINDERS[rule.code](checkpoint)),
         *further,
     ]
-    for rule, violation in found:
-        is_selected = not select or rule.code.startswith(tuple(select))
-        if is_selected and not rule.code.startswith(tuple(ignore)):
-            findings.append(to_finding(rule, checkpoint, violation))
+    findings = select_findings(violations, select, ignore, checkpoint=checkpoint)
     findings.sort(key=lambda finding: (finding.where.file or "", finding.where.stage or 0))
     stages = sum(len(processor.steps) for processor in checkpoint.processors)
     opaque = [
@@ -115,30 +113,45 @@ def checkpoint_report(
     )
 
 
-def to_finding(
-    rule: CheckpointRule, checkpoint: Checkpoint | None, violation: Violation
-) -> Finding:
-    """Return a violation of a rule as a finding."""
-    step, processor = violation.step, violation.processor
-    where = Where(
-        None if step is None else step.index,
-        None if step is None else step.short_name,
-        violation.key,
-        file=None
-        if processor is None or checkpoint is None
-        else str(checkpoint.path / processor.file),
-    )
-    return Finding(
-        "lints",
-        rule.code,
-        violation.message,
-        violation.hint,
-        where,
-        None,
-        rule.severity,
-        rule.title,
-        rule.paragraphs[0],
-    )
+def select_findings(
+    violations: Iterable[tuple[CheckpointRule, Violation]],
+    select: Sequence[str],
+    ignore: Sequence[str],
+    *,
+    checkpoint: Checkpoint | None = None,
+    file: Path | None = None,
+) -> list[Finding]:
+    """Return the violations of the selected rules as findings.
+
+    Args:
+        violations: Violations with their rules.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
+        checkpoint: Checkpoint whose steps are violated.
+        file: File that is violated as a whole.
+    """
+    findings = []
+    for rule, violation in violations:
+        is_selected = not select or rule.code.startswith(tuple(select))
+        if not is_selected or rule.code.startswith(tuple(ignore)):
+            continue
+        step, processor = violation.step, violation.processor
+        path = file
+        if processor is not None and checkpoint is not None:
+            path = checkpoint.path / processor.file
+        where = Where(
+            None if step is None else step.index,
+            None if step is None else step.short_name,
+            violation.key,
+            file=None if path is None else str(path),
+        )
+        findings.append(
+            Finding(
+                *("lints", rule.code, violation.message, violation.hint, where, None),
+                *(rule.severity, rule.title, rule.paragraphs[0]),
+            )
+        )
+    return findings
 
 
 # ------------------------------------------------------------------------------------ helpers

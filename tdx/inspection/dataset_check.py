@@ -17,7 +17,7 @@ from tdx.inspection.checkpoint_check import (
     checkpoint_report,
     normalized_features,
     normalizers,
-    to_finding,
+    select_findings,
     why_impossible,
 )
 from tdx.inspection.checkpoint_codes import (
@@ -66,13 +66,8 @@ def check_dataset(
         select: Prefixes of the rules to apply. Empty: all rules.
         ignore: Prefixes of rules to leave out.
     """
-    found = (*_stale(facts), *_not_finite(facts), *_suspicious(facts))
-    findings = [
-        to_finding(rule, None, violation)
-        for rule, violation in found
-        if (not select or rule.code.startswith(tuple(select)))
-        and not rule.code.startswith(tuple(ignore))
-    ]
+    violations = (*_stale(facts), *_not_finite(facts), *_suspicious(facts))
+    findings = select_findings(violations, select, ignore)
     images = [key for key, feature in facts.dataset.features.items() if feature.is_image]
     hidden = (f"images were not decoded: {', '.join(images)}",) if images else ()
     steps = max((data.count + data.nonfinite for data in facts.computed.values()), default=0)

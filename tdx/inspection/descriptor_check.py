@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tdx.compare.orders import find_order
-from tdx.foundation.errors import CheckError, Where
+from tdx.foundation.errors import CheckError
 from tdx.foundation.text import count_text
-from tdx.inspection.check_report import CheckReport, Finding
+from tdx.inspection.check_report import CheckReport
+from tdx.inspection.checkpoint_check import Violation, select_findings
 from tdx.inspection.checkpoint_codes import CheckpointRule
 from tdx.inspection.descriptor_codes import (
     ACTION_SCALE,
@@ -33,21 +35,7 @@ _MAX_ORDERED = 500
 """Values of which an order is looked for, which takes quadratic time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A violation of a rule about descriptors.
-
-    Args:
-        rule: The rule.
-        message: What is wrong, with the values.
-        hint: The next step, if there is one.
-        key: Term that it is about.
-    """
-
-    rule: CheckpointRule
-    message: str
-    hint: str | None = None
-    key: str | None = None
+Mismatch: TypeAlias = tuple[CheckpointRule, Violation]
 
 
 def check_descriptor(
@@ -109,16 +97,7 @@ def _report(
     select: Sequence[str],
     ignore: Sequence[str],
 ) -> CheckReport:
-    findings = tuple(
-        Finding(
-            *("lints", mismatch.rule.code, mismatch.message, mismatch.hint),
-            Where(key=mismatch.key, file=str(descriptor.path)),
-            *(None, mismatch.rule.severity, mismatch.rule.title, mismatch.rule.paragraphs[0]),
-        )
-        for mismatch in mismatches
-        if (not select or mismatch.rule.code.startswith(tuple(select)))
-        and not mismatch.rule.code.startswith(tuple(ignore))
-    )
+    findings = select_findings(mismatches, select, ignore, file=descriptor.path)
     counts = (
         (len(descriptor.terms), "observation term"),
         (len(descriptor.actions), "action term"),
@@ -126,7 +105,7 @@ def _report(
     )
     parts = ", ".join(count_text(count, name) for count, name in counts if count)
     path = str(descriptor.path)
-    return CheckReport(path, 0, ("lints",), findings, hidden=tuple(notes), parts=parts)
+    return CheckReport(path, 0, ("lints",), tuple(findings), hidden=tuple(notes), parts=parts)
 
 
 # ------------------------------------------------------------------------------ one descriptor
@@ -159,7 +138,7 @@ def _contradictions(descriptor: Descriptor) -> Iterator[Mismatch]:
 def _repeated(place: str, joints: tuple[str, ...], key: str | None = None) -> Iterator[Mismatch]:
     if len(set(joints)) < len(joints):
         name = next(name for name in joints if joints.count(name) > 1)
-        yield Mismatch(CONTRADICTION, f"{place} has the joint {name!r} twice", key=key)
+        yield CONTRADICTION, Violation(f"{place} has the joint {name!r} twice", key=key)
 
 
 def _miscounted(
@@ -167,15 +146,16 @@ def _miscounted(
 ) -> Iterator[Mismatch]:
     if values is not None and joints and len(values) not in (1, len(joints)):
         place = "" if key is None else f"{key!r} has "
-        yield Mismatch(
-            CONTRADICTION, f"{place}{len(values)} {what} for {len(joints)} joints", key=key
+        yield (
+            CONTRADICTION,
+            Violation(f"{place}{len(values)} {what} for {len(joints)} joints", key=key),
         )
 
 
 def _not_finite(what: str, values: Numbers | None, key: str | None = None) -> Iterator[Mismatch]:
     for index, value in enumerate(values or ()):
         if not math.isfinite(value):
-            yield Mismatch(CONTRADICTION, f"{what} is {value} at {index}", key=key)
+            yield CONTRADICTION, Violation(f"{what} is {value} at {index}", key=key)
             return
 
 
@@ -208,9 +188,9 @@ class _Comparison:
         if self._both("the time between two actions", a.step, b.step) and not math.isclose(
             a.step or 0, b.step or 0, rel_tol=1e-4
         ):
-            yield Mismatch(
+            yield (
                 CONTROL_STEP,
-                f"{b.step:g} s pass between two actions instead of {a.step:g} s",
+                Violation(f"{b.step:g} s pass between two actions instead of {a.step:g} s"),
             )
 
     def _names(self, what: str, one: list[str], other: list[str]) -> Iterator[Mismatch]:
@@ -218,29 +198,27 @@ class _Comparison:
         missing = [repr(name) for name in one if name not in other]
         extra = [repr(name) for name in other if name not in one]
         if missing:
-            yield Mismatch(TERMS, f"{what} are missing: {', '.join(missing)}")
+            yield TERMS, Violation(f"{what} are missing: {', '.join(missing)}")
         if extra:
-            yield Mismatch(TERMS, f"{what} are new: {', '.join(extra)}")
+            yield TERMS, Violation(f"{what} are new: {', '.join(extra)}")
         shared = [name for name in one if name in other]
         order = _order_of(shared, [name for name in other if name in one])
         if order is not None:
-            yield Mismatch(
+            yield (
                 TERM_ORDER,
-                f"the {what} are in another order, {order} of {', '.join(shared)}",
-                "concatenate them in the order of the training",
+                Violation(
+                    f"the {what} are in another order, {order} of {', '.join(shared)}",
+                    "concatenate them in the order of the training",
+                ),
             )
 
     def _term(self, a: Term, b: Term) -> Iterator[Mismatch]:
         name = a.name
-        if self._both("shapes of terms", a.shape, b.shape) and a.shape != b.shape:
-            yield Mismatch(
-                TERM_SHAPE,
-                f"{name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}",
-                key=name,
-            )
+        yield from self._shapes("shapes of terms", a, b)
         if self._both("histories", a.history, b.history) and a.history != b.history:
-            yield Mismatch(
-                HISTORY, f"{name!r} has {b.history} frames instead of {a.history}", key=name
+            yield (
+                HISTORY,
+                Violation(f"{name!r} has {b.history} frames instead of {a.history}", key=name),
             )
         # The layout of a single frame does not matter.
         if (
@@ -249,12 +227,14 @@ class _Comparison:
             and a.flat_history != b.flat_history
         ):
             layouts = ("a dimension of their own", "one dimension with the term's values")
-            yield Mismatch(
+            yield (
                 HISTORY,
-                f"the frames of {name!r} have {layouts[bool(b.flat_history)]} instead of "
-                f"{layouts[bool(a.flat_history)]}",
-                "flatten the history as in the training: flatten_history_dim",
-                name,
+                Violation(
+                    f"the frames of {name!r} have {layouts[bool(b.flat_history)]} instead of "
+                    f"{layouts[bool(a.flat_history)]}",
+                    "flatten the history as in the training: flatten_history_dim",
+                    key=name,
+                ),
             )
         yield from self._joints(f"{name!r}", a.joints, b.joints, name)
         joints = a.joints, b.joints
@@ -270,12 +250,7 @@ class _Comparison:
 
     def _action(self, a: Action, b: Action) -> Iterator[Mismatch]:
         name = b.name
-        if self._both("shapes of actions", a.shape, b.shape) and a.shape != b.shape:
-            yield Mismatch(
-                TERM_SHAPE,
-                f"{name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}",
-                key=name,
-            )
+        yield from self._shapes("shapes of actions", a, b)
         yield from self._joints(f"the action {name!r}", a.joints, b.joints, name)
         joints = a.joints, b.joints
         for what, one, other in (("scale", a.scale, b.scale), ("offset", a.offset, b.offset)):
@@ -293,6 +268,11 @@ class _Comparison:
         ):
             yield from self._numbers(rule, what, one, other, (a.joints, b.joints), None)
 
+    def _shapes(self, what: str, a: Term | Action, b: Term | Action) -> Iterator[Mismatch]:
+        if self._both(what, a.shape, b.shape) and a.shape != b.shape:
+            text = f"{b.name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}"
+            yield TERM_SHAPE, Violation(text, key=b.name)
+
     def _joints(
         self, what: str, one: tuple[str, ...], other: tuple[str, ...], key: str | None
     ) -> Iterator[Mismatch]:
@@ -306,13 +286,15 @@ class _Comparison:
                 for text, names in (("lacks", missing), ("also has", extra))
                 if names
             ]
-            yield Mismatch(JOINTS, f"{what} {' and '.join(parts)}", key=key)
+            yield JOINTS, Violation(f"{what} {' and '.join(parts)}", key=key)
         elif (order := _order_of(list(one), list(other))) is not None:
-            yield Mismatch(
+            yield (
                 JOINT_ORDER,
-                f"the joints of {what} are in another order, {order} of {', '.join(one)}",
-                "map the joints by their names",
-                key,
+                Violation(
+                    f"the joints of {what} are in another order, {order} of {', '.join(one)}",
+                    "map the joints by their names",
+                    key=key,
+                ),
             )
 
     def _numbers(
@@ -330,7 +312,7 @@ class _Comparison:
         size = max(len(a), len(b))
         a, b = (values * size if len(values) == 1 else values for values in (a, b))
         if len(a) != len(b):
-            yield Mismatch(rule, f"{what} has {len(b)} values instead of {len(a)}", key=key)
+            yield rule, Violation(f"{what} has {len(b)} values instead of {len(a)}", key=key)
             return
         names: tuple[str, ...] = ()
         if all(len(side) == size == len(set(side)) for side in joints):
@@ -346,11 +328,11 @@ class _Comparison:
             order = find_order(size, lambda i, j: 2.0 * (self._gap(a[i], b[j]) > 1))
         if order is not None:
             text = ", ".join(map(str, order))
-            yield Mismatch(rule, f"{what} has its values in another order, {text}", key=key)
+            yield rule, Violation(f"{what} has its values in another order, {text}", key=key)
             return
         worst = max(range(size), key=gaps.__getitem__)
         place = f" of {names[worst]!r}" if names else f" at {worst}" if size > 1 else ""
-        yield Mismatch(rule, f"{what}{place} is {b[worst]:g} instead of {a[worst]:g}", key=key)
+        yield rule, Violation(f"{what}{place} is {b[worst]:g} instead of {a[worst]:g}", key=key)
 
     def _gap(self, a: float, b: float) -> float:
         """Return how far apart two numbers are, in units of the tolerance."""
