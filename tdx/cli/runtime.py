@@ -95,8 +95,15 @@ def prepared_streams() -> Iterator[None]:
     try:
         yield
     finally:
-        if sys.stderr is escaping and before is not None:
-            sys.stderr = before
+        if before is not None:
+            try:
+                before.flush()
+            except (OSError, ValueError):
+                # Messages that cannot be written must not change the exit code: Python exits with
+                # 120 if the last flush of stderr fails.
+                close_quietly(before)
+            if sys.stderr is escaping:
+                sys.stderr = before
 
 
 def _prepare_stream(stream: TextIO | None) -> TextIO:

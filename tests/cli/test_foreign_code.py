@@ -29,6 +29,8 @@ def make():
     print("from Python\\n", end="")
     os.system("echo from a child")
     LIBC.puts(b"from C")
+    # Workers that are forks exit without flushing the buffers of C.
+    LIBC.fflush(None)
     return gymnasium.make("Pendulum-v1")
 """
 

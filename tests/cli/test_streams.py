@@ -93,7 +93,11 @@ def test_full_disk_is_a_one_line_error(arguments: tuple[str, ...]) -> None:
 
 
 @on_a_full_disk
-def test_unwritable_stderr_does_not_change_the_exit_code() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_unwritable_stderr_does_not_change_the_exit_code(
+    unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     assert tdx("show", "transform", "NoSuch", shell="2> /dev/full").returncode == 2
 
 
