@@ -6,7 +6,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
 _SHOWN_FILES = 3
-_MAX_DUMP_SAMPLES = 10_000
 
 
 _PIPELINE = "Pipeline"
@@ -630,6 +629,7 @@ def open_stack(
         samples: Value of ``--samples``.
     """
     from tdx.envs.gym.gym_env import log_mujoco_warnings
+    from tdx.rollouts.samples import read_samples
     from tdx.stacks.building import build_stack
 
     with third_party_code():
@@ -643,36 +643,3 @@ def open_stack(
                     yield shown
         finally:
             stack.close()
-
-
-def read_samples(path: str) -> Sequence[Mapping[str, object]]:
-    """Read the samples that ``--samples`` names: a file, a LeRobot dataset or a dump.
-
-    Raises:
-        StorageError: They cannot be read.
-    """
-    from tdx.stacks import recordings
-    from tdx.stacks.checkpoints import is_dataset, read_dataset
-    from tdx.stacks.checkpoints.dataset import DatasetSamples
-
-    if is_dataset(path):
-        return DatasetSamples(read_dataset(path))
-    if (Path(path) / "manifest.json").exists():
-        return _read_dump_samples(path)
-    return recordings.read_samples(path)
-
-
-def _read_dump_samples(path: str) -> list[Mapping[str, object]]:
-    """Return the first steps of a dump; each row of a batch is a sample."""
-    from tdx.foundation.keys import format_key
-    from tdx.rollouts import open_dump
-
-    dump = open_dump(path)
-    samples: list[Mapping[str, object]] = []
-    for index in range(min(len(dump), _MAX_DUMP_SAMPLES)):
-        step = dump[index]
-        for row in step.reshape(-1) if step.batch_dims else [step]:
-            # What a step returned is read by the next one.
-            leaves = row.exclude("next").items(include_nested=True, leaves_only=True)
-            samples.append({format_key(key): value.numpy() for key, value in leaves})
-    return samples

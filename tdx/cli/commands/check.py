@@ -303,11 +303,11 @@ def _check_stack(
     evaluation: bool,
 ) -> CheckReport | None:
     """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
-    from tdx.cli.pipelines import read_samples
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.stack_check import check as check_stack
     from tdx.pipeline import check_arguments
+    from tdx.rollouts.samples import read_samples
     from tdx.stacks.building import build_stack
 
     if check_arguments(config, options.allow_code):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.lib.format import write_array_header_1_0
 
 import tdx
 from tdx.foundation.errors import ArgumentError, StorageError
@@ -15,10 +18,10 @@ from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.spec_report import compare_specs
 from tdx.inspection.values_report import inspect_state, inspect_values
+from tdx.rollouts.samples import read_samples
 from tdx.stacks.checkpoints import Processor, Step, read_checkpoint
 from tdx.stacks.checkpoints.stack import CheckpointStack
 from tdx.stacks.checkpoints.steps import run
-from tdx.stacks.recordings import read_samples
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
 
 Damage = Callable[[Folder], None]
@@ -242,3 +245,15 @@ def test_file_without_samples_gets_one_error(tmp_path: Path) -> None:
     np.savez(path, a=np.asarray([object()], dtype=object))
     with pytest.raises(StorageError):
         read_samples(path)
+
+
+def test_size_of_samples_is_checked_before_they_are_read(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    shape = (6, 10**13)
+    write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "samples.npz", "w") as file:
+        file.writestr("image.npy", header.getvalue())
+    (tmp_path / "samples.safetensors").write_bytes(b"\xff" * 500)
+    for name in ("samples.npz", "samples.safetensors"):
+        with pytest.raises(StorageError):
+            read_samples(tmp_path / name)
