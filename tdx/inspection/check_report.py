@@ -97,10 +97,15 @@ class Finding(Result):
     @classmethod
     def from_lint(cls, finding: LintFinding, pipeline: Pipeline, first: int = 0) -> Finding:
         """Convert a lint finding; the pipeline's stages start at index ``first``."""
-        rule, violation = finding.rule, finding.violation
+        violation = finding.violation
         stage = None if violation.stage is None else first + violation.stage
         where = replace(_where(pipeline, stage, first), key=violation.key)
-        where = where.merge(Where(transform=finding.transform))
+        return cls.from_lint_at(finding, where.merge(Where(transform=finding.transform)))
+
+    @classmethod
+    def from_lint_at(cls, finding: LintFinding, where: Where) -> Finding:
+        """Convert a lint finding at a known place."""
+        rule, violation = finding.rule, finding.violation
         check: Check = "lints" if violation.spec_violation is None else "steps"
         return cls(
             *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),
@@ -217,6 +222,7 @@ def check_pipeline(
     """
     from tdx.pipeline import check_arguments
     from tdx.pipeline.build import check_policy
+    from tdx.pipeline.envs import check_device
 
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
     policy = _findings(check_policy(pipeline, allow_code), "arguments")
@@ -226,27 +232,17 @@ def check_pipeline(
         # Check the chain without the policy.
         pipeline = replace(pipeline, policy=None)
     chosen = rules_of(pipeline) if rules is None else rules
-    missing = _check_device(pipeline)
-    if missing is None:
-        report = _check_built(pipeline, allow_code, chosen, steps, base, evaluation)
-        return replace(report, findings=(*policy, *report.findings))
-    on_cpu = replace(pipeline, env=replace(pipeline.env, device=None))
-    report = _check_built(on_cpu, allow_code, chosen, steps, evaluation=evaluation)
-    return replace(report, findings=(*policy, missing, *report.findings))
-
-
-def _check_device(pipeline: Pipeline) -> Finding | None:
-    from tdx.pipeline.envs import check_device
-
-    if pipeline.env.device is None:
-        return None
-    try:
-        check_device(pipeline.env.device)
-    except DeviceError as error:
-        error.at(env=pipeline.env.id, file=pipeline.file)
-        finding = Finding.from_error(error, "specs")
-        return replace(finding, hint=f"{finding.hint}; everything else was checked on the CPU")
-    return None
+    if pipeline.env.device is not None:
+        try:
+            check_device(pipeline.env.device)
+        except DeviceError as error:
+            error.at(env=pipeline.env.id, file=pipeline.file)
+            missing = Finding.from_error(error, "specs")
+            hint = f"{missing.hint}; everything else was checked on the CPU"
+            policy.append(replace(missing, hint=hint))
+            pipeline, base = replace(pipeline, env=replace(pipeline.env, device=None)), None
+    report = _check_built(pipeline, allow_code, chosen, steps, base, evaluation)
+    return replace(report, findings=(*policy, *report.findings))
 
 
 def _check_built(
@@ -254,8 +250,8 @@ def _check_built(
     allow_code: bool,
     rules: Sequence[Rule],
     steps: bool,
-    base: EnvBase | None = None,
-    evaluation: bool = False,
+    base: EnvBase | None,
+    evaluation: bool,
 ) -> CheckReport:
     from tdx.inspection.lint.linter import import_policy
     from tdx.pipeline.build import assemble_env
@@ -285,23 +281,10 @@ def check_env(
     policy: nn.Module | None = None,
     evaluation: bool = False,
 ) -> CheckReport:
-    """Check the specs and steps of an env, and the lint rules of its pipeline.
-
-    Args:
-        env: Env of the pipeline, with its chain; it is not closed.
-        pipeline: The pipeline.
-        rules: Lint rules to apply.
-        steps: Allow stepping the env.
-        policy: Its policy, if it was imported.
-        evaluation: The env is used for evaluation: report stages that belong to training only.
-
-    Raises:
-        EnvError: The env raises in a reset or step.
-    """
+    """Check the specs and steps of an env, which stays open, and the lint rules of its pipeline."""
     from tdx.inspection.lint.stack_observation import lint_chain
     from tdx.pipeline.build import add_source_line
 
-    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     first = count_env_stages(env, pipeline)
     notes: tuple[str, ...] = ()
     try:
@@ -319,6 +302,7 @@ def check_env(
     except EnvError as error:
         error.where = replace(error.where, env=pipeline.env.id)
         raise
+    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     if stepped:
         checks = ("arguments", "specs", "steps", "lints")
     report = _report(pipeline, checks, _merge(findings, lints, pipeline, first), first)
