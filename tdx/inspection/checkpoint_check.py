@@ -49,6 +49,16 @@ class Violation:
     key: str | None = None
 
 
+Mismatch = tuple[CheckpointRule, Violation]
+
+
+def mismatch(
+    rule: CheckpointRule, message: str, hint: str | None = None, *, key: str | None = None
+) -> Mismatch:
+    """Return a violation by what has no steps: a dataset or a descriptor."""
+    return rule, Violation(message, hint, key=key)
+
+
 def check_checkpoint(
     checkpoint: Checkpoint, select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> CheckReport:
@@ -85,7 +95,7 @@ def check_stages(checkpoint: Checkpoint) -> tuple[Finding, ...]:
 
 def checkpoint_report(
     checkpoint: Checkpoint,
-    further: Sequence[tuple[CheckpointRule, Violation]],
+    further: Sequence[Mismatch],
     select: Sequence[str],
     ignore: Sequence[str],
 ) -> CheckReport:
@@ -114,7 +124,7 @@ def checkpoint_report(
 
 
 def select_findings(
-    violations: Iterable[tuple[CheckpointRule, Violation]],
+    violations: Iterable[Mismatch],
     select: Sequence[str],
     ignore: Sequence[str],
     *,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from tdx.inspection.chain import ChainReport, find_flow, report_flow
 from tdx.inspection.check_report import Finding
+from tdx.inspection.doctor import installed_version
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.plan_report import PlanReport, inspect_plan
 from tdx.inspection.rollout_summary import OnSteps, RolloutSummary, summarize_rollout
@@ -100,7 +100,10 @@ def build_report(
     Raises:
         TdxError: The env or a stage raised an error.
     """
+    from tdx import __version__
+
     flow = find_flow(stack)
+    known = [(package, installed_version(package)) for package in _PACKAGES]
     env = stack.name if stack.chain_env is None else pipeline.env.id
     return PipelineReport(
         name=name,
@@ -113,7 +116,7 @@ def build_report(
         plan=None if stack.chain_env is None else inspect_plan(stack.chain_env, env),
         lints=tuple(_find_lints(stack, pipeline, seed)),
         rollout=summarize_rollout(stack, steps, seed, on_steps),
-        versions=tuple(_versions()),
+        versions=(("tdx", __version__), *((name, text) for name, text in known if text)),
     )
 
 
@@ -129,15 +132,3 @@ def _find_lints(stack: Stack, pipeline: Pipeline, seed: int) -> Sequence[Finding
     first = count_env_stages(env, pipeline)
     context = build_lint_context(pipeline, env if isinstance(env, TransformedEnv) else None)
     return [Finding.from_lint(finding, pipeline, first) for finding in lint(context)]
-
-
-def _versions() -> Sequence[tuple[str, str]]:
-    from tdx import __version__
-
-    versions = [("tdx", __version__)]
-    for package in _PACKAGES:
-        try:
-            versions.append((package, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            continue
-    return versions

@@ -45,11 +45,6 @@ class ValuesReport(Result):
         error: Error that ended the run early.
     """
 
-    json_entries: ClassVar[Entries] = (
-        *("env", "batch_size", "steps", "resets", "phases"),
-        *("violations", "error"),
-    )
-
     env: str
     batch_size: tuple[int, ...]
     steps: int

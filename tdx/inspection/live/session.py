@@ -59,10 +59,6 @@ BUILTIN_PLOTS = (REWARD, RETURN, TIME)
 def parse_known_stop(text: str, tracer: LiveTracer) -> Stop:
     """Parse a stop condition and check that its keys exist.
 
-    Args:
-        text: Condition in the syntax of :func:`~tdx.core.tracing.parse_stop`.
-        tracer: Tracer of the env.
-
     Raises:
         ArgumentError: The condition is invalid.
         KeyNotFoundError: A key does not exist; the hint contains the nearest one.
@@ -375,32 +371,23 @@ class LiveSession:
         if own is not None:
             first, numbers = own.column(0 if name == TIME else row or 0)
         else:
-            first, numbers = self._key_series(name, row)
+            track = self._key_buffers.get((name, row))
+            if track is None:
+                track = self._key_buffers[name, row] = SeriesBuffer(self.history.max_traces)
+                track.count = self.first
+                for trace in self.history:
+                    track.append(read_number(trace, name, row))
+                if len(self._key_buffers) > _MAX_KEYED:
+                    self._key_buffers.popitem(last=False)
+            first, numbers = track.column(0)
+            if self.last >= 0 and np.isnan(numbers).all():
+                names = self.plot_names()
+                if name not in names:
+                    del self._key_buffers[name, row]
+                    hint = did_you_mean(name, names, otherwise=f"there are {', '.join(names[:8])}")
+                    raise KeyNotFoundError(f"unknown key {name!r}", hint=hint)
         held = max(first, self.first)
         return held, numbers[held - first :]
-
-    def _key_series(self, name: str, row: int | None) -> tuple[int, Array]:
-        track = self._key_buffers.get((name, row))
-        if track is None:
-            track = self._key_buffers[name, row] = self._replay_key(name, row)
-            if len(self._key_buffers) > _MAX_KEYED:
-                self._key_buffers.popitem(last=False)
-        first, numbers = track.column(0)
-        if self.last >= 0 and np.isnan(numbers).all():
-            names = self.plot_names()
-            if name not in names:
-                del self._key_buffers[name, row]
-                hint = did_you_mean(name, names, otherwise=f"there are {', '.join(names[:8])}")
-                raise KeyNotFoundError(f"unknown key {name!r}", hint=hint)
-        return first, numbers
-
-    def _replay_key(self, name: str, row: int | None) -> SeriesBuffer:
-        """Read the numbers of a key in all traces in the history."""
-        track = SeriesBuffer(self.history.max_traces)
-        track.count = self.first
-        for trace in self.history:
-            track.append(read_number(trace, name, row))
-        return track
 
     def plot_names(self, row: int | None = None) -> tuple[str, ...]:
         """Return the names that :meth:`plot` accepts for the latest trace."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -72,13 +72,7 @@ _POLICY_AND_ENV = replace(_ENV, kind="given", name="policy or env.step")
 
 
 class _ProbedDriver:
-    """Calls a probe around each reset and step of a driver.
-
-    Args:
-        driver: Resets and steps the env.
-        has_policy: True if it calls a policy in a step without an action.
-        probe: The probe.
-    """
+    """Calls a probe around each reset and step of a driver, which calls a policy if it has one."""
 
     def __init__(self, driver: Driver, has_policy: bool, probe: Probe) -> None:
         self._driver, self._has_policy, self._probe = driver, has_policy, probe
@@ -195,9 +189,9 @@ def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:
             continue
         if trace.phase == "step" and before is not None:
             given, after = trace.tensordict, trace.env_tensordict
-            values = before | {key: given.get(key, None) for key in actions}
-            values |= {("next", *split_key(key)): after.get(key, None) for key in results}
-            for key, value in values.items():
+            row = before | {key: given.get(key, None) for key in actions}
+            row |= {("next", *split_key(key)): after.get(key, None) for key in results}
+            for key, value in row.items():
                 columns.setdefault(key, []).append(value)
             steps += 1
         outermost = trace.after(len(env.specs()))
@@ -205,25 +199,20 @@ def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:
         before = {key: each and each.value for key, each in returned.items()}
     if not steps:
         raise ArgumentError("no steps since the reset", hint="make a step first")
-    return _stack_columns(columns, env.batch_size, steps)
-
-
-def _stack_columns(
-    columns: Mapping[NestedKey, list[Any]], size: torch.Size, steps: int
-) -> TensorDictBase:
+    size = env.batch_size
     rollout = TensorDict({}, (*size, steps))
     for key, values in columns.items():
-        found = {
+        forms = {
             (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else None
             for value in values
         }
-        if len(found) > 1:
+        if len(forms) > 1:
             raise ArgumentError(
                 "its shape or dtype differs between steps, which a dump cannot store",
                 hint="add a wrapper that pads it to a fixed shape",
                 where=Where(key=key),
             )
-        if None not in found:
+        if None not in forms:
             rollout.set(key, torch.stack(values, len(size)))
     return rollout
 

@@ -207,7 +207,6 @@ class EpisodeView:
         steps: Number of steps.
         total: Sum of its rewards.
         end: ``terminated``, ``truncated``, ``done``, or empty while it is running.
-        held: True if its first trace is still in the history.
     """
 
     row: int
@@ -217,7 +216,6 @@ class EpisodeView:
     steps: int
     total: float
     end: str
-    held: bool = True
 
 
 @dataclass(frozen=True, slots=True)
