@@ -186,6 +186,13 @@ def normalized_features(step: Step) -> Iterator[tuple[str, Feature, str]]:
         yield step.key_of(key, feature), feature, mode
 
 
+def _normalized(checkpoint: Checkpoint) -> Iterator[tuple[Processor, Step, str, Feature, str]]:
+    """Yield what all normalizers are meant to normalize: the step, and key, feature and mode."""
+    for processor, step in normalizers(checkpoint):
+        for key, feature, mode in normalized_features(step):
+            yield processor, step, key, feature, mode
+
+
 def _names(keys: Sequence[str]) -> str:
     return ", ".join(map(repr, keys))
 
@@ -230,43 +237,41 @@ def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
 
 
 def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
-        for key, _, mode in normalized_features(step):
-            statistics = step.statistics.get(key)
-            if statistics is None:
-                continue
-            if mode not in STATISTICS:
-                yield Violation(
-                    f"{key!r} has the unknown mode {mode!r}",
-                    f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
-                    *(processor, step, key),
-                )
-                continue
-            missing = [name for name in STATISTICS[mode] if name not in statistics]
-            if missing:
-                yield Violation(
-                    f"{mode} needs {_names(missing)} of {key!r}, and there are "
-                    f"{_names(list(statistics))}",
-                    "compute the statistics of the dataset again",
-                    *(processor, step, key),
-                )
+    for processor, step, key, _, mode in _normalized(checkpoint):
+        statistics = step.statistics.get(key)
+        if statistics is None:
+            continue
+        if mode not in STATISTICS:
+            yield Violation(
+                f"{key!r} has the unknown mode {mode!r}",
+                f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
+                *(processor, step, key),
+            )
+            continue
+        missing = [name for name in STATISTICS[mode] if name not in statistics]
+        if missing:
+            yield Violation(
+                f"{mode} needs {_names(missing)} of {key!r}, and there are "
+                f"{_names(list(statistics))}",
+                "compute the statistics of the dataset again",
+                *(processor, step, key),
+            )
 
 
 def _other_shape(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
-        for key, feature, mode in normalized_features(step):
-            statistics = step.statistics.get(key, {})
-            for name in STATISTICS.get(mode, ()):
-                array = statistics.get(name)
-                if array is None or _broadcasts(array.shape, feature.shape):
-                    continue
-                yield Violation(
-                    f"{name!r} of {key!r} has shape {list(array.shape)}, and the feature has "
-                    f"{list(feature.shape)}",
-                    None,
-                    *(processor, step, key),
-                )
-                break
+    for processor, step, key, feature, mode in _normalized(checkpoint):
+        statistics = step.statistics.get(key, {})
+        for name in STATISTICS.get(mode, ()):
+            array = statistics.get(name)
+            if array is None or _broadcasts(array.shape, feature.shape):
+                continue
+            yield Violation(
+                f"{name!r} of {key!r} has shape {list(array.shape)}, and the feature has "
+                f"{list(feature.shape)}",
+                None,
+                *(processor, step, key),
+            )
+            break
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -277,34 +282,33 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
+    for processor, step, key, feature, used in _normalized(checkpoint):
         if processor.role != "preprocessor":
             continue
-        for key, feature, used in normalized_features(step):
-            statistics = step.statistics.get(key, {})
-            for mode in step.possible_modes(key, feature):
-                arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
-                low, high = arrays if len(arrays) == 2 else (None, None)
-                if low is None or high is None or low.shape != high.shape:
-                    continue
-                is_std = mode == "MEAN_STD"
-                limit = TINY_IMAGE_STD if is_std and feature.kind == "VISUAL" else TINY_STD
-                width = np.abs(high if is_std else high - low)
-                if step.name.startswith("groot"):
-                    # A feature that was constant becomes zero, or stays as it is.
-                    width = np.where(width == 0, np.inf, width)
-                mask = width < limit
-                if mask.any():
-                    what = "a standard deviation" if is_std else "a range"
-                    what += "" if mode == used else f" of quantiles ({mode})"
-                    smallest = float(width.min())
-                    yield Violation(
-                        f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs "
-                        f"from training is amplified by {1 / max(smallest, 1e-8):.3g}",
-                        "record data in which this feature moves, or leave it out",
-                        *(processor, step, key),
-                    )
-                    break
+        statistics = step.statistics.get(key, {})
+        for mode in step.possible_modes(key, feature):
+            arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
+            low, high = arrays if len(arrays) == 2 else (None, None)
+            if low is None or high is None or low.shape != high.shape:
+                continue
+            is_std = mode == "MEAN_STD"
+            limit = TINY_IMAGE_STD if is_std and feature.kind == "VISUAL" else TINY_STD
+            width = np.abs(high if is_std else high - low)
+            if step.name.startswith("groot"):
+                # A feature that was constant becomes zero, or stays as it is.
+                width = np.where(width == 0, np.inf, width)
+            mask = width < limit
+            if mask.any():
+                what = "a standard deviation" if is_std else "a range"
+                what += "" if mode == used else f" of quantiles ({mode})"
+                smallest = float(width.min())
+                yield Violation(
+                    f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs "
+                    f"from training is amplified by {1 / max(smallest, 1e-8):.3g}",
+                    "record data in which this feature moves, or leave it out",
+                    *(processor, step, key),
+                )
+                break
 
 
 def _contradicting(checkpoint: Checkpoint) -> Iterator[Violation]:
@@ -368,20 +372,19 @@ def why_impossible(statistics: Mapping[str, Array]) -> str | None:
 
 
 def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
-        for key, feature, mode in normalized_features(step):
-            if feature.kind != "VISUAL":
-                continue
-            names = STATISTICS.get(mode, ())
-            arrays = [step.statistics.get(key, {}).get(name) for name in names]
-            largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
-            if largest > 2:
-                yield Violation(
-                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), "
-                    "and the policy reads images in 0 … 1",
-                    "divide them by 255, or compute them on images that are scaled",
-                    *(processor, step, key),
-                )
+    for processor, step, key, feature, mode in _normalized(checkpoint):
+        if feature.kind != "VISUAL":
+            continue
+        names = STATISTICS.get(mode, ())
+        arrays = [step.statistics.get(key, {}).get(name) for name in names]
+        largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
+        if largest > 2:
+            yield Violation(
+                f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), "
+                "and the policy reads images in 0 … 1",
+                "divide them by 255, or compute them on images that are scaled",
+                *(processor, step, key),
+            )
 
 
 def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:

@@ -103,6 +103,9 @@ class Numbers:
         numbers = tensor.reshape(-1)
         if numbers.dtype is torch.bool:
             numbers = numbers.byte()
+        elif numbers.dtype in (torch.uint16, torch.uint32, torch.uint64):
+            # torch has no minimum of these.
+            numbers = numbers.double()
         low, high = (extreme.item() for extreme in torch.aminmax(numbers))
         if -math.inf < low and high < math.inf:
             # NaN would be the minimum: all numbers are finite.
@@ -122,6 +125,16 @@ class Numbers:
             numbers = numbers[numbers.isfinite()]
         self.sum += numbers.double().sum().item()
         self.finite += numbers.numel()
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the finite numbers; ``None`` without any."""
+        return self.sum / self.finite if self.finite else None
+
+    @property
+    def extremes(self) -> tuple[float, float] | tuple[None, None]:
+        """Minimum and maximum without NaN; ``None`` without numbers."""
+        return (self.minimum, self.maximum) if self.minimum <= self.maximum else (None, None)
 
 
 class RunningStats:
@@ -171,7 +184,7 @@ class RunningStats:
             is_stage: False for the env, the policy and the input, which change nothing.
         """
         total = self._numbers
-        has_numbers = total.minimum <= total.maximum
+        minimum, maximum = total.extremes
         return ValueStats(
             key=self.key,
             version=version,
@@ -181,9 +194,9 @@ class RunningStats:
             present=self.present,
             changed=self.changed if is_stage else None,
             elements=total.elements,
-            minimum=total.minimum if has_numbers else None,
-            mean=total.sum / total.finite if total.finite else None,
-            maximum=total.maximum if has_numbers else None,
+            minimum=minimum,
+            mean=total.mean,
+            maximum=maximum,
             nans=total.nans,
             outside=None if self._outside is None else self._outside / max(total.elements, 1),
             spec=spec,

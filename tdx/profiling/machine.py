@@ -112,9 +112,6 @@ def quiet_environment(threads: int | None = None) -> Iterator[None]:
     """Disable the garbage collector and set the number of torch threads in a block.
 
     Nothing is collected at the start, which can take longer than a short block.
-
-    Args:
-        threads: Threads for torch operators. ``None``: unchanged.
     """
     collecting, before = gc.isenabled(), torch.get_num_threads()
     gc.disable()

@@ -66,36 +66,6 @@ def as_array(value: Any) -> np.ndarray[Any, Any] | None:
     return array
 
 
-def summarize_array(
-    numbers: np.ndarray[Any, Any],
-) -> tuple[float | None, float | None, float | None, int, int]:
-    """Return minimum, mean and maximum, and the numbers of NaN and infinities."""
-    import numpy as np
-
-    if numbers.size == 0:
-        return None, None, None, 0, 0
-    if numbers.size == 1:
-        number = float(numbers.reshape(-1)[0])
-        if math.isnan(number):
-            return None, None, None, 1, 0
-        if math.isinf(number):
-            return number, None, number, 0, 1
-        return number, number, number, 0, 0
-    if numbers.dtype.kind != "f":
-        return float(numbers.min()), float(numbers.mean()), float(numbers.max()), 0, 0
-    with np.errstate(all="ignore"):
-        total = float(numbers.sum(dtype=np.float64))
-        if math.isfinite(total):
-            return float(numbers.min()), total / numbers.size, float(numbers.max()), 0, 0
-        nan = np.isnan(numbers)
-        nans, rest = int(nan.sum()), numbers[~nan]
-        if rest.size == 0:
-            return None, None, None, nans, 0
-        finite = rest[np.isfinite(rest)]
-        mean = float(finite.mean(dtype=np.float64)) if finite.size else None
-        return float(rest.min()), mean, float(rest.max()), nans, int(rest.size - finite.size)
-
-
 def count_bins(
     numbers: np.ndarray[Any, Any], low: float | None, high: float | None
 ) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from tdx.inspection.live.arrays import (
     count_bins,
     format_array,
     is_image_shape,
-    summarize_array,
 )
 from tdx.inspection.live.views import (
     TRACED_NUMBERS,
@@ -26,6 +25,7 @@ from tdx.inspection.live.views import (
     TraceView,
     ValueView,
 )
+from tdx.inspection.value_stats import Numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -281,7 +281,8 @@ class _TraceReader:
             by_writer = "changed"
             if was is not None and was.dtype == numbers.dtype and np.array_equal(was, numbers):
                 by_writer = "same"
-        low, mean, high, nans, infinities = summarize_array(numbers)
+        statistics = Numbers(value)
+        low, high = statistics.extremes
         return ValueView(
             key=key,
             version=name,
@@ -289,10 +290,10 @@ class _TraceReader:
             dtype=str(value.dtype).removeprefix("torch."),
             text=format_array(numbers),
             minimum=low,
-            mean=mean,
+            mean=statistics.mean,
             maximum=high,
-            nans=nans,
-            infinities=infinities,
+            nans=statistics.nans,
+            infinities=statistics.elements - statistics.nans - statistics.finite,
             histogram=count_bins(numbers, low, high),
             change=change,
             by_writer=by_writer,
