@@ -149,9 +149,6 @@ class ChainFlow:
 def analyze_chain(env: EnvBase) -> ChainFlow:
     """Determine the data flow of an env from its specs and the keys that its stages declare.
 
-    Args:
-        env: Env, with or without a chain.
-
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
         >>> (stage,) = analyze_chain(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())).stages

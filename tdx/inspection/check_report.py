@@ -17,7 +17,13 @@ from tdx.foundation.errors import (
 )
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 from tdx.foundation.text import count_text
-from tdx.inspection.lint.linter import LintFinding, build_lint_context, lint, rules_of
+from tdx.inspection.lint.linter import (
+    LintFinding,
+    build_lint_context,
+    import_policy,
+    lint,
+    rules_of,
+)
 from tdx.inspection.lint.rule import Fix, Severity
 from tdx.pipeline.build import count_env_stages
 
@@ -221,8 +227,9 @@ def check_pipeline(
         EnvError: The env cannot be made, or raises in a reset or step.
     """
     from tdx.pipeline import check_arguments
-    from tdx.pipeline.build import check_policy
+    from tdx.pipeline.build import assemble_env, check_policy
     from tdx.pipeline.envs import check_device
+    from tdx.stacks.building import convert_to_env
 
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
     policy = _findings(check_policy(pipeline, allow_code), "arguments")
@@ -241,35 +248,22 @@ def check_pipeline(
             hint = f"{missing.hint}; everything else was checked on the CPU"
             policy.append(replace(missing, hint=hint))
             pipeline, base = replace(pipeline, env=replace(pipeline.env, device=None)), None
-    report = _check_built(pipeline, allow_code, chosen, steps, base, evaluation)
-    return replace(report, findings=(*policy, *report.findings))
-
-
-def _check_built(
-    pipeline: Pipeline,
-    allow_code: bool,
-    rules: Sequence[Rule],
-    steps: bool,
-    base: EnvBase | None,
-    evaluation: bool,
-) -> CheckReport:
-    from tdx.inspection.lint.linter import import_policy
-    from tdx.pipeline.build import assemble_env
-    from tdx.stacks.building import convert_to_env
-
-    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     try:
-        policy = import_policy(pipeline, allow_code)
+        module = import_policy(pipeline, allow_code)
         env = assemble_env(pipeline, allow_code, base, convert_to_env)
     except TdxError as error:
-        errors = _findings([error], "specs")
-        lints = lint(build_lint_context(pipeline), rules)
-        return _report(pipeline, checks, _merge(errors, lints, pipeline))
-    try:
-        return check_env(env, pipeline, rules, steps=steps, policy=policy, evaluation=evaluation)
-    finally:
-        if base is None:
-            env.close()
+        lints = lint(build_lint_context(pipeline), chosen)
+        merged = _merge(_findings([error], "specs"), lints, pipeline)
+        report = _report(pipeline, ("arguments", "specs", "lints"), merged)
+    else:
+        try:
+            report = check_env(
+                env, pipeline, chosen, steps=steps, policy=module, evaluation=evaluation
+            )
+        finally:
+            if base is None:
+                env.close()
+    return replace(report, findings=(*policy, *report.findings))
 
 
 def check_env(

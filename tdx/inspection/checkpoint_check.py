@@ -580,50 +580,31 @@ def _action_steps(checkpoint: Checkpoint) -> Iterator[Violation]:
 
 
 _COMMON = ("rename_observations_processor", "to_batch_processor", "normalizer_processor")
-_AFTER = ("unnormalizer_processor",)
+_FURTHER_STEPS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("act", "diffusion", "sac", "tdmpc", "vqbet"), ()),
+    "pi0": ("pi0_new_line_processor", "tokenizer_processor"),
+    "pi05": ("pi05_prepare_state_tokenizer_processor_step", "tokenizer_processor"),
+    "pi0_fast": (
+        "pi0_fast_prepare_state_tokenizer_processor_step",
+        "tokenizer_processor",
+        "action_tokenizer_processor",
+    ),
+    "smolvla": ("smolvla_new_line_processor", "tokenizer_processor"),
+    "wall_x": ("wall_x_task_processor",),
+    "xvla": (
+        "tokenizer_processor",
+        "xvla_image_to_float",
+        "xvla_imagenet_normalize",
+        "xvla_add_domain_id",
+    ),
+}
 DEFAULT_STEPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     **{
-        policy: {"preprocessor": _COMMON, "postprocessor": _AFTER}
-        for policy in ("act", "diffusion", "sac", "tdmpc", "vqbet")
-    },
-    "pi0": {
-        "preprocessor": (*_COMMON, "pi0_new_line_processor", "tokenizer_processor"),
-        "postprocessor": _AFTER,
-    },
-    "pi05": {
-        "preprocessor": (
-            *_COMMON,
-            "pi05_prepare_state_tokenizer_processor_step",
-            "tokenizer_processor",
-        ),
-        "postprocessor": _AFTER,
-    },
-    "pi0_fast": {
-        "preprocessor": (
-            *_COMMON,
-            "pi0_fast_prepare_state_tokenizer_processor_step",
-            "tokenizer_processor",
-            "action_tokenizer_processor",
-        ),
-        "postprocessor": _AFTER,
-    },
-    "smolvla": {
-        "preprocessor": (*_COMMON, "smolvla_new_line_processor", "tokenizer_processor"),
-        "postprocessor": _AFTER,
-    },
-    "wall_x": {
-        "preprocessor": (*_COMMON, "wall_x_task_processor"),
-        "postprocessor": _AFTER,
-    },
-    "xvla": {
-        "preprocessor": (
-            *_COMMON,
-            "tokenizer_processor",
-            "xvla_image_to_float",
-            "xvla_imagenet_normalize",
-            "xvla_add_domain_id",
-        ),
-        "postprocessor": _AFTER,
+        policy: {
+            "preprocessor": (*_COMMON, *further),
+            "postprocessor": ("unnormalizer_processor",),
+        }
+        for policy, further in _FURTHER_STEPS.items()
     },
     "groot": {
         "preprocessor": (

@@ -46,12 +46,7 @@ RANK_TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """A dataset with the statistics of its data.
-
-    Args:
-        dataset: The dataset.
-        computed: Statistics that were computed from the data, by feature.
-    """
+    """A dataset with the statistics of its data."""
 
     dataset: Dataset
     computed: Mapping[str, RunningStatistics]

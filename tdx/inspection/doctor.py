@@ -85,11 +85,7 @@ class Diagnosis(Result):
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport(Result):
-    """Results of all checks.
-
-    Args:
-        diagnoses: Results, grouped.
-    """
+    """Results of all checks."""
 
     json_entries: ClassVar[Entries] = ("ok", "warnings", "failures", Entry("checks", "diagnoses"))
 

@@ -64,12 +64,7 @@ def find_envs(search: str = "", *, missing: bool = False) -> EnvSurvey:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A suggested stage.
-
-    Args:
-        stage: The stage.
-        reason: Why it fits, on one line.
-    """
+    """A suggested stage."""
 
     stage: StageConfig
     reason: str
@@ -80,10 +75,6 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
 
     Images become small, gray, stacked floats; double precision becomes single; episode starts,
     returns and steps are tracked, and an env without a declared limit gets one.
-
-    Args:
-        env: The env.
-        allow_code: Allow importing the Python objects that it names.
 
     Raises:
         EnvError: The env cannot be made.

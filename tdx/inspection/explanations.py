@@ -70,13 +70,7 @@ Regenerate this page with `TDX_UPDATE_GOLDEN=1 python -m pytest tests/inspection
 
 @dataclass(frozen=True, slots=True)
 class ErrorProse:
-    """Explanation of an error.
-
-    Args:
-        why: Meaning and solution, as prose.
-        wrong: Command that fails with the error.
-        right: The corrected command.
-    """
+    """Explanation of an error."""
 
     why: str
     wrong: str | None = None

@@ -17,12 +17,7 @@ _MAX_FIXES = 50
 
 @dataclass(frozen=True, slots=True)
 class FixedPipeline:
-    """A pipeline after its fixes.
-
-    Args:
-        pipeline: The pipeline with all fixes applied.
-        fixes: Code of each resolved finding with its fix, in the order in which they were applied.
-    """
+    """A pipeline after its fixes."""
 
     pipeline: Pipeline
     fixes: tuple[tuple[str, Fix], ...]

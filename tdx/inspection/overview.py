@@ -156,11 +156,7 @@ class ChainOverview:
 
 
 class EnvCache:
-    """Keeps the env of a pipeline open while its chain is edited.
-
-    Args:
-        allow_code: Allow importing the Python objects that a pipeline names.
-    """
+    """Keeps the env of a pipeline open while its chain is edited."""
 
     def __init__(self, allow_code: bool = False) -> None:
         self.allow_code = allow_code

@@ -56,13 +56,7 @@ class ImagePair:
 
 @dataclass(frozen=True, slots=True)
 class RewardPlot:
-    """Rewards of one env at every step.
-
-    Args:
-        key: Key of the reward.
-        env: Index of the env in the batch, from 0.
-        values: One value per step.
-    """
+    """Rewards of one env at every step."""
 
     key: str
     env: int

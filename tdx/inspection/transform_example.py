@@ -79,9 +79,6 @@ def find_example(info: TransformInfo) -> TransformExample | None:
     The arguments are those of the example in the docstring. If no env fits, the example itself is
     run.
 
-    Args:
-        info: The transform.
-
     Returns:
         ``None`` if it fits none of the envs and its example uses none either.
     """
@@ -149,9 +146,6 @@ def extract_example(doc: str) -> str:
 
 def run_example(info: TransformInfo) -> StageReport | None:
     """Run the docstring example of a transform of tdx and record what the transform does.
-
-    Args:
-        info: A transform of the catalog.
 
     Returns:
         Changes of the specs of the env in the example, or of the TensorDict of the first call.

@@ -138,12 +138,7 @@ class Numbers:
 
 
 class RunningStats:
-    """Accumulates the statistics of one key after one stage over the steps.
-
-    Args:
-        key: The key.
-        leaf: Spec of the key at this stage.
-    """
+    """Accumulates the statistics of one key after one stage over the steps."""
 
     def __init__(self, key: NestedKey, leaf: TensorSpec | None) -> None:
         self.key, self.leaf = key, leaf

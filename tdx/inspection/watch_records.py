@@ -72,13 +72,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """State of a stage.
-
-    Args:
-        stage: The stage.
-        name: Name of the state, such as ``loc``.
-        values: Its numbers, or their mean if there are many.
-    """
+    """State of a stage."""
 
     stage: str
     name: str
@@ -134,11 +128,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """Writes one line per record, after a line with the stages.
-
-    Args:
-        path: The file; an existing one is replaced.
-    """
+    """Writes one line per record, after a line with the stages."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -251,11 +251,7 @@ _LOOKUP_HINT = "`tdx show NAME` prints its arguments"
 
 
 class ValueResolver:
-    """Convert plain values to objects.
-
-    Args:
-        allow_code: Allow importing the Python objects that values refer to.
-    """
+    """Convert plain values to objects."""
 
     def __init__(self, allow_code: bool) -> None:
         self.allow_code = allow_code

@@ -71,10 +71,6 @@ def _all_parts(bound: BoundStage) -> Iterator[BoundStage]:
 def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
     """Return the problems of a pipeline's policy name; its file is not opened.
 
-    Args:
-        pipeline: The pipeline.
-        allow_code: Whether the policy may be code.
-
     Example:
         >>> from dataclasses import replace
         >>> pipeline = replace(Pipeline.of("Pendulum-v1"), policy="module:policy.pt2")

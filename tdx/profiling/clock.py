@@ -73,11 +73,7 @@ def exclude_nested_time(
 
 
 class ClockMeter:
-    """Records when calls start and end; see :class:`~tdx.core.meter.Meter`.
-
-    Args:
-        clock: Returns nanoseconds.
-    """
+    """Records when calls start and end; see :class:`~tdx.core.meter.Meter`."""
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -89,7 +85,6 @@ class ClockMeter:
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
-        """See :class:`~tdx.core.meter.Meter`."""
         if function in self._timed:
             return function
         log = self._logs.setdefault(part, _CallLog())

@@ -154,12 +154,7 @@ class FigureChange(Result):
 
 @dataclass(frozen=True, slots=True)
 class LimitViolation(Result):
-    """A change that a limit does not allow.
-
-    Args:
-        limit: The limit.
-        change: The change.
-    """
+    """A change that a limit does not allow."""
 
     json_entries: ClassVar[Entries] = (
         *(Entry("limit", "limit.text"), "message", Entry("change", inline=True)),

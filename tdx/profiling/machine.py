@@ -22,18 +22,7 @@ PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine and the software versions on it; times of different machines are not comparable.
-
-    Args:
-        processor: Name of the processor.
-        cores: Number of cores available to this process.
-        memory_bytes: Total memory; 0 if unknown.
-        system: Operating system.
-        python: Python version.
-        packages: Versions by package name.
-        accelerators: Names of the accelerators.
-        threads: Number of threads torch uses for one operation.
-    """
+    """A machine and the software versions on it; times of different machines are not comparable."""
 
     processor: str
     cores: int

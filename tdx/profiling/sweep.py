@@ -70,13 +70,7 @@ class SweepCell(Result):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Measurements of all combinations of settings.
-
-    Args:
-        axes: Settings and their values.
-        cells: Combinations in order, as far as measured.
-        interrupted: Whether Ctrl-C ended the sweep early.
-    """
+    """Measurements of all combinations of settings."""
 
     axes: tuple[SweepAxis, ...]
     cells: tuple[SweepCell, ...]

@@ -171,15 +171,7 @@ def _default(text: str | None, declared: Type) -> Any:
 
 @dataclass(frozen=True)
 class LintContext:
-    """Input of the rules.
-
-    Args:
-        pipeline: The pipeline.
-        stages: Its stages.
-        env: Env with the chain, if it could be built.
-        policy: Policy of the pipeline, if it was imported.
-        spec_violations: Spec violations found in steps.
-    """
+    """Input of the rules."""
 
     subject: ClassVar[Literal["pipeline"]] = "pipeline"
 

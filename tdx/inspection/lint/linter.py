@@ -134,13 +134,7 @@ def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """A rule and one violation of it.
-
-    Args:
-        rule: The rule.
-        violation: The violation.
-        transform: Class name of the stage, if the pipeline does not contain it.
-    """
+    """A rule and one violation of it."""
 
     rule: Rule
     violation: Violation

@@ -32,12 +32,7 @@ _MAX_ELEMENTS = 8
 
 
 class SeriesBuffer:
-    """Ring buffer with one row of numbers per trace.
-
-    Args:
-        capacity: Maximum number of rows.
-        width: Numbers per row.
-    """
+    """Ring buffer with one row of numbers per trace."""
 
     def __init__(self, capacity: int, width: int = 1) -> None:
         self._ring = np.full((capacity, width), np.nan, dtype=np.float32)
@@ -195,6 +190,8 @@ class ChangeCounter:
 
 
 _ENDS = ("terminated", "truncated", "done")
+_MAX_FINISHED = 1000
+"""Number of finished episodes that are kept."""
 
 
 @dataclass(slots=True)
@@ -210,21 +207,16 @@ class _OpenEpisode:
 
 
 class EpisodeTracker:
-    """Counts episodes from traces.
+    """Counts episodes from traces."""
 
-    Args:
-        env: Env with its chain, or a stack of another library.
-        max_finished: Maximum number of finished episodes to keep.
-    """
-
-    def __init__(self, env: EnvBase | StackEnv, max_finished: int = 1000) -> None:
+    def __init__(self, env: EnvBase | StackEnv) -> None:
         self.rows = max(1, env.batch_size.numel())
         self._rewards: list[NestedKey] = list(env.reward_keys)
         self._flags = {
             end: [key for key in env.done_keys if split_key(key)[-1] == end] for end in _ENDS
         }
         self._open = [_OpenEpisode(-1, 0, 0) for _ in range(self.rows)]
-        self._finished: deque[EpisodeView] = deque(maxlen=max_finished)
+        self._finished: deque[EpisodeView] = deque(maxlen=_MAX_FINISHED)
         self.finished = 0
         self.rewards: Array = np.full(self.rows, np.nan, dtype=np.float32)
 

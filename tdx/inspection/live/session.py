@@ -42,7 +42,6 @@ from tdx.inspection.live.views import (
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.core.envs.rollout import Policy
     from tdx.envs import EnvBase
     from tdx.foundation.keys import NestedKey
 
@@ -93,9 +92,7 @@ class LiveSession:
 
     Args:
         env: Env with its chain, or a stack of another library. The caller closes it.
-        policy: Selects the actions. Defaults to random actions.
         max_traces: Maximum number of resets and steps in the history.
-        max_bytes: Maximum memory of their tensors.
         clock: Returns nanoseconds.
         numbers: Numbers of the stages that the user sees. Defaults to their indices.
         probe: Called around each hook; around the whole step of a stack of another library.
@@ -117,21 +114,19 @@ class LiveSession:
     def __init__(
         self,
         env: EnvBase | StackEnv,
-        policy: Policy | None = None,
         *,
         max_traces: int = MAX_TRACES,
-        max_bytes: int = MAX_BYTES,
         clock: Callable[[], int] = time.perf_counter_ns,
         numbers: StageNumbers = TRACED_NUMBERS,
         probe: Probe | None = None,
     ) -> None:
         self.env, self.numbers = env, numbers
-        self.history = TraceHistory(max_traces, max_bytes)
+        self.history = TraceHistory(max_traces, MAX_BYTES)
         self.tracer: LiveTracer
         if isinstance(env, StackEnv):
-            self.tracer = LiveStackTracer(env, policy, self.history, clock, probe)
+            self.tracer = LiveStackTracer(env, self.history, clock, probe)
         else:
-            self.tracer = Tracer(env, policy, history=self.history, clock=clock, probe=probe)
+            self.tracer = Tracer(env, history=self.history, clock=clock, probe=probe)
         self.recording = Recording(max_traces)
         self._action_keys = list(env.full_action_spec.keys(True, True))
         self.promises = TraceChecker(env)

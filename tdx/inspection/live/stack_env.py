@@ -24,9 +24,6 @@ from tdx.stacks.tracer import Driver
 class StackEnv:
     """A stack with the attributes of an env that a live session reads.
 
-    Args:
-        stack: Stack of another library.
-
     Example:
         >>> import gymnasium
         >>> from tdx.stacks import open_stack
@@ -52,16 +49,13 @@ class StackEnv:
 
     @property
     def free_keys(self) -> tuple[str, ...]:
-        """See :class:`~tdx.stacks.Stack`."""
         return self.stack.free_keys
 
     @property
     def batch_locked(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return self.stack.batch_locked
 
     def specs(self) -> list[Any]:
-        """See :class:`~tdx.stacks.Stack`."""
         return self._specs
 
 
@@ -79,16 +73,13 @@ class _ProbedDriver:
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         return self._driver.reset_due
 
     def reset(self, seed: int | None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         with self._probed(_ENV, "reset"):
             self._driver.reset(seed)
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         calls_policy = self._has_policy and action is None
         with self._probed(_POLICY_AND_ENV if calls_policy else _ENV, "step"):
             self._driver.step(action)
@@ -107,7 +98,6 @@ class LiveStackTracer(StackTracer):
 
     Args:
         env: The stack.
-        policy: Takes an observation and returns an action. ``None``: random actions.
         history: Where to keep the traces.
         clock: Returns nanoseconds.
         probe: Called around each reset and step as a whole.
@@ -116,13 +106,13 @@ class LiveStackTracer(StackTracer):
     def __init__(
         self,
         env: StackEnv,
-        policy: Callable[[Any], Any] | None,
         history: TraceHistory,
         clock: Callable[[], int],
         probe: Probe | None = None,
     ) -> None:
-        self._env, self._followed, self._probe = env, policy, probe
-        super().__init__(env.stack, self._make_driver(policy), history)
+        self._env, self._probe = env, probe
+        self._followed: Callable[[Any], Any] | None = None
+        super().__init__(env.stack, self._make_driver(None), history)
         self.clock = clock
 
     @property

@@ -220,15 +220,7 @@ class EpisodeView:
 
 @dataclass(frozen=True, slots=True)
 class EnvCell:
-    """State of one env of a batch after the latest step.
-
-    Args:
-        row: Row of the env.
-        steps: Steps of its episode.
-        reward: Latest reward.
-        total: Sum of the rewards of its episode.
-        end: How its episode ended; empty while it is running.
-    """
+    """State of one env of a batch after the latest step."""
 
     row: int
     steps: int

@@ -38,11 +38,7 @@ _NO_USE = DeviceUse(0.0)
 
 
 class DeviceTimes(Observer):
-    """Measures the device time of each part.
-
-    Args:
-        accelerator: The device.
-    """
+    """Measures the device time of each part."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
@@ -82,7 +78,6 @@ class DeviceTimes(Observer):
         self._marks.clear()
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         times = {place: own / steps / 1000 for place, own in self._own.items()}
         uses = self._updated(
             profile.on_device, times, _NO_USE, lambda use, time: replace(use, time_us=time)
@@ -91,11 +86,7 @@ class DeviceTimes(Observer):
 
 
 class Syncs(Observer):
-    """Counts where the host waits for the device, by part.
-
-    Args:
-        accelerator: Device that reports synchronizations.
-    """
+    """Counts where the host waits for the device, by part."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
@@ -117,7 +108,6 @@ class Syncs(Observer):
         self._around.pop()
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         syncs = {
             place: {where: count / steps for where, count in sorted(counts.items())}
             for place, counts in self._counts.items()
@@ -129,11 +119,7 @@ class Syncs(Observer):
 
 
 class DeviceMemory(PolledMemory):
-    """Observes memory allocated on an accelerator.
-
-    Args:
-        accelerator: Device that reports its memory use.
-    """
+    """Observes memory allocated on an accelerator."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
@@ -145,7 +131,6 @@ class DeviceMemory(PolledMemory):
         return level
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         uses = self._updated(
             profile.on_device,
             self._ledger.totals,
@@ -173,11 +158,7 @@ class PartWork:
 
 
 class DeviceWork(TorchProfilerObserver):
-    """Counts kernels, launches and copies of each part.
-
-    Args:
-        accelerator: Device that reports its work.
-    """
+    """Counts kernels, launches and copies of each part."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__(memory=False)
@@ -191,7 +172,6 @@ class DeviceWork(TorchProfilerObserver):
             yield
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
 
         def apply(use: DeviceUse, work: PartWork) -> DeviceUse:
             kernel_us, copy_us = work.kernel_ns / steps / 1000, work.copy_ns / steps / 1000

@@ -98,7 +98,6 @@ class TensorMemory(TorchProfilerObserver):
         super().__init__(memory=True)
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         uses = self._updated(
             profile.memory,
             compute_memory(self.events),
@@ -174,7 +173,6 @@ class ObjectMemory(PolledMemory):
         return MemoryLevel(0, current, peak)
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         uses = self._updated(
             profile.memory,
             self._ledger.totals,
@@ -217,7 +215,6 @@ class Operators(TorchProfilerObserver):
         super().__init__(memory=False)
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         uses = dict(profile.operators)
         for place, counts in count_operators(self.events).items():
             part = self.parts[place]

@@ -57,7 +57,6 @@ class Observer(ABC):
         return cast(AnyFunction, run)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
-        """See :class:`~tdx.core.meter.Meter`."""
         return functions
 
     def unavailable_reason(self) -> str | None:
@@ -130,11 +129,7 @@ class HostEvent(NamedTuple):
 
 
 class TorchProfilerObserver(Observer):
-    """Runs torch's profiler with a range for each call.
-
-    Args:
-        memory: Record memory allocations of torch.
-    """
+    """Runs torch's profiler with a range for each call."""
 
     def __init__(self, memory: bool) -> None:
         super().__init__()
