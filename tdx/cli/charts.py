@@ -10,7 +10,7 @@ from tdx.cli.views.profile_table import histogram, micros
 from tdx.foundation.text import escape_html
 
 if TYPE_CHECKING:
-    from tdx.inspection.rollout_summary import EpisodeSummary, RewardPlot
+    from tdx.inspection.pipeline_report import EpisodeSummary, RewardPlot
     from tdx.profiling.result import Row
     from tdx.profiling.traces import CallNode
 

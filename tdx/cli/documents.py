@@ -94,14 +94,12 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.inspection.transform_example import TransformExample
     from tdx.inspection.values_report import StateReport, ValuesReport
     from tdx.inspection.watch_records import WatchReport
-    from tdx.profiling.calibration import Calibration
-    from tdx.profiling.compare import ProfileComparison
+    from tdx.profiling.compare import Calibration, ProfileComparison
     from tdx.profiling.interleaved import MarginalCosts
     from tdx.profiling.run import Estimate as ModeEstimate
     from tdx.profiling.saved import ProfileReport
     from tdx.profiling.suggestions import Suggestions
-    from tdx.profiling.sweep import CostGrowth, SweepCell
-    from tdx.profiling.sweep_axes import SweepAxis
+    from tdx.profiling.sweep import CostGrowth, SweepAxis, SweepCell
     from tdx.rollouts.dump.reading import DumpSummary, Listed, Overview
     from tdx.rollouts.dump.verification import Repair, Verification
     from tdx.rollouts.formats.conversion import Imported

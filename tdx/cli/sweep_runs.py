@@ -80,8 +80,7 @@ def show_sweep(
 def _measure(request: ProfileRequest, settings: list[str], *, own_processes: bool) -> SweepResult:
     from tdx.cli.progress import activity_on
     from tdx.cli.runtime import third_party_code
-    from tdx.profiling.sweep import run_sweep
-    from tdx.profiling.sweep_axes import parse_sweep
+    from tdx.profiling.sweep import parse_sweep, run_sweep
 
     axes = parse_sweep(settings, request.config)
     result: SweepResult | None = None

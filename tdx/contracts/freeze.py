@@ -154,11 +154,16 @@ def observe(
     inside = builder.stage(-1, stack.name, None)
     stages = [replace(inside, arguments=plain_arguments(stack.settings))]
     stages += [builder.stage(info.index, info.name, info) for info in stack.stages]
+    versions: dict[str, str] = {}
+    for library in _LIBRARIES:
+        if library.replace("-", "_") in sys.modules:
+            with suppress(PackageNotFoundError):
+                versions[library] = version(library)
     return Contract(
         stack.kind,
         stack.name,
         seed,
-        _library_versions(),
+        versions,
         tuple(compare),
         tuple(stages),
         tuple(inputs),
@@ -310,13 +315,3 @@ class _Builder:
 def _columns(values: Values) -> list[bytes]:
     numbers = values.numbers.flatten(0, 1).double()
     return [column.contiguous().numpy().tobytes() for column in numbers.unbind(1)]
-
-
-def _library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that are loaded."""
-    versions: dict[str, str] = {}
-    for name in _LIBRARIES:
-        if name.replace("-", "_") in sys.modules:
-            with suppress(PackageNotFoundError):
-                versions[name] = version(name)
-    return versions

@@ -26,7 +26,7 @@ from tdx.inspection.descriptor_codes import (
     TERM_SHAPE,
     TERMS,
 )
-from tdx.stacks.descriptors import Action, Descriptor, Robot, Term
+from tdx.stacks.descriptors import Action, Descriptor, Term
 from tdx.stacks.descriptors.model import Numbers
 
 _SHOWN = 6
@@ -179,7 +179,14 @@ class _Comparison:
                 yield from self._names("commands", list(a.commands), list(b.commands))
         elif len(a.actions) == len(b.actions) == 1:
             yield from self._action(a.actions[0], b.actions[0])
-        yield from self._robot(a.robot, b.robot)
+        yield from self._joints("the robot", a.robot.joints, b.robot.joints, None)
+        joints = a.robot.joints, b.robot.joints
+        for rule, what, mine, theirs in (
+            (POSITIONS, "the default position", a.robot.positions, b.robot.positions),
+            (GAINS, "the stiffness", a.robot.stiffness, b.robot.stiffness),
+            (GAINS, "the damping", a.robot.damping, b.robot.damping),
+        ):
+            yield from self._numbers(rule, what, mine, theirs, joints, None)
         if self._both("the time between two actions", a.step, b.step) and not math.isclose(
             a.step or 0, b.step or 0, rel_tol=1e-4
         ):
@@ -246,15 +253,6 @@ class _Comparison:
         ):
             text = f"the {what} of the action {name!r}"
             yield from self._numbers(ACTION_SCALE, text, one, other, names, name)
-
-    def _robot(self, a: Robot, b: Robot) -> Iterator[Mismatch]:
-        yield from self._joints("the robot", a.joints, b.joints, None)
-        for rule, what, one, other in (
-            (POSITIONS, "the default position", a.positions, b.positions),
-            (GAINS, "the stiffness", a.stiffness, b.stiffness),
-            (GAINS, "the damping", a.damping, b.damping),
-        ):
-            yield from self._numbers(rule, what, one, other, (a.joints, b.joints), None)
 
     def _shapes(self, what: str, a: Term | Action, b: Term | Action) -> Iterator[Mismatch]:
         if self._both(what, a.shape, b.shape) and a.shape != b.shape:

@@ -1,23 +1,339 @@
-"""Collect the data of the HTML report on a pipeline."""
+"""Collect the data of the HTML report on a pipeline.
+
+Rewards, episodes and images are those of a seeded rollout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.inspection.chain import ChainReport, find_flow, report_flow
 from tdx.inspection.check_report import Finding
 from tdx.inspection.doctor import installed_version
 from tdx.inspection.lineage import Lineage, trace_flow
+from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.plan_report import PlanReport, inspect_plan
-from tdx.inspection.rollout_summary import OnSteps, RolloutSummary, summarize_rollout
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.pipeline import Pipeline, write_pipeline
 from tdx.pipeline.build import count_env_stages
+from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+    from torch import Tensor
+
+    from tdx.core import StepTrace
+    from tdx.core.tracing import ValueVersion
+    from tdx.envs import EnvBase
     from tdx.stacks import Stack
+
+MAX_ENVS = 8
+MAX_EXTRA_STEPS = 2_000
+"""Limit of the steps after the requested ones, in which the running episodes end."""
+OnSteps = Callable[[str, int, int], None]
+"""Callback: the activity, the number of finished steps and their maximum."""
+_CHUNK_STEPS = 100
+_IMAGE_STEP = 10
+_MIN_SIZE = 16
+_MAX_FRAMES = 8
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePair:
+    """Input and output of an image stage for one frame.
+
+    Args:
+        stage: Index of the stage.
+        key: Key that it writes.
+        before: PNG of the input; ``None`` if that is not an image.
+        after: PNG of the output.
+        before_text: Name, shape and dtype of the input.
+        after_text: The same of the output.
+    """
+
+    stage: int
+    key: str
+    before: bytes | None
+    after: bytes
+    before_text: str
+    after_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewardPlot:
+    """Rewards of one env at every step."""
+
+    key: str
+    env: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """One episode of the rollout.
+
+    Args:
+        env: Index of the env in the batch, from 0.
+        start: First step.
+        steps: Number of steps.
+        total: Sum of its rewards; ``None`` without rewards.
+        ended: ``terminated``, ``truncated``, or ``cut`` if it did not end within the limit.
+    """
+
+    env: int
+    start: int
+    steps: int
+    total: float | None
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """A seeded rollout with random actions, in which each env finishes its last episode.
+
+    Args:
+        steps: Number of steps that each env made at least.
+        seed: The seed.
+        plots: Rewards.
+        episodes: Episodes in the order of their ends.
+        images: Frames before and after each image stage, at one step.
+        image_step: That step.
+    """
+
+    steps: int
+    seed: int
+    plots: tuple[RewardPlot, ...]
+    episodes: tuple[EpisodeSummary, ...]
+    images: tuple[ImagePair, ...]
+    image_step: int
+
+
+def summarize_rollout(
+    stack: Stack, steps: int, seed: int, on_steps: OnSteps | None = None
+) -> RolloutSummary:
+    """Run a reproducible rollout with random actions, to the end of its episodes.
+
+    Args:
+        stack: Stack; it is seeded, reset and stepped.
+        steps: Minimum length of the rollout. Afterwards each env continues until its episode ends,
+            for at most :data:`MAX_EXTRA_STEPS` steps.
+        seed: Seed of the env and of the actions.
+        on_steps: Called with the progress.
+
+    Raises:
+        TdxError: The env or a stage raised an error.
+    """
+    import torch
+
+    from tdx.core import Tracer
+
+    image_step, chain = min(_IMAGE_STEP, steps - 1), stack.chain_env
+    env = StackEnv(stack) if chain is None else chain
+    recorder = _RolloutRecorder(env, steps, on_steps or (lambda activity, done, total: None))
+    images: list[ImagePair] = []
+    if chain is None:
+        # The library of the stack makes the steps.
+        stack_tracer = stack.tracer()
+
+        def record(trace: StepTrace) -> None:
+            if trace.phase == "step":
+                recorder.record(trace.tensordict.get("next"))
+                if trace.step == image_step:
+                    images.extend(_image_pairs(trace, recorder.batch_dims))
+                if recorder.is_complete:
+                    stack_tracer.cancel()
+
+        with stack.seeded(seed):
+            stack_tracer.run(recorder.max_steps, on_step=record)
+    else:
+        with torch.no_grad(), seed_run(chain, seed):
+            for chunk in chain.iter_rollout(recorder.max_steps, chunk_steps=_CHUNK_STEPS):
+                for following in chunk.get("next").unbind(-1):
+                    recorder.record(following)
+                if recorder.is_complete:
+                    break
+        # The images are those of the same step of another rollout.
+        tracer = Tracer(chain, values=False)
+        with seed_run(chain, seed):
+            for _ in range(image_step):
+                tracer.step()
+            tracer.values = True
+            images.extend(_image_pairs(tracer.step(), recorder.batch_dims))
+    plots, episodes = tuple(recorder.plots()), tuple(recorder.episodes())
+    return RolloutSummary(steps, seed, plots, episodes, tuple(images), image_step)
+
+
+class _RolloutRecorder:
+    """Records the rewards and episode ends of the first envs of a batch."""
+
+    def __init__(self, env: EnvBase | StackEnv, steps: int, on_steps: OnSteps) -> None:
+        self.batch_dims = len(env.batch_size)
+        self.max_steps = steps + MAX_EXTRA_STEPS
+        self._steps, self._on_steps = steps, on_steps
+        self._count = min(env.batch_size.numel(), MAX_ENVS)
+        self._batch = env.batch_size.numel()
+        self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
+        self._flags = [key for key in env.done_keys if len(split_key(key)) == 1]
+        self._flags = self._flags or list(env.done_keys)
+        self._episode_ends: list[list[str]] = []
+        self._lengths: dict[int, int] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """True if each env made its steps and finished its last episode."""
+        return len(self._lengths) == self._count
+
+    def record(self, following: TensorDictBase) -> None:
+        """Record the output of a step, ``[*B]``."""
+        if self.is_complete:
+            return
+        for key, rows in self._rewards.items():
+            value = following.get(key, None)
+            if value is not None:
+                rows.append(self._rows(value).double().sum(-1).tolist())
+        ends = [""] * self._count
+        for key in self._flags:
+            flag_values = following.get(key, None)
+            if flag_values is None:
+                continue
+            flags = self._rows(flag_values).any(-1).tolist()
+            kind = split_key(key)[-1]
+            for row, flag in enumerate(flags):
+                if flag and (kind != "done" or not ends[row]):
+                    ends[row] = kind
+        self._episode_ends.append(ends)
+        done = len(self._episode_ends)
+        if done >= self._steps:
+            for env, end in enumerate(ends):
+                if end:
+                    self._lengths.setdefault(env, done)
+        if done < self._steps:
+            self._on_steps("rollout steps", done, self._steps)
+        else:
+            self._on_steps("steps to the end of the episodes", done, self.max_steps)
+
+    def _rows(self, value: Tensor) -> Tensor:
+        """Return the values of the first envs, ``[N, X]``."""
+        return value.detach().cpu().reshape(self._batch, -1)[: self._count]
+
+    def _length(self, env: int) -> int:
+        """Return the number of steps of an env until the end of its last episode."""
+        return self._lengths.get(env, len(self._episode_ends))
+
+    def plots(self) -> Iterator[RewardPlot]:
+        for key, rows in self._rewards.items():
+            if rows:
+                for env, values in enumerate(zip(*rows, strict=True)):
+                    yield RewardPlot(format_key(key), env, tuple(values[: self._length(env)]))
+
+    def episodes(self) -> Iterator[EpisodeSummary]:
+        """Yield the episodes, with the sum of the first reward."""
+        rows = next((rows for rows in self._rewards.values() if rows), None)
+        starts = [0] * self._count
+        for step, ends in enumerate(self._episode_ends):
+            for env, end in enumerate(ends):
+                length = self._length(env)
+                if step < length and (end or step == length - 1):
+                    start = starts[env]
+                    total = sum(row[env] for row in rows[start : step + 1]) if rows else None
+                    yield EpisodeSummary(env, start, step + 1 - start, total, end or "cut")
+                    starts[env] = step + 1
+
+
+def _image_pairs(trace: StepTrace, batch_dims: int) -> Iterator[ImagePair]:
+    """Yield input and output of each stage that writes an image."""
+    written: dict[NestedKey, ValueVersion] = {}
+    for stage in trace.stages:
+        if stage.direction != "forward":
+            continue
+        for key, version in stage.written.items():
+            image = is_image(version.value, batch_dims)
+            if image and stage.kind == "stage":
+                read = written.get(key) or next(
+                    (each for each in stage.read if is_image(each.value, batch_dims)), None
+                )
+                yield ImagePair(
+                    stage=stage.index,
+                    key=format_key(key),
+                    before=to_png(read.value, batch_dims) if read else None,
+                    after=to_png(version.value, batch_dims),
+                    before_text=_version_text(read) if read else "",
+                    after_text=_version_text(version),
+                )
+            if image:
+                written[key] = version
+
+
+def _version_text(version: ValueVersion) -> str:
+    dtype = str(version.value.dtype).removeprefix("torch.")
+    return f"{version.name} {list(version.value.shape)} {dtype}"
+
+
+def is_image(value: object, batch_dims: int) -> bool:
+    """Return True if the value looks like images ``[*B, C, H, W]`` or ``[*B, H, W, C]``."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or value.ndim - batch_dims != 3:
+        return False
+    rows, columns = value.shape[-2:] if _channels_first(value) else value.shape[-3:-1]
+    return min(rows, columns) >= _MIN_SIZE and value.dtype is not torch.bool
+
+
+def to_png(value: Tensor, batch_dims: int) -> bytes:
+    """Encode the image of the first env; frames stacked along the channels are placed side by side.
+
+    Args:
+        value: ``[*B, C, H, W]`` or ``[*B, H, W, C]``; uint8, or floats. Floats in 0 … 1 are
+            scaled to bytes; others are stretched from their minimum to their maximum.
+        batch_dims: Number of dims in ``B``.
+    """
+    import torch
+
+    image = value.detach().cpu()[(0,) * batch_dims]
+    if not _channels_first(image):
+        image = image.permute(2, 0, 1)
+    width = 3 if image.shape[0] % 3 == 0 else 1
+    frames = list(image.split(width))[:_MAX_FRAMES]
+    low, high = float(image.min()), float(image.max())
+    white = high if image.is_floating_point() else 255.0
+    spaced: list[Tensor] = []
+    for frame in frames:
+        if spaced:
+            spaced.append(torch.full((width, frame.shape[1], _GAP), white).to(frame))
+        spaced.append(frame)
+    pixels = torch.cat(spaced, -1)
+    if pixels.dtype is not torch.uint8:
+        if not (image.is_floating_point() and low >= 0 and high <= 1):
+            pixels = (pixels.double() - low) / (high - low or 1.0)
+        pixels = (pixels.double().nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
+    pixels = pixels.permute(1, 2, 0).contiguous()
+    return encode_png(pixels.numpy().tobytes(), pixels.shape[1], pixels.shape[0], width)
+
+
+def encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
+    """Encode bytes ``[height, width, channels]``, grayscale or RGB, as a PNG file."""
+    color_type = {1: 0, 3: 2}[channels]
+    stride = width * channels
+    rows = b"".join(
+        b"\0" + pixels[start : start + stride] for start in range(0, height * stride, stride)
+    )
+    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+
+
+def _channels_first(image: Tensor) -> bool:
+    return not (image.shape[-1] in (1, 3) and image.shape[-3] not in (1, 3))
+
 
 _PACKAGES = ("torch", "tensordict", "torchvision", "gymnasium")
 _MAX_TITLE_STAGES = 3

@@ -3,7 +3,6 @@ from .transform_info import Catalog as Catalog
 from .transform_info import Parameter as Parameter
 from .transform_info import TransformInfo as TransformInfo
 from .catalog import load_catalog as load_catalog
-from .envs import available_devices as available_devices
 from .envs import make_env as make_env
 from .conversions import from_flags as from_flags
 from .conversions import to_command as to_command

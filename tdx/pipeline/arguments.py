@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from tdx.foundation.errors import (
     ArgumentError,
     ChainError,
-    CodeNotAllowedError,
     EnvError,
     MissingPackageError,
     TdxError,
@@ -37,6 +36,8 @@ from tdx.pipeline.values import (
     FileArguments,
     StageConfig,
     Value,
+    code_not_allowed_error,
+    iterate_values,
 )
 
 if TYPE_CHECKING:
@@ -170,20 +171,9 @@ def _coerce_argument(
 
 def _find_inner_errors(value: object) -> Iterator[TdxError]:
     """Yield the problems of transforms inside an argument."""
-    for inner in _iterate_values(value):
+    for inner in iterate_values(value):
         if isinstance(inner, Call) and is_transform_call(inner):
             yield from _bind_call(inner).errors
-
-
-def _iterate_values(value: object) -> Iterator[object]:
-    """Yield the values in nested sequences and mappings."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _iterate_values(item)
-    else:
-        yield value
 
 
 def is_transform_call(call: Call) -> bool:
@@ -197,7 +187,7 @@ def _bind_call(call: Call) -> BoundStage:
 
 def find_code_references(value: object) -> Iterator[CodeReference]:
     """Yield every reference to Python code inside a bound argument."""
-    for inner in _iterate_values(value):
+    for inner in iterate_values(value):
         if isinstance(inner, CodeReference):
             yield inner
         elif isinstance(inner, Call):
@@ -210,7 +200,7 @@ def find_code_references(value: object) -> Iterator[CodeReference]:
 
 def find_inner_stages(value: object) -> Iterator[BoundStage]:
     """Yield every stage inside a bound argument."""
-    for inner in _iterate_values(value):
+    for inner in iterate_values(value):
         if isinstance(inner, Call) and is_transform_call(inner):
             bound = _bind_call(inner)
             yield bound
@@ -384,12 +374,6 @@ def _import_file(reference: CodeReference) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:
-    """Return the error for a reference that may not be imported."""
-    message = f"{reference} is Python code, and importing code is not allowed"
-    return CodeNotAllowedError(message, hint="add --allow-code if you trust it")
 
 
 def _call_constructor(

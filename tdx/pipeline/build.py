@@ -15,7 +15,6 @@ from tdx.pipeline.arguments import (
     BoundStage,
     ValueResolver,
     bind_stage,
-    code_not_allowed_error,
     find_code_references,
     find_inner_stages,
 )
@@ -24,7 +23,7 @@ from tdx.pipeline.limits import count_repeats, find_excess
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.policies import parse_policy
 from tdx.pipeline.references import find_stage_references
-from tdx.pipeline.values import FileArguments, StageConfig
+from tdx.pipeline.values import FileArguments, StageConfig, code_not_allowed_error
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, TransformedEnv

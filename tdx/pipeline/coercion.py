@@ -71,11 +71,8 @@ def coerce_untyped(value: Value) -> object:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-class _NoMatch:
-    """Sentinel for "does not have this type", as ``None`` is a value."""
-
-
-_NO_MATCH = _NoMatch()
+_NO_MATCH = object()
+"""Result for a value that does not have the type, as ``None`` is a value."""
 
 
 def _is_exact(type: Type, value: Value) -> bool:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.foundation.errors import (
     ArgumentError,
-    CodeNotAllowedError,
     DeviceError,
     EnvError,
     TdxError,
@@ -27,7 +26,7 @@ from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.references import find_env_references
-from tdx.pipeline.values import CodeReference
+from tdx.pipeline.values import CodeReference, code_not_allowed_error
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -127,8 +126,7 @@ def find_env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:
         hint = did_you_mean(env.id, NATIVE_ENVS, f"native envs: {', '.join(NATIVE_ENVS)}")
         errors.append(ArgumentError("unknown tdx env", hint=hint))
     if ":" in env.id and not allow_code:
-        message = "the env is Python code, and importing code is not allowed"
-        errors.append(CodeNotAllowedError(message, hint="add --allow-code if you trust it"))
+        errors.append(code_not_allowed_error("the env"))
     if not allow_code:
         errors += find_env_references(env.kwargs)
     errors += find_env_excess(env.kwargs)
@@ -207,7 +205,9 @@ def check_device(device: str) -> None:
     """
     import torch
 
-    devices = available_devices()
+    from tdx.foundation.accelerators import list_devices
+
+    devices = ["cpu", *map(str, list_devices())]
     try:
         parsed = torch.device(device)
     except RuntimeError:
@@ -217,13 +217,6 @@ def check_device(device: str) -> None:
         raise DeviceError(
             f"device {device} is not available", hint=f"available devices: {', '.join(devices)}"
         )
-
-
-def available_devices() -> list[str]:
-    """Return the names of the devices of this machine, the CPU first."""
-    from tdx.foundation.accelerators import list_devices
-
-    return ["cpu", *map(str, list_devices())]
 
 
 def _create_env(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.untrusted import MAX_REPEATS, MAX_SIZE
 from tdx.pipeline.grammar import shorten
+from tdx.pipeline.values import iterate_values
 
 if TYPE_CHECKING:
     from tdx.pipeline.arguments import BoundStage
@@ -57,8 +58,6 @@ def count_repeats(stages: Iterable[BoundStage], arguments: Mapping[str, object])
 
 
 def _integers(value: object) -> Iterator[int]:
-    if isinstance(value, int) and not isinstance(value, bool):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _integers(item)
+    for inner in iterate_values(value):
+        if isinstance(inner, int) and not isinstance(inner, bool):
+            yield inner

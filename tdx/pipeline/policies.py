@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from tdx.foundation.errors import CodeNotAllowedError, PipelineError, TdxError, did_you_mean
 from tdx.pipeline.grammar import format_arguments, format_value, parse_stage, quote
-from tdx.pipeline.values import CodeReference, DictKey, Value
+from tdx.pipeline.values import CodeReference, DictKey, Value, code_not_allowed_error
 
 PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "code"]
 Activation = Literal["relu", "tanh", "sigmoid", "elu", "gelu", "silu", "leaky_relu", "softplus"]
@@ -61,8 +61,7 @@ class PolicySource:
         if allow_code or not self.is_code:
             return
         if self.kind == "code":
-            message = f"{self} is Python code, and importing code is not allowed"
-            raise CodeNotAllowedError(message, hint="add --allow-code if you trust it")
+            raise code_not_allowed_error(self)
         if self.kind == "sequence":
             message = f"{self.file} is a pickle, which can run code when it is loaded"
             hint = "save the actions as .npy or .json, or add --allow-code if you trust it"

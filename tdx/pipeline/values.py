@@ -7,9 +7,11 @@ declared type of an argument decides which kind its constructor gets.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from tdx.foundation.errors import CodeNotAllowedError
 
 Value: TypeAlias = (
     "bool | int | float | str | tuple[Value, ...] | Mapping[DictKey, Value] | Dtype | Call"
@@ -136,3 +138,20 @@ class StageConfig:
     def code(self) -> CodeReference | None:
         """Python object that the stage refers to; ``None`` for a transform of the catalog."""
         return CodeReference.of(self.name)
+
+
+def iterate_values(value: object) -> Iterator[object]:
+    """Yield the values in nested sequences and mappings."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from iterate_values(item)
+    else:
+        yield value
+
+
+def code_not_allowed_error(code: object) -> CodeNotAllowedError:
+    """Return the error for Python code that may not be imported."""
+    message = f"{code} is Python code, and importing code is not allowed"
+    return CodeNotAllowedError(message, hint="add --allow-code if you trust it")

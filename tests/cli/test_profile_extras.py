@@ -15,8 +15,7 @@ from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifferenc
 from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile
 from tdx.profiling.suggestions import Candidate, Suggestions, TriedChange
-from tdx.profiling.sweep import SweepCell, SweepResult
-from tdx.profiling.sweep_axes import SweepAxis
+from tdx.profiling.sweep import SweepAxis, SweepCell, SweepResult
 from tests.cli.conftest import assert_fits
 from tests.cli.test_report import Page
 from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile

@@ -16,8 +16,15 @@ import pytest
 import torch
 
 from tdx.cli.charts import episode_plot, reward_plot
-from tdx.inspection.pipeline_report import PipelineReport, build_report
-from tdx.inspection.rollout_summary import EpisodeSummary, RewardPlot, encode_png, is_image, to_png
+from tdx.inspection.pipeline_report import (
+    EpisodeSummary,
+    PipelineReport,
+    RewardPlot,
+    build_report,
+    encode_png,
+    is_image,
+    to_png,
+)
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
 
@@ -239,7 +246,7 @@ def test_episode_of_each_env_in_a_batch_is_finished() -> None:
 
 
 def test_endless_episode_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdx.inspection.rollout_summary.MAX_EXTRA_STEPS", 6)
+    monkeypatch.setattr("tdx.inspection.pipeline_report.MAX_EXTRA_STEPS", 6)
     (episode,) = report_of("InitTracker", steps=4).rollout.episodes
     assert (episode.steps, episode.ended) == (10, "cut")
 

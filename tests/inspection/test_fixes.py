@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdx.inspection.fixes import fix_pipeline
+from tdx.inspection.check_report import fix_pipeline
 from tdx.inspection.lint.linter import select_rules
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage, validate
 from tdx.pipeline.arguments import name_arguments

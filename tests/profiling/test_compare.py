@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tdx.foundation.errors import ArgumentError, TdxError, UnknownNameError
-from tdx.profiling.calibration import calibrate
 from tdx.profiling.compare import (
     TOTAL_LABEL,
     are_apart,
+    calibrate,
     compare_profiles,
     parse_limits,
 )

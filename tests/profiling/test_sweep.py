@@ -16,8 +16,17 @@ from tdx.pipeline import Dtype, Pipeline
 from tdx.profiling import sweep as sweeping
 from tdx.profiling.result import Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.sweep import SweepCell, SweepResult, fit_exponent, fit_growth, run_sweep
-from tdx.profiling.sweep_axes import SweepAxis, apply_point, list_points, parse_sweep
+from tdx.profiling.sweep import (
+    SweepAxis,
+    SweepCell,
+    SweepResult,
+    apply_point,
+    fit_exponent,
+    fit_growth,
+    list_points,
+    parse_sweep,
+    run_sweep,
+)
 
 PIPELINE = Pipeline.of("tdx/Pendulum", "RewardScaling(0.0, 0.1)", "RewardSum")
 PIXELS = Pipeline.of("CartPole-v1", "ToTensorImage", "Resize(84, 84)")

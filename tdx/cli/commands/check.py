@@ -26,9 +26,8 @@ from tdx.foundation.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
     from tdx.cli.views.check import FixEntries
-    from tdx.inspection.check_report import CheckReport
+    from tdx.inspection.check_report import CheckReport, FixedPipeline
     from tdx.inspection.dataset_check import DatasetFacts
-    from tdx.inspection.fixes import FixedPipeline
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
     from tdx.stacks.descriptors import Descriptor
@@ -417,7 +416,7 @@ class Fixes:
         Raises:
             ArgumentError: Some stages come from the file and some from options.
         """
-        from tdx.inspection.fixes import fix_pipeline
+        from tdx.inspection.check_report import fix_pipeline
 
         if file is not None and options.transforms:
             raise ArgumentError(

@@ -375,7 +375,7 @@ def _show_calibration(request: ProfileRequest, output: OutputOptions) -> int:
     """Measure the pipeline several times, and show what a comparison can find."""
     from tdx.cli.output import write_view
     from tdx.cli.views.profile_comparisons import calibration_view
-    from tdx.profiling.calibration import CALIBRATION_RUNS, calibrate
+    from tdx.profiling.compare import CALIBRATION_RUNS, calibrate
 
     request = replace(request, plan=replace(request.plan, passes=()))
     profiles = []

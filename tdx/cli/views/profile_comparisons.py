@@ -18,9 +18,11 @@ from tdx.cli.views import (
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.foundation.text import count_text
 from tdx.pipeline import format_stage
-from tdx.profiling.calibration import FIGURE, Calibration, DetectableChange
 from tdx.profiling.compare import (
+    FIGURE,
     TOTAL_LABEL,
+    Calibration,
+    DetectableChange,
     FigureChange,
     ProfileComparison,
 )

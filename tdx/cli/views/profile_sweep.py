@@ -22,9 +22,8 @@ from tdx.foundation.serialization import to_plain
 from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import Estimate, ProfilePlan
-from tdx.profiling.sweep import CostGrowth, SweepResult, fit_growth
+from tdx.profiling.sweep import CostGrowth, SweepResult, fit_growth, format_setting
 from tdx.profiling.sweep import SweepCell as Setting
-from tdx.profiling.sweep_axes import format_setting
 
 _PLOT_TEXT = (
     "Both axes are logarithmic: a slope of 0 is a constant cost, a slope of 1 a proportional one."

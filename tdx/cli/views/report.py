@@ -31,8 +31,7 @@ from tdx.cli.views.plan import WHEN
 from tdx.cli.views.profile_table import micros, whole_number
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.text import count_text
-from tdx.inspection.pipeline_report import PipelineReport
-from tdx.inspection.rollout_summary import MAX_EXTRA_STEPS, EpisodeSummary
+from tdx.inspection.pipeline_report import MAX_EXTRA_STEPS, EpisodeSummary, PipelineReport
 from tdx.profiling.result import ModeProfile, Profile
 from tdx.specs.leaf import shape_text
 

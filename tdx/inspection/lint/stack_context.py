@@ -71,22 +71,20 @@ class Changes(Fact):
         self.drops = False
 
     def add(self, call: StageCall) -> None:
+        from torch import Tensor
+
         stage, before = call.stage, call.before
         for key, version in stage.written.items():
-            if key not in before or not is_same_value(before[key].value, version.value):
+            old, new = before[key].value if key in before else None, version.value
+            if isinstance(old, Tensor) and isinstance(new, Tensor):
+                is_same = old is new or (old.dtype == new.dtype and old.equal(new))
+            else:
+                is_same = key in before and old is new
+            if not is_same:
                 self.written[stage.direction][key] = None
         if stage.direction == "forward":
             known = call.context.leaves[max(stage.index, 0)]
             self.drops = self.drops or any(key in known for key in stage.dropped)
-
-
-def is_same_value(one: object, other: object) -> bool:
-    """Return True if two values of a key are one object, or equal tensors of one dtype."""
-    from torch import Tensor
-
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one is other or (one.dtype == other.dtype and one.equal(other))
-    return one is other
 
 
 F = TypeVar("F", bound=Fact)

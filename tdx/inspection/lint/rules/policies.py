@@ -72,11 +72,14 @@ def recurrent_without_tracker(context: LintContext) -> Iterator[Violation]:
         available and "is_init" in available
     ):
         return
-    primers = [
-        stage
-        for stage in context.stages_named("TensorDictPrimer")
-        if _writes_recurrent_state(stage)
-    ]
+    primers: list[LintStage] = []
+    for stage in context.stages_named("TensorDictPrimer"):
+        written = stage.arguments.get("primers")
+        names = (
+            [*stage.arguments, *(written or {})] if hasattr(written, "keys") else stage.arguments
+        )
+        if any(split_key(normalize_key(name))[-1].startswith(_STATE) for name in names):
+            primers.append(stage)
     if primers or _recurrent_keys(context):
         index = primers[0].index if primers else len(context.stages)
         hint = "add InitTracker"
@@ -157,9 +160,3 @@ def _recurrent_keys(context: LintContext) -> list[NestedKey]:
     )
     primers = [make() for make in factories if make is not None]
     return [normalize_key(key) for primer in primers for key in primer.primers.keys(True, True)]
-
-
-def _writes_recurrent_state(stage: LintStage) -> bool:
-    primers = stage.arguments.get("primers")
-    names = [*(primers or {}), *stage.arguments] if hasattr(primers, "keys") else stage.arguments
-    return any(split_key(normalize_key(name))[-1].startswith(_STATE) for name in names)

@@ -324,15 +324,12 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
         if writes and context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
             message = "its running statistics changed in the steps of the check"
-            hint = f"stop the updates: {_stop_updates(context, stage)}"
+            names = (*stage.arguments, *context.after[stage.index])
+            how = "call its freeze(), or use ObservationNorm with the statistics of training"
+            if switches := [name for name in names if name == "training" or "update" in name]:
+                how = f"{switches[0].lstrip('_')} = False"
+            hint = f"stop the updates: {how}"
             yield Violation(message, hint, stage.index, key)
-
-
-def _stop_updates(context: StackContext, stage: StageInfo) -> str:
-    for name in (*stage.arguments, *context.after[stage.index]):
-        if name == "training" or "update" in name:
-            return f"{name.lstrip('_')} = False"
-    return "call its freeze(), or use ObservationNorm with the statistics of training"
 
 
 class RewardPairs(Fact):
