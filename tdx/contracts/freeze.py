@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +32,7 @@ from tdx.contracts.reference_run import (
     run_inputs,
 )
 from tdx.foundation.errors import ArgumentError
+from tdx.foundation.plugins import installed_version
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
@@ -154,16 +154,13 @@ def observe(
     inside = builder.stage(-1, stack.name, None)
     stages = [replace(inside, arguments=plain_arguments(stack.settings))]
     stages += [builder.stage(info.index, info.name, info) for info in stack.stages]
-    versions: dict[str, str] = {}
-    for library in _LIBRARIES:
-        if library.replace("-", "_") in sys.modules:
-            with suppress(PackageNotFoundError):
-                versions[library] = version(library)
+    used = [library for library in _LIBRARIES if library.replace("-", "_") in sys.modules]
+    installed = {library: installed_version(library) for library in used}
     return Contract(
         stack.kind,
         stack.name,
         seed,
-        versions,
+        {library: version for library, version in installed.items() if version is not None},
         tuple(compare),
         tuple(stages),
         tuple(inputs),

@@ -134,6 +134,16 @@ def find_plugins(group: Group) -> tuple[Plugin, ...]:
     return tuple(sorted(found, key=lambda each: (each.name, each.package)))
 
 
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package; ``None`` if it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def all_plugins() -> list[Plugin]:
     """Return the plugins of all groups, without importing them."""
     return [plugin for group in GROUPS for plugin in find_plugins(group)]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
 from tdx.foundation.errors import TdxError, install_extra
+from tdx.foundation.plugins import installed_version
 from tdx.foundation.safe_path import python_command, safe_path
 from tdx.foundation.serialization import Entries, Entry, Result
 
@@ -159,10 +160,8 @@ def _check_package(
     imports: ImportProbe, module: str, package: str, status: Status, bound: str | None = None
 ) -> Diagnosis:
     """Check the version of a package, and that it can be imported; else it has the status."""
-    version, error = (
-        installed_version(package) or imports.versions.get(module),
-        imports.errors.get(module),
-    )
+    version = installed_version(package) or imports.versions.get(module)
+    error = imports.errors.get(module)
     if error is None:
         if version and bound is not None and not _within(version, bound):
             value, hint = f"{version}, tdx needs {bound}", f"pip install '{package}{bound}'"
@@ -175,14 +174,6 @@ def _check_package(
         hint = "torch and torchvision do not match: install both from the same index"
     value = f"{version} cannot be imported: {error}"
     return Diagnosis("versions", package, status, value, hint)
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed package; ``None`` if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _bounds() -> dict[str, str]:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tdx.foundation.plugins import find_plugins
+from tdx.foundation.plugins import find_plugins, installed_version
 from tdx.foundation.serialization import Result
-from tdx.inspection.doctor import installed_version
 from tdx.stacks.checkpoints.folder import FORMATS
 from tdx.stacks.kinds import GROUP, builtin_kinds
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tdx.foundation.keys import NestedKey, format_key, split_key
+from tdx.foundation.plugins import installed_version
 from tdx.inspection.chain import ChainReport, find_flow, report_flow
 from tdx.inspection.check_report import Finding
-from tdx.inspection.doctor import installed_version
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.plan_report import PlanReport, inspect_plan

@@ -8,13 +8,13 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from tdx import __version__
 from tdx.foundation.accelerators import current_accelerator
+from tdx.foundation.plugins import installed_version
 from tdx.foundation.processes import usable_cores
 
 PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
@@ -58,7 +58,10 @@ def detect_machine() -> Machine:
         memory_bytes=_read_memory(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        packages={"tdx": __version__, **{name: _find_version(name) for name in PACKAGES}},
+        packages={
+            "tdx": __version__,
+            **{name: installed_version(name) or "not installed" for name in PACKAGES},
+        },
         accelerators=_list_accelerators(),
         threads=torch.get_num_threads(),
     )
@@ -79,13 +82,6 @@ def _read_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
         return 0
-
-
-def _find_version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _list_accelerators() -> tuple[str, ...]:

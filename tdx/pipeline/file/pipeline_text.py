@@ -255,13 +255,11 @@ def _find_dash_line(lines: list[str], line: int, indent: int) -> int | None:
     return None
 
 
-def _find_section(text: str, document: Any, key: str) -> tuple[int, int]:
-    """Return the lines, from 0, of a top-level key with its value; the end is exclusive."""
-    lines = text.split("\n")
+def _find_section(lines: list[str], document: Any, key: str) -> tuple[int, int]:
+    """Return the lines, from 0, from a top-level key to the next one; the end is exclusive."""
     start: int = document.lc.key(key)[0]
     later = [document.lc.key(other)[0] for other in document]
-    limit = min((line for line in later if line > start), default=len(lines))
-    return start, _trim_end(lines, start, limit, 0)
+    return start, min((line for line in later if line > start), default=len(lines))
 
 
 def _trim_end(lines: list[str], start: int, limit: int, indent: int) -> int:
@@ -320,10 +318,7 @@ def _find_disabled_lines(text: str, document: Any) -> Iterator[_DisabledLine]:
     if "# off: " not in text or "transforms" not in document:
         return
     lines = text.split("\n")
-    start: int = document.lc.key("transforms")[0]
-    later = [document.lc.key(other)[0] for other in document]
-    end = min((line for line in later if line > start), default=len(lines))
-    for number in range(start, end):
+    for number in range(*_find_section(lines, document, "transforms")):
         line = _DisabledLine.read(lines[number], number + 1)
         if line is not None:
             yield line
@@ -392,11 +387,12 @@ def edit_section(text: str, pipeline: Pipeline, key: str) -> str:
         if wanted is None:
             return text
         earlier = TOP_LEVEL_KEYS[: TOP_LEVEL_KEYS.index(key)]
-        ends = (_find_section(text, document, known)[1] for known in earlier if known in document)
-        end = max(ends, default=0)
+        known = [_find_section(lines, document, other) for other in earlier if other in document]
+        end = max((_trim_end(lines, *span, 0) for span in known), default=0)
         section = dump_yaml({key: apply_style(wanted, _BLOCK_DEPTHS.get(key, 0))}).splitlines()
         return "\n".join([*lines[:end], *section, *(lines[end:] or [""])])
-    start, end = _find_section(text, document, key)
+    start, limit = _find_section(lines, document, key)
+    end = _trim_end(lines, start, limit, 0)
     if wanted is None:
         return "\n".join(lines[:start] + lines[end:])
     section = load_yaml("\n".join(lines[start:end]))
