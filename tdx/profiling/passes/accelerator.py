@@ -231,14 +231,17 @@ class TorchAccelerator:
     def _find_timing_error(self) -> str | None:
         """Time an event; the first tensor, event and synchronization also initialize the device."""
         try:
-            # The allocator reports nothing before its first use.
-            torch.zeros(1, device=self._device)
+            self._initialize()
             first, second = self.mark(), self.mark()
             self.synchronize()
             self.elapsed_ns(first, second)
         except (RuntimeError, NotImplementedError) as error:
             return next(iter(str(error).splitlines()), type(error).__name__)
         return None
+
+    def _initialize(self) -> None:
+        """Initialize the allocator, which reports nothing before its first use."""
+        torch.zeros(1, device=self._device)
 
     def _has_memory_stats(self) -> bool:
         try:
