@@ -173,8 +173,8 @@ class Track:
         """Flush the lists of files of all folders to the disk."""
         for path in self._folders():
             with root.subfolder(self._folder(path)) as folder:
-                os.fsync(folder.descriptor)
-        os.fsync(root.descriptor)
+                folder.sync()
+        root.sync()
 
     def _folders(self) -> list[Parts]:
         found: set[Parts] = {(), *self.groups, *(path[:-1] for path in self.leaves)}
