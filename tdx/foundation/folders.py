@@ -11,11 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import IO, Protocol, Self
 
 try:
     import fcntl
@@ -328,6 +329,17 @@ def sync_path(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_path(file: IO[bytes], path: Path) -> str:
+    """Return a path of an open file for libraries that open files by name.
+
+    Args:
+        file: The file.
+        path: Its path, which may lead to another file by now. Windows knows no other.
+    """
+    folder = {"linux": "/proc/self/fd", "darwin": "/dev/fd"}.get(sys.platform)
+    return str(path) if folder is None else f"{folder}/{file.fileno()}"
 
 
 def lock_file(descriptor: int) -> bool:
