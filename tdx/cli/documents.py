@@ -81,7 +81,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.compare.report import ContractReport
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.foundation.settings import Settings, SettingValue
-    from tdx.inspection.chain_report import ChainReport
+    from tdx.inspection.chain import ChainReport
     from tdx.inspection.check_report import CheckReport
     from tdx.inspection.diff import DiffReport
     from tdx.inspection.doctor import DoctorReport

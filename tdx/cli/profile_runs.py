@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
-    from tdx.profiling.candidates import Candidate
     from tdx.profiling.compare import Limit
     from tdx.profiling.interleaved import MarginalCosts
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
-    from tdx.profiling.suggestions import Suggestions
+    from tdx.profiling.suggestions import Candidate, Suggestions
 
 INTERRUPTED = "interrupted"
 
@@ -158,7 +157,7 @@ def _lint_fixes(request: ProfileRequest) -> list[Candidate]:
     from tdx.cli.pipelines import open_env
     from tdx.inspection.lint.linter import build_lint_context, lint
     from tdx.pipeline.build import count_env_stages
-    from tdx.profiling.candidates import Candidate
+    from tdx.profiling.suggestions import Candidate
 
     config = request.config
     with open_env(config, request.options) as env:

@@ -14,12 +14,7 @@ HINT = "the file is damaged or was not written by tdx: write it again"
 
 
 def damaged(name: str, reason: str) -> StorageError:
-    """Return the error for a file that cannot be read.
-
-    Args:
-        name: File and place in it.
-        reason: What is wrong.
-    """
+    """Return the error for a file that cannot be read."""
     return StorageError(f"{name} is damaged: {reason}", hint=HINT)
 
 
@@ -33,10 +28,6 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 def parse_tensors(data: bytes, name: str) -> dict[str, Tensor]:
     """Return the tensors in a file.
-
-    Args:
-        data: Content of the file.
-        name: Name of the file, for messages.
 
     Raises:
         StorageError: The file is damaged, or of another format.

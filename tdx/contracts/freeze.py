@@ -143,7 +143,13 @@ def observe(
         raise frozen.error
     random = golden_random
     if recording is not None:
-        random = _random_stages(stack, recording) if find_random else {}
+        random = {}
+        if find_random:
+            # The stages that follow the seed, and those that do not repeat themselves.
+            same = {index: index for index in recording.forms}
+            other = replay(stack, replace(recording, seed=recording.seed + 1), same)
+            random = dict.fromkeys(other.changed_levels(), "seeded")
+            random |= dict.fromkeys(recording.unrepeatable, "excluded")
     builder = _Builder(layout, learned, frozen, random)
     inside = builder.stage(-1, stack.name, None)
     stages = [replace(inside, arguments=plain_arguments(stack.settings))]
@@ -160,14 +166,6 @@ def observe(
         recording=recording,
         golden_random=golden_random,
     )
-
-
-def _random_stages(stack: Stack, recording: Recording) -> dict[int, str]:
-    """Return the stages that do not repeat themselves, and those that follow the seed."""
-    same = {index: index for index in recording.forms}
-    other = replay(stack, replace(recording, seed=recording.seed + 1), same)
-    random = dict.fromkeys((index for index in other.changed_levels()), "seeded")
-    return random | dict.fromkeys(recording.unrepeatable, "excluded")
 
 
 @contextmanager

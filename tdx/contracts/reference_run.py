@@ -148,11 +148,7 @@ class _Recorder:
 
 
 class RecordedResults:
-    """Answers the calls of an env with recorded inputs.
-
-    Args:
-        segments: The inputs.
-    """
+    """Answers the calls of an env with recorded inputs."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
@@ -211,11 +207,7 @@ class Run:
 
 
 class Layout:
-    """Keys, specs and batch dims of a stack.
-
-    Args:
-        stack: The stack.
-    """
+    """Keys, specs and batch dims of a stack."""
 
     def __init__(self, stack: Stack) -> None:
         specs = stack.specs()

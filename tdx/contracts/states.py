@@ -41,7 +41,19 @@ def save_state(env: object, path: str | Path, *, force: bool = False) -> tuple[s
     """
     check_replaceable(path, force=force)
     stack = open_stack(env)
-    state = kept_state(stack)
+    state: State = {}
+    known = stack.state()
+    for stage in stack.stages:
+        values = dict(known.get(stage.index, {}))
+        kept = {
+            name: value
+            for name, value in values.items()
+            if is_statistic(name, values) or value.is_floating_point()
+        }
+        # Counters and queues belong to an episode.
+        kept = {name: value for name, value in kept.items() if not is_of_episode(name)}
+        if kept and role_of(stage.name) not in PASSIVE:
+            state[stage.index] = kept
     if not state:
         raise ArgumentError(
             "no stage has statistics or buffers",
@@ -56,22 +68,6 @@ def save_state(env: object, path: str | Path, *, force: bool = False) -> tuple[s
     with report_write_errors(path, "name another file", kind=StorageError):
         write_atomically(path, tensors_to_bytes(tensors))
     return tuple(f"{index}.{name}" for index, values in state.items() for name in values)
-
-
-def kept_state(stack: Stack) -> State:
-    """Return the state of a stack without what belongs to an episode."""
-    state: State = {}
-    for stage in stack.stages:
-        values = dict(stack.state().get(stage.index, {}))
-        kept = {
-            name: value
-            for name, value in values.items()
-            if is_statistic(name, values) or value.is_floating_point()
-        }
-        kept = {name: value for name, value in kept.items() if not is_of_episode(name)}
-        if kept and role_of(stage.name) not in PASSIVE:
-            state[stage.index] = kept
-    return state
 
 
 def load_state(env: object, path: str | Path) -> tuple[str, ...]:

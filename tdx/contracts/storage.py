@@ -211,7 +211,16 @@ def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, 
     if stage.arguments:
         data["arguments"] = dict(stage.arguments)
     if inside is None or stage.specs != inside.specs:
-        data["specs"] = {spec.key: _spec_to_data(spec) for spec in stage.specs}
+        specs = data["specs"] = {}
+        for spec in stage.specs:
+            specs[spec.key] = {
+                "part": spec.part,
+                "shape": list(spec.shape),
+                "dtype": spec.dtype,
+                "domain": spec.domain,
+            }
+            if spec.features and len(spec.features) <= _MAX_FEATURES:
+                specs[spec.key]["features"] = list(spec.features)
     if stage.writes:
         data["writes"] = list(stage.writes)
     if stage.state:
@@ -227,18 +236,6 @@ def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, 
     data["tolerance"] = {"rtol": stage.tolerance.rtol, "atol": stage.tolerance.atol}
     if stage.random is not None:
         data["random"] = stage.random
-    return data
-
-
-def _spec_to_data(spec: SpecRecord) -> dict[str, object]:
-    data: dict[str, Any] = {
-        "part": spec.part,
-        "shape": list(spec.shape),
-        "dtype": spec.dtype,
-        "domain": spec.domain,
-    }
-    if spec.features and len(spec.features) <= _MAX_FEATURES:
-        data["features"] = list(spec.features)
     return data
 
 

@@ -1,23 +1,32 @@
-"""Data flow of a chain: the keys that each stage reads, writes, drops and renames.
+"""Data flow of a stack: the keys that each stage reads, writes, drops and renames.
 
-It follows from the keys that stages declare and from the specs before and after them, without a
-step. Some stages write keys that no argument lists, such as a counter next to each done flag.
+That of a chain of tdx follows from the keys that stages declare and from the specs before and after
+them, without a step. Some stages write keys that no argument lists, such as a counter next to each
+done flag. A wrapper of another library declares nothing. What it writes shows in the values before
+and after it, so the env is reset and stepped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
 from tdx.foundation.keys import NestedKey, format_key, split_key, unique_keys
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry, keys_entry
+from tdx.inspection.spec_report import EnvFacts
 from tdx.specs.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
+from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
-    from tdx.core import StageSpecs
+    from tdx.core import StageSpecs, StageTrace, StepTrace
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
+    from tdx.stacks import Stack
+    from tdx.stacks.tracer import OnTrace
+
+OBSERVED_STEPS = 20
+"""Number of steps in which the writes of a stage are observed."""
 
 Direction = Literal["forward", "inverse"]
 Leaves = Mapping[NestedKey, LeafSpec]
@@ -140,9 +149,6 @@ class ChainFlow:
 def analyze_chain(env: EnvBase) -> ChainFlow:
     """Determine the data flow of an env from its specs and the keys that its stages declare.
 
-    Args:
-        env: Env, with or without a chain.
-
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
         >>> (stage,) = analyze_chain(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())).stages
@@ -156,8 +162,35 @@ def analyze_chain(env: EnvBase) -> ChainFlow:
     stages: list[StageFlow] = []
     before = (outputs, inputs)
     for specs in rest:
-        after = _leaves(specs)
-        stages.append(_analyze_stage(specs, before, after))
+        transform, after = specs.transform, _leaves(specs)
+        assert transform is not None
+        available = {**before[1], **before[0]}
+        forward = _key_flow(
+            _pair_keys(transform.in_keys, transform.out_keys, before[0]),
+            _expand_groups(transform.in_keys, available),
+            _expand_groups(transform.written_keys, after[0]),
+            before[0],
+            after[0],
+            available,
+        )
+        # State that the stage adds, which it reads from the previous step.
+        carried = (
+            key
+            for key, leaf in after[1].items()
+            if leaf.part == "state" and key not in before[1] and key in after[0]
+        )
+        stages.append(
+            StageFlow(
+                index=specs.index,
+                name=specs.name,
+                time_behavior=transform.time_behavior.name.lower(),
+                forward=forward,
+                inverse=_inverse_flow(transform, before[1], after[1]),
+                carried=tuple(carried),
+                outputs=after[0],
+                inputs=after[1],
+            )
+        )
         before = after
     return ChainFlow(outputs, inputs, tuple(stages))
 
@@ -167,38 +200,6 @@ def _leaves(specs: StageSpecs) -> tuple[Leaves, Leaves]:
     return (
         {leaf.key: leaf for leaf in leaves if leaf.part in OUTPUT_PARTS},
         {leaf.key: leaf for leaf in leaves if leaf.part in INPUT_PARTS},
-    )
-
-
-def _analyze_stage(
-    specs: StageSpecs, before: tuple[Leaves, Leaves], after: tuple[Leaves, Leaves]
-) -> StageFlow:
-    transform = specs.transform
-    assert transform is not None
-    available = {**before[1], **before[0]}
-    forward = _key_flow(
-        _pair_keys(transform.in_keys, transform.out_keys, before[0]),
-        _expand_groups(transform.in_keys, available),
-        _expand_groups(transform.written_keys, after[0]),
-        before[0],
-        after[0],
-        available,
-    )
-    # State that the stage adds, which it reads from the previous step.
-    carried = (
-        key
-        for key, leaf in after[1].items()
-        if leaf.part == "state" and key not in before[1] and key in after[0]
-    )
-    return StageFlow(
-        index=specs.index,
-        name=specs.name,
-        time_behavior=transform.time_behavior.name.lower(),
-        forward=forward,
-        inverse=_inverse_flow(transform, before[1], after[1]),
-        carried=tuple(carried),
-        outputs=after[0],
-        inputs=after[1],
     )
 
 
@@ -281,3 +282,155 @@ def _declaration(leaf: LeafSpec | None) -> object:
     if leaf is None:
         return None
     return leaf.kind, leaf.shape, leaf.dtype, leaf.device, leaf.domain
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport(Result):
+    """Data flow of a chain, with facts about the env.
+
+    Args:
+        env: Name of the env.
+        before: Facts about the env without the chain.
+        after: Facts about the env with the chain.
+        stages: Data flow of each stage.
+        outputs: Specs of the outputs of the env without the chain.
+        inputs: Specs of its inputs.
+    """
+
+    json_entries: ClassVar[Entries] = ("env", "before", "after", "stages")
+
+    env: str
+    before: EnvFacts
+    after: EnvFacts
+    stages: tuple[StageFlow, ...]
+    outputs: Leaves
+    inputs: Leaves
+
+
+def inspect_chain(env: object, name: str | None = None) -> ChainReport:
+    """Report what each stage of a chain reads, writes, drops and renames.
+
+    An env of tdx is not stepped. A stack of another library does not declare its keys: it is reset
+    and makes a few random steps.
+
+    Args:
+        env: Env of tdx, with or without a chain, or a stack of another library.
+        name: Name in the report. Defaults to the name of the env before the chain.
+
+    Raises:
+        TdxError: A stage does not accept the specs before it; the error names the stage.
+
+    Example:
+        >>> import gymnasium
+        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
+        >>> stage = inspect_chain(env).stages[-1]
+        >>> stage.name, [write.key for write in stage.forward.writes]
+        ('NormalizeObservation', ['observation'])
+    """
+    stack = open_stack(env)
+    return report_flow(stack, find_flow(stack), name)
+
+
+def report_flow(stack: Stack, flow: ChainFlow, name: str | None = None) -> ChainReport:
+    """Return the report of the data flow of a stack."""
+    specs = stack.specs()
+    facts = EnvFacts.at(specs[0]), EnvFacts.at(specs[-1])
+    return ChainReport(name or stack.name, *facts, flow.stages, flow.outputs, flow.inputs)
+
+
+def find_flow(env: object, on_trace: OnTrace | None = None) -> ChainFlow:
+    """Determine the data flow of an env or a stack; a stack of another library is stepped."""
+    stack = open_stack(env)
+    observer = FlowObserver(stack)
+
+    def add(trace: StepTrace) -> None:
+        observer.add(trace)
+        if on_trace is not None:
+            on_trace(trace)
+
+    if observer.needs_steps:
+        with stack.seeded(0):
+            stack.tracer().run(OBSERVED_STEPS, on_step=add)
+    return observer.flow()
+
+
+class FlowObserver:
+    """Determines the data flow of a stack from the traces of its steps.
+
+    The transforms of a tdx chain declare their keys, so no steps are needed.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._observed: dict[tuple[int, str], _Observed] = {}
+        self.needs_steps = stack.chain_env is None
+
+    def add(self, trace: StepTrace) -> None:
+        """Add the trace of a reset or step."""
+        for stage in trace.stages:
+            if stage.kind == "stage":
+                self._observed.setdefault((stage.index, stage.direction), _Observed()).add(stage)
+
+    def flow(self) -> ChainFlow:
+        """Return the data flow in the traces, or the declared one."""
+        if self._stack.chain_env is not None:
+            return analyze_chain(self._stack.chain_env)
+        first, *rest = self._stack.specs()
+        outputs, inputs = _leaves(first)
+        known = {*outputs}
+        stages: list[StageFlow] = []
+        before = (outputs, inputs)
+        for specs in rest:
+            after = _leaves(specs)
+            forward = self._observed.get((specs.index, "forward"), _Observed())
+            inverse = self._observed.get((specs.index, "inverse"), _Observed())
+            stages.append(
+                StageFlow(
+                    index=specs.index,
+                    name=specs.name,
+                    time_behavior="control",
+                    forward=_observed_flow(forward, before[0], after[0], known),
+                    # The policy's side comes first: its spec is the one after the stage.
+                    inverse=_observed_flow(inverse, after[1], before[1], {*after[1]}),
+                    carried=(),
+                    outputs=after[0],
+                    inputs=after[1],
+                )
+            )
+            known = {key for key in known if key not in forward.drops}
+            known |= {*forward.writes, *after[0]}
+            before = after
+        return ChainFlow(outputs, inputs, tuple(stages))
+
+
+@dataclass
+class _Observed:
+    """Keys that one stage read, wrote and dropped in one direction."""
+
+    reads: dict[NestedKey, None] = field(default_factory=dict)
+    writes: dict[NestedKey, None] = field(default_factory=dict)
+    drops: dict[NestedKey, None] = field(default_factory=dict)
+
+    def add(self, stage: StageTrace) -> None:
+        self.reads.update(dict.fromkeys(version.key for version in stage.read))
+        self.writes.update(dict.fromkeys(stage.written))
+        self.drops.update(dict.fromkeys(stage.dropped))
+
+
+def _observed_flow(
+    observed: _Observed, before: Leaves, after: Leaves, known: set[NestedKey]
+) -> KeyFlow:
+    altered = [key for key, leaf in after.items() if before.get(key) != leaf]
+    writes = tuple(
+        KeyWrite(
+            key,
+            key if key in known else None,
+            before.get(key),
+            after.get(key),
+            new=key not in known,
+        )
+        for key in dict.fromkeys([*observed.writes, *altered])
+    )
+    drops = dict.fromkeys([*observed.drops, *(key for key in before if key not in after)])
+    reads = dict.fromkeys([*observed.reads, *(write.key for write in writes if not write.new)])
+    return KeyFlow(tuple(reads), writes, tuple(drops))

@@ -17,7 +17,13 @@ from tdx.foundation.errors import (
 )
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 from tdx.foundation.text import count_text
-from tdx.inspection.lint.linter import LintFinding, build_lint_context, lint, rules_of
+from tdx.inspection.lint.linter import (
+    LintFinding,
+    build_lint_context,
+    import_policy,
+    lint,
+    rules_of,
+)
 from tdx.inspection.lint.rule import Fix, Severity
 from tdx.pipeline.build import count_env_stages
 
@@ -97,10 +103,15 @@ class Finding(Result):
     @classmethod
     def from_lint(cls, finding: LintFinding, pipeline: Pipeline, first: int = 0) -> Finding:
         """Convert a lint finding; the pipeline's stages start at index ``first``."""
-        rule, violation = finding.rule, finding.violation
+        violation = finding.violation
         stage = None if violation.stage is None else first + violation.stage
         where = replace(_where(pipeline, stage, first), key=violation.key)
-        where = where.merge(Where(transform=finding.transform))
+        return cls.from_lint_at(finding, where.merge(Where(transform=finding.transform)))
+
+    @classmethod
+    def from_lint_at(cls, finding: LintFinding, where: Where) -> Finding:
+        """Convert a lint finding at a known place."""
+        rule, violation = finding.rule, finding.violation
         check: Check = "lints" if violation.spec_violation is None else "steps"
         return cls(
             *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),
@@ -216,7 +227,9 @@ def check_pipeline(
         EnvError: The env cannot be made, or raises in a reset or step.
     """
     from tdx.pipeline import check_arguments
-    from tdx.pipeline.build import check_policy
+    from tdx.pipeline.build import assemble_env, check_policy
+    from tdx.pipeline.envs import check_device
+    from tdx.stacks.building import convert_to_env
 
     findings = _findings(check_arguments(pipeline, allow_code), "arguments")
     policy = _findings(check_policy(pipeline, allow_code), "arguments")
@@ -226,54 +239,31 @@ def check_pipeline(
         # Check the chain without the policy.
         pipeline = replace(pipeline, policy=None)
     chosen = rules_of(pipeline) if rules is None else rules
-    missing = _check_device(pipeline)
-    if missing is None:
-        report = _check_built(pipeline, allow_code, chosen, steps, base, evaluation)
-        return replace(report, findings=(*policy, *report.findings))
-    on_cpu = replace(pipeline, env=replace(pipeline.env, device=None))
-    report = _check_built(on_cpu, allow_code, chosen, steps, evaluation=evaluation)
-    return replace(report, findings=(*policy, missing, *report.findings))
-
-
-def _check_device(pipeline: Pipeline) -> Finding | None:
-    from tdx.pipeline.envs import check_device
-
-    if pipeline.env.device is None:
-        return None
+    if pipeline.env.device is not None:
+        try:
+            check_device(pipeline.env.device)
+        except DeviceError as error:
+            error.at(env=pipeline.env.id, file=pipeline.file)
+            missing = Finding.from_error(error, "specs")
+            hint = f"{missing.hint}; everything else was checked on the CPU"
+            policy.append(replace(missing, hint=hint))
+            pipeline, base = replace(pipeline, env=replace(pipeline.env, device=None)), None
     try:
-        check_device(pipeline.env.device)
-    except DeviceError as error:
-        error.at(env=pipeline.env.id, file=pipeline.file)
-        finding = Finding.from_error(error, "specs")
-        return replace(finding, hint=f"{finding.hint}; everything else was checked on the CPU")
-    return None
-
-
-def _check_built(
-    pipeline: Pipeline,
-    allow_code: bool,
-    rules: Sequence[Rule],
-    steps: bool,
-    base: EnvBase | None = None,
-    evaluation: bool = False,
-) -> CheckReport:
-    from tdx.inspection.lint.linter import import_policy
-    from tdx.pipeline.build import assemble_env
-    from tdx.stacks.building import convert_to_env
-
-    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
-    try:
-        policy = import_policy(pipeline, allow_code)
+        module = import_policy(pipeline, allow_code)
         env = assemble_env(pipeline, allow_code, base, convert_to_env)
     except TdxError as error:
-        errors = _findings([error], "specs")
-        lints = lint(build_lint_context(pipeline), rules)
-        return _report(pipeline, checks, _merge(errors, lints, pipeline))
-    try:
-        return check_env(env, pipeline, rules, steps=steps, policy=policy, evaluation=evaluation)
-    finally:
-        if base is None:
-            env.close()
+        lints = lint(build_lint_context(pipeline), chosen)
+        merged = _merge(_findings([error], "specs"), lints, pipeline)
+        report = _report(pipeline, ("arguments", "specs", "lints"), merged)
+    else:
+        try:
+            report = check_env(
+                env, pipeline, chosen, steps=steps, policy=module, evaluation=evaluation
+            )
+        finally:
+            if base is None:
+                env.close()
+    return replace(report, findings=(*policy, *report.findings))
 
 
 def check_env(
@@ -285,23 +275,10 @@ def check_env(
     policy: nn.Module | None = None,
     evaluation: bool = False,
 ) -> CheckReport:
-    """Check the specs and steps of an env, and the lint rules of its pipeline.
-
-    Args:
-        env: Env of the pipeline, with its chain; it is not closed.
-        pipeline: The pipeline.
-        rules: Lint rules to apply.
-        steps: Allow stepping the env.
-        policy: Its policy, if it was imported.
-        evaluation: The env is used for evaluation: report stages that belong to training only.
-
-    Raises:
-        EnvError: The env raises in a reset or step.
-    """
+    """Check the specs and steps of an env, which stays open, and the lint rules of its pipeline."""
     from tdx.inspection.lint.stack_observation import lint_chain
     from tdx.pipeline.build import add_source_line
 
-    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     first = count_env_stages(env, pipeline)
     notes: tuple[str, ...] = ()
     try:
@@ -319,6 +296,7 @@ def check_env(
     except EnvError as error:
         error.where = replace(error.where, env=pipeline.env.id)
         raise
+    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     if stepped:
         checks = ("arguments", "specs", "steps", "lints")
     report = _report(pipeline, checks, _merge(findings, lints, pipeline, first), first)

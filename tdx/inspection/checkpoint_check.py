@@ -49,6 +49,16 @@ class Violation:
     key: str | None = None
 
 
+Mismatch = tuple[CheckpointRule, Violation]
+
+
+def mismatch(
+    rule: CheckpointRule, message: str, hint: str | None = None, *, key: str | None = None
+) -> Mismatch:
+    """Return a violation by what has no steps: a dataset or a descriptor."""
+    return rule, Violation(message, hint, key=key)
+
+
 def check_checkpoint(
     checkpoint: Checkpoint, select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> CheckReport:
@@ -85,7 +95,7 @@ def check_stages(checkpoint: Checkpoint) -> tuple[Finding, ...]:
 
 def checkpoint_report(
     checkpoint: Checkpoint,
-    further: Sequence[tuple[CheckpointRule, Violation]],
+    further: Sequence[Mismatch],
     select: Sequence[str],
     ignore: Sequence[str],
 ) -> CheckReport:
@@ -114,7 +124,7 @@ def checkpoint_report(
 
 
 def select_findings(
-    violations: Iterable[tuple[CheckpointRule, Violation]],
+    violations: Iterable[Mismatch],
     select: Sequence[str],
     ignore: Sequence[str],
     *,
@@ -176,6 +186,13 @@ def normalized_features(step: Step) -> Iterator[tuple[str, Feature, str]]:
         yield step.key_of(key, feature), feature, mode
 
 
+def _normalized(checkpoint: Checkpoint) -> Iterator[tuple[Processor, Step, str, Feature, str]]:
+    """Yield what all normalizers are meant to normalize: the step, and key, feature and mode."""
+    for processor, step in normalizers(checkpoint):
+        for key, feature, mode in normalized_features(step):
+            yield processor, step, key, feature, mode
+
+
 def _names(keys: Sequence[str]) -> str:
     return ", ".join(map(repr, keys))
 
@@ -220,43 +237,41 @@ def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
 
 
 def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
-        for key, _, mode in normalized_features(step):
-            statistics = step.statistics.get(key)
-            if statistics is None:
-                continue
-            if mode not in STATISTICS:
-                yield Violation(
-                    f"{key!r} has the unknown mode {mode!r}",
-                    f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
-                    *(processor, step, key),
-                )
-                continue
-            missing = [name for name in STATISTICS[mode] if name not in statistics]
-            if missing:
-                yield Violation(
-                    f"{mode} needs {_names(missing)} of {key!r}, and there are "
-                    f"{_names(list(statistics))}",
-                    "compute the statistics of the dataset again",
-                    *(processor, step, key),
-                )
+    for processor, step, key, _, mode in _normalized(checkpoint):
+        statistics = step.statistics.get(key)
+        if statistics is None:
+            continue
+        if mode not in STATISTICS:
+            yield Violation(
+                f"{key!r} has the unknown mode {mode!r}",
+                f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
+                *(processor, step, key),
+            )
+            continue
+        missing = [name for name in STATISTICS[mode] if name not in statistics]
+        if missing:
+            yield Violation(
+                f"{mode} needs {_names(missing)} of {key!r}, and there are "
+                f"{_names(list(statistics))}",
+                "compute the statistics of the dataset again",
+                *(processor, step, key),
+            )
 
 
 def _other_shape(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
-        for key, feature, mode in normalized_features(step):
-            statistics = step.statistics.get(key, {})
-            for name in STATISTICS.get(mode, ()):
-                array = statistics.get(name)
-                if array is None or _broadcasts(array.shape, feature.shape):
-                    continue
-                yield Violation(
-                    f"{name!r} of {key!r} has shape {list(array.shape)}, and the feature has "
-                    f"{list(feature.shape)}",
-                    None,
-                    *(processor, step, key),
-                )
-                break
+    for processor, step, key, feature, mode in _normalized(checkpoint):
+        statistics = step.statistics.get(key, {})
+        for name in STATISTICS.get(mode, ()):
+            array = statistics.get(name)
+            if array is None or _broadcasts(array.shape, feature.shape):
+                continue
+            yield Violation(
+                f"{name!r} of {key!r} has shape {list(array.shape)}, and the feature has "
+                f"{list(feature.shape)}",
+                None,
+                *(processor, step, key),
+            )
+            break
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -267,34 +282,33 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
+    for processor, step, key, feature, used in _normalized(checkpoint):
         if processor.role != "preprocessor":
             continue
-        for key, feature, used in normalized_features(step):
-            statistics = step.statistics.get(key, {})
-            for mode in step.possible_modes(key, feature):
-                arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
-                low, high = arrays if len(arrays) == 2 else (None, None)
-                if low is None or high is None or low.shape != high.shape:
-                    continue
-                is_std = mode == "MEAN_STD"
-                limit = TINY_IMAGE_STD if is_std and feature.kind == "VISUAL" else TINY_STD
-                width = np.abs(high if is_std else high - low)
-                if step.name.startswith("groot"):
-                    # A feature that was constant becomes zero, or stays as it is.
-                    width = np.where(width == 0, np.inf, width)
-                mask = width < limit
-                if mask.any():
-                    what = "a standard deviation" if is_std else "a range"
-                    what += "" if mode == used else f" of quantiles ({mode})"
-                    smallest = float(width.min())
-                    yield Violation(
-                        f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs "
-                        f"from training is amplified by {1 / max(smallest, 1e-8):.3g}",
-                        "record data in which this feature moves, or leave it out",
-                        *(processor, step, key),
-                    )
-                    break
+        statistics = step.statistics.get(key, {})
+        for mode in step.possible_modes(key, feature):
+            arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
+            low, high = arrays if len(arrays) == 2 else (None, None)
+            if low is None or high is None or low.shape != high.shape:
+                continue
+            is_std = mode == "MEAN_STD"
+            limit = TINY_IMAGE_STD if is_std and feature.kind == "VISUAL" else TINY_STD
+            width = np.abs(high if is_std else high - low)
+            if step.name.startswith("groot"):
+                # A feature that was constant becomes zero, or stays as it is.
+                width = np.where(width == 0, np.inf, width)
+            mask = width < limit
+            if mask.any():
+                what = "a standard deviation" if is_std else "a range"
+                what += "" if mode == used else f" of quantiles ({mode})"
+                smallest = float(width.min())
+                yield Violation(
+                    f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs "
+                    f"from training is amplified by {1 / max(smallest, 1e-8):.3g}",
+                    "record data in which this feature moves, or leave it out",
+                    *(processor, step, key),
+                )
+                break
 
 
 def _contradicting(checkpoint: Checkpoint) -> Iterator[Violation]:
@@ -358,20 +372,19 @@ def why_impossible(statistics: Mapping[str, Array]) -> str | None:
 
 
 def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in normalizers(checkpoint):
-        for key, feature, mode in normalized_features(step):
-            if feature.kind != "VISUAL":
-                continue
-            names = STATISTICS.get(mode, ())
-            arrays = [step.statistics.get(key, {}).get(name) for name in names]
-            largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
-            if largest > 2:
-                yield Violation(
-                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), "
-                    "and the policy reads images in 0 … 1",
-                    "divide them by 255, or compute them on images that are scaled",
-                    *(processor, step, key),
-                )
+    for processor, step, key, feature, mode in _normalized(checkpoint):
+        if feature.kind != "VISUAL":
+            continue
+        names = STATISTICS.get(mode, ())
+        arrays = [step.statistics.get(key, {}).get(name) for name in names]
+        largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
+        if largest > 2:
+            yield Violation(
+                f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), "
+                "and the policy reads images in 0 … 1",
+                "divide them by 255, or compute them on images that are scaled",
+                *(processor, step, key),
+            )
 
 
 def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:
@@ -567,50 +580,31 @@ def _action_steps(checkpoint: Checkpoint) -> Iterator[Violation]:
 
 
 _COMMON = ("rename_observations_processor", "to_batch_processor", "normalizer_processor")
-_AFTER = ("unnormalizer_processor",)
+_FURTHER_STEPS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("act", "diffusion", "sac", "tdmpc", "vqbet"), ()),
+    "pi0": ("pi0_new_line_processor", "tokenizer_processor"),
+    "pi05": ("pi05_prepare_state_tokenizer_processor_step", "tokenizer_processor"),
+    "pi0_fast": (
+        "pi0_fast_prepare_state_tokenizer_processor_step",
+        "tokenizer_processor",
+        "action_tokenizer_processor",
+    ),
+    "smolvla": ("smolvla_new_line_processor", "tokenizer_processor"),
+    "wall_x": ("wall_x_task_processor",),
+    "xvla": (
+        "tokenizer_processor",
+        "xvla_image_to_float",
+        "xvla_imagenet_normalize",
+        "xvla_add_domain_id",
+    ),
+}
 DEFAULT_STEPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     **{
-        policy: {"preprocessor": _COMMON, "postprocessor": _AFTER}
-        for policy in ("act", "diffusion", "sac", "tdmpc", "vqbet")
-    },
-    "pi0": {
-        "preprocessor": (*_COMMON, "pi0_new_line_processor", "tokenizer_processor"),
-        "postprocessor": _AFTER,
-    },
-    "pi05": {
-        "preprocessor": (
-            *_COMMON,
-            "pi05_prepare_state_tokenizer_processor_step",
-            "tokenizer_processor",
-        ),
-        "postprocessor": _AFTER,
-    },
-    "pi0_fast": {
-        "preprocessor": (
-            *_COMMON,
-            "pi0_fast_prepare_state_tokenizer_processor_step",
-            "tokenizer_processor",
-            "action_tokenizer_processor",
-        ),
-        "postprocessor": _AFTER,
-    },
-    "smolvla": {
-        "preprocessor": (*_COMMON, "smolvla_new_line_processor", "tokenizer_processor"),
-        "postprocessor": _AFTER,
-    },
-    "wall_x": {
-        "preprocessor": (*_COMMON, "wall_x_task_processor"),
-        "postprocessor": _AFTER,
-    },
-    "xvla": {
-        "preprocessor": (
-            *_COMMON,
-            "tokenizer_processor",
-            "xvla_image_to_float",
-            "xvla_imagenet_normalize",
-            "xvla_add_domain_id",
-        ),
-        "postprocessor": _AFTER,
+        policy: {
+            "preprocessor": (*_COMMON, *further),
+            "postprocessor": ("unnormalizer_processor",),
+        }
+        for policy, further in _FURTHER_STEPS.items()
     },
     "groot": {
         "preprocessor": (

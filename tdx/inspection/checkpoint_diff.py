@@ -36,10 +36,6 @@ def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> DiffReport:
     """Compare the processors of two checkpoints, and run both on the same drawn sample.
 
     Steps are paired by their names, in order. The weights of the policies are not compared.
-
-    Args:
-        a: The first checkpoint.
-        b: The second checkpoint.
     """
     specs = inspect_checkpoint(a), inspect_checkpoint(b)
     before = [[c.before for c in report.changes if c.before is not None] for report in specs]

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from tdx.inspection.spec_report import (
-    EnvFacts,
-    SpecReport,
-    StageReport,
-    attribute_changes,
-    compare_leaves,
-)
+from tdx.inspection.spec_report import EnvFacts, SpecReport, compare_snapshots
 from tdx.stacks.checkpoints import Checkpoint
 from tdx.stacks.checkpoints.specs import trace_specs
 
@@ -20,31 +12,17 @@ def inspect_checkpoint(checkpoint: Checkpoint, name: str | None = None) -> SpecR
 
     It gives the same report as :func:`~tdx.inspection.spec_report.compare_specs` of its stack,
     without loading torch.
-
-    Args:
-        checkpoint: The checkpoint.
-        name: Name in the report. Defaults to its folder.
     """
     snapshots = [
         [*observations.values(), *actions.values()]
         for observations, actions in trace_specs(checkpoint)
     ]
-    stages = tuple(
-        StageReport(index, step.short_name, compare_leaves(old, new, (index,)))
-        for index, ((_, step), (old, new)) in enumerate(
-            zip(checkpoint.stages, pairwise(snapshots), strict=True)
-        )
-    )
-    changes = attribute_changes(compare_leaves(snapshots[0], snapshots[-1]), stages)
-    facts = EnvFacts((), "cpu"), EnvFacts((), _last_device(checkpoint))
-    return SpecReport(name or str(checkpoint.path), *facts, changes, stages)
-
-
-def _last_device(checkpoint: Checkpoint) -> str:
     devices = [
         str(step.config.get("device", "cpu"))
         for processor in checkpoint.processors
         for step in processor.steps
         if step.name == "device_processor"
     ]
-    return devices[-1] if devices else "cpu"
+    facts = EnvFacts((), "cpu"), EnvFacts((), devices[-1] if devices else "cpu")
+    names = [step.short_name for _, step in checkpoint.stages]
+    return compare_snapshots(name or str(checkpoint.path), facts, names, snapshots)

@@ -13,8 +13,10 @@ from tdx.inspection.check_report import CheckReport
 from tdx.inspection.checkpoint_check import (
     TINY_IMAGE_STD,
     TINY_STD,
+    Mismatch,
     Violation,
     checkpoint_report,
+    mismatch,
     normalized_features,
     normalizers,
     select_findings,
@@ -28,7 +30,6 @@ from tdx.inspection.checkpoint_codes import (
     OTHER_FPS,
     PIXELS,
     STALE,
-    CheckpointRule,
 )
 from tdx.stacks.checkpoints import Checkpoint, Dataset
 from tdx.stacks.checkpoints.dataset import QUANTILES, STATS, RunningStatistics
@@ -45,12 +46,7 @@ RANK_TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """A dataset with the statistics of its data.
-
-    Args:
-        dataset: The dataset.
-        computed: Statistics that were computed from the data, by feature.
-    """
+    """A dataset with the statistics of its data."""
 
     dataset: Dataset
     computed: Mapping[str, RunningStatistics]
@@ -255,47 +251,39 @@ def _describe_stored(statistics: Mapping[str, Array], stored: Mapping[str, Array
     return None
 
 
-Found = tuple[CheckpointRule, Violation]
-
-
-def _stale(facts: DatasetFacts) -> Iterator[Found]:
+def _stale(facts: DatasetFacts) -> Iterator[Mismatch]:
     for key, data in facts.computed.items():
         stored = facts.dataset.stored.get(key)
         if stored is None:
-            yield (
+            yield mismatch(
                 STALE,
-                Violation(
-                    f"the dataset stores no statistics of {key!r}",
-                    f"compute them again: {STATS} is written when episodes are recorded",
-                    key=key,
-                ),
+                f"the dataset stores no statistics of {key!r}",
+                f"compute them again: {STATS} is written when episodes are recorded",
+                key=key,
             )
             continue
         how = describe_difference(stored, data, facts.dataset.features[key].names)
         if how is not None:
-            yield (
+            yield mismatch(
                 STALE,
-                Violation(
-                    f"the stored statistics of {key!r} are not those of its data: {how}",
-                    "compute them again: they are older than the data, or were merged wrongly",
-                    key=key,
-                ),
+                f"the stored statistics of {key!r} are not those of its data: {how}",
+                "compute them again: they are older than the data, or were merged wrongly",
+                key=key,
             )
 
 
-def _not_finite(facts: DatasetFacts) -> Iterator[Found]:
+def _not_finite(facts: DatasetFacts) -> Iterator[Mismatch]:
     for key, data in facts.computed.items():
         if data.nonfinite:
             total = data.nonfinite + data.count
-            yield (
+            yield mismatch(
                 NOT_FINITE,
-                Violation(
-                    f"{key!r} is NaN or infinite in {data.nonfinite:,} of {total:,} steps", key=key
-                ),
+                f"{key!r} is NaN or infinite in {data.nonfinite:,} of {total:,} steps",
+                key=key,
             )
 
 
-def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
+def _suspicious(facts: DatasetFacts) -> Iterator[Mismatch]:
     for key, stored in facts.dataset.stored.items():
         feature = facts.dataset.features.get(key)
         if feature is None or not (feature.is_image or key in facts.computed):
@@ -303,13 +291,11 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
         # Those of other features are compared with the data.
         reason = why_impossible(stored) if feature.is_image else None
         if reason is not None:
-            yield (
+            yield mismatch(
                 STALE,
-                Violation(
-                    f"the stored statistics of {key!r} cannot be those of any data: {reason}",
-                    "compute them again from the data",
-                    key=key,
-                ),
+                f"the stored statistics of {key!r} cannot be those of any data: {reason}",
+                "compute them again from the data",
+                key=key,
             )
             continue
         std = stored.get("std")
@@ -317,24 +303,19 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
         if std is not None and std.size and float(np.abs(std).min()) < limit:
             at = int(np.abs(std).argmin())
             label = f" ({feature.names[at]})" if at < len(feature.names) else ""
-            yield (
+            yield mismatch(
                 CONSTANT,
-                Violation(
-                    f"{key!r} hardly moves at {at}{label}: its standard deviation is "
-                    f"{float(np.abs(std).min()):.3g}",
-                    "a normalizer amplifies noise there: leave it out, or record data in which it "
-                    "moves",
-                    key=key,
-                ),
+                f"{key!r} hardly moves at {at}{label}: its standard deviation is "
+                f"{float(np.abs(std).min()):.3g}",
+                "a normalizer amplifies noise there: leave it out, or record data in which it "
+                "moves",
+                key=key,
             )
         largest = max((float(np.max(stored[s])) for s in ("mean", "max") if s in stored), default=0)
         if feature.is_image and largest > 2:
-            yield (
+            yield mismatch(
                 PIXELS,
-                Violation(
-                    f"the stored statistics of {key!r} are of pixels in 0 … 255 (up to "
-                    f"{largest:.4g})",
-                    "divide them by 255: policies read images in 0 … 1",
-                    key=key,
-                ),
+                f"the stored statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g})",
+                "divide them by 255: policies read images in 0 … 1",
+                key=key,
             )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from tdx.compare.orders import find_order
 from tdx.foundation.errors import CheckError
 from tdx.foundation.text import count_text
 from tdx.inspection.check_report import CheckReport
-from tdx.inspection.checkpoint_check import Violation, select_findings
+from tdx.inspection.checkpoint_check import Mismatch, mismatch, select_findings
 from tdx.inspection.checkpoint_codes import CheckpointRule
 from tdx.inspection.descriptor_codes import (
     ACTION_SCALE,
@@ -33,9 +32,6 @@ from tdx.stacks.descriptors.model import Numbers
 _SHOWN = 6
 _MAX_ORDERED = 500
 """Values of which an order is looked for, which takes quadratic time."""
-
-
-Mismatch: TypeAlias = tuple[CheckpointRule, Violation]
 
 
 def check_descriptor(
@@ -138,7 +134,7 @@ def _contradictions(descriptor: Descriptor) -> Iterator[Mismatch]:
 def _repeated(place: str, joints: tuple[str, ...], key: str | None = None) -> Iterator[Mismatch]:
     if len(set(joints)) < len(joints):
         name = next(name for name in joints if joints.count(name) > 1)
-        yield CONTRADICTION, Violation(f"{place} has the joint {name!r} twice", key=key)
+        yield mismatch(CONTRADICTION, f"{place} has the joint {name!r} twice", key=key)
 
 
 def _miscounted(
@@ -146,16 +142,15 @@ def _miscounted(
 ) -> Iterator[Mismatch]:
     if values is not None and joints and len(values) not in (1, len(joints)):
         place = "" if key is None else f"{key!r} has "
-        yield (
-            CONTRADICTION,
-            Violation(f"{place}{len(values)} {what} for {len(joints)} joints", key=key),
+        yield mismatch(
+            CONTRADICTION, f"{place}{len(values)} {what} for {len(joints)} joints", key=key
         )
 
 
 def _not_finite(what: str, values: Numbers | None, key: str | None = None) -> Iterator[Mismatch]:
     for index, value in enumerate(values or ()):
         if not math.isfinite(value):
-            yield CONTRADICTION, Violation(f"{what} is {value} at {index}", key=key)
+            yield mismatch(CONTRADICTION, f"{what} is {value} at {index}", key=key)
             return
 
 
@@ -188,9 +183,8 @@ class _Comparison:
         if self._both("the time between two actions", a.step, b.step) and not math.isclose(
             a.step or 0, b.step or 0, rel_tol=1e-4
         ):
-            yield (
-                CONTROL_STEP,
-                Violation(f"{b.step:g} s pass between two actions instead of {a.step:g} s"),
+            yield mismatch(
+                CONTROL_STEP, f"{b.step:g} s pass between two actions instead of {a.step:g} s"
             )
 
     def _names(self, what: str, one: list[str], other: list[str]) -> Iterator[Mismatch]:
@@ -198,27 +192,24 @@ class _Comparison:
         missing = [repr(name) for name in one if name not in other]
         extra = [repr(name) for name in other if name not in one]
         if missing:
-            yield TERMS, Violation(f"{what} are missing: {', '.join(missing)}")
+            yield mismatch(TERMS, f"{what} are missing: {', '.join(missing)}")
         if extra:
-            yield TERMS, Violation(f"{what} are new: {', '.join(extra)}")
+            yield mismatch(TERMS, f"{what} are new: {', '.join(extra)}")
         shared = [name for name in one if name in other]
         order = _order_of(shared, [name for name in other if name in one])
         if order is not None:
-            yield (
+            yield mismatch(
                 TERM_ORDER,
-                Violation(
-                    f"the {what} are in another order, {order} of {', '.join(shared)}",
-                    "concatenate them in the order of the training",
-                ),
+                f"the {what} are in another order, {order} of {', '.join(shared)}",
+                "concatenate them in the order of the training",
             )
 
     def _term(self, a: Term, b: Term) -> Iterator[Mismatch]:
         name = a.name
         yield from self._shapes("shapes of terms", a, b)
         if self._both("histories", a.history, b.history) and a.history != b.history:
-            yield (
-                HISTORY,
-                Violation(f"{name!r} has {b.history} frames instead of {a.history}", key=name),
+            yield mismatch(
+                HISTORY, f"{name!r} has {b.history} frames instead of {a.history}", key=name
             )
         # The layout of a single frame does not matter.
         if (
@@ -227,37 +218,34 @@ class _Comparison:
             and a.flat_history != b.flat_history
         ):
             layouts = ("a dimension of their own", "one dimension with the term's values")
-            yield (
+            yield mismatch(
                 HISTORY,
-                Violation(
-                    f"the frames of {name!r} have {layouts[bool(b.flat_history)]} instead of "
-                    f"{layouts[bool(a.flat_history)]}",
-                    "flatten the history as in the training: flatten_history_dim",
-                    key=name,
-                ),
+                f"the frames of {name!r} have {layouts[bool(b.flat_history)]} instead of "
+                f"{layouts[bool(a.flat_history)]}",
+                "flatten the history as in the training: flatten_history_dim",
+                key=name,
             )
         yield from self._joints(f"{name!r}", a.joints, b.joints, name)
         joints = a.joints, b.joints
-        yield from self._numbers(
-            TERM_SCALE, f"the scale of {name!r}", a.scale, b.scale, joints, name
-        )
-        yield from self._numbers(
-            TERM_SCALE, f"the clip of {name!r}", a.clip, b.clip, ((), ()), name
-        )
-        yield from self._numbers(
-            POSITIONS, f"the joint offsets of {name!r}", a.offsets, b.offsets, joints, name
-        )
+        for rule, what, one, other, names in (
+            (TERM_SCALE, "scale", a.scale, b.scale, joints),
+            (TERM_SCALE, "clip", a.clip, b.clip, ((), ())),
+            (POSITIONS, "joint offsets", a.offsets, b.offsets, joints),
+        ):
+            yield from self._numbers(rule, f"the {what} of {name!r}", one, other, names, name)
 
     def _action(self, a: Action, b: Action) -> Iterator[Mismatch]:
         name = b.name
         yield from self._shapes("shapes of actions", a, b)
         yield from self._joints(f"the action {name!r}", a.joints, b.joints, name)
         joints = a.joints, b.joints
-        for what, one, other in (("scale", a.scale, b.scale), ("offset", a.offset, b.offset)):
+        for what, one, other, names in (
+            ("scale", a.scale, b.scale, joints),
+            ("offset", a.offset, b.offset, joints),
+            ("clip", a.clip, b.clip, ((), ())),
+        ):
             text = f"the {what} of the action {name!r}"
-            yield from self._numbers(ACTION_SCALE, text, one, other, joints, name)
-        text = f"the clip of the action {name!r}"
-        yield from self._numbers(ACTION_SCALE, text, a.clip, b.clip, ((), ()), name)
+            yield from self._numbers(ACTION_SCALE, text, one, other, names, name)
 
     def _robot(self, a: Robot, b: Robot) -> Iterator[Mismatch]:
         yield from self._joints("the robot", a.joints, b.joints, None)
@@ -271,7 +259,7 @@ class _Comparison:
     def _shapes(self, what: str, a: Term | Action, b: Term | Action) -> Iterator[Mismatch]:
         if self._both(what, a.shape, b.shape) and a.shape != b.shape:
             text = f"{b.name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}"
-            yield TERM_SHAPE, Violation(text, key=b.name)
+            yield mismatch(TERM_SHAPE, text, key=b.name)
 
     def _joints(
         self, what: str, one: tuple[str, ...], other: tuple[str, ...], key: str | None
@@ -286,15 +274,13 @@ class _Comparison:
                 for text, names in (("lacks", missing), ("also has", extra))
                 if names
             ]
-            yield JOINTS, Violation(f"{what} {' and '.join(parts)}", key=key)
+            yield mismatch(JOINTS, f"{what} {' and '.join(parts)}", key=key)
         elif (order := _order_of(list(one), list(other))) is not None:
-            yield (
+            yield mismatch(
                 JOINT_ORDER,
-                Violation(
-                    f"the joints of {what} are in another order, {order} of {', '.join(one)}",
-                    "map the joints by their names",
-                    key=key,
-                ),
+                f"the joints of {what} are in another order, {order} of {', '.join(one)}",
+                "map the joints by their names",
+                key=key,
             )
 
     def _numbers(
@@ -312,7 +298,7 @@ class _Comparison:
         size = max(len(a), len(b))
         a, b = (values * size if len(values) == 1 else values for values in (a, b))
         if len(a) != len(b):
-            yield rule, Violation(f"{what} has {len(b)} values instead of {len(a)}", key=key)
+            yield mismatch(rule, f"{what} has {len(b)} values instead of {len(a)}", key=key)
             return
         names: tuple[str, ...] = ()
         if all(len(side) == size == len(set(side)) for side in joints):
@@ -328,11 +314,11 @@ class _Comparison:
             order = find_order(size, lambda i, j: 2.0 * (self._gap(a[i], b[j]) > 1))
         if order is not None:
             text = ", ".join(map(str, order))
-            yield rule, Violation(f"{what} has its values in another order, {text}", key=key)
+            yield mismatch(rule, f"{what} has its values in another order, {text}", key=key)
             return
         worst = max(range(size), key=gaps.__getitem__)
         place = f" of {names[worst]!r}" if names else f" at {worst}" if size > 1 else ""
-        yield rule, Violation(f"{what}{place} is {b[worst]:g} instead of {a[worst]:g}", key=key)
+        yield mismatch(rule, f"{what}{place} is {b[worst]:g} instead of {a[worst]:g}", key=key)
 
     def _gap(self, a: float, b: float) -> float:
         """Return how far apart two numbers are, in units of the tolerance."""

@@ -85,11 +85,7 @@ class Diagnosis(Result):
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport(Result):
-    """Results of all checks.
-
-    Args:
-        diagnoses: Results, grouped.
-    """
+    """Results of all checks."""
 
     json_entries: ClassVar[Entries] = ("ok", "warnings", "failures", Entry("checks", "diagnoses"))
 
@@ -98,21 +94,17 @@ class DoctorReport(Result):
     @property
     def ok(self) -> bool:
         """True if there are no failures."""
-        return self.count("fail") == 0
+        return not self.failures
 
     @property
     def warnings(self) -> int:
         """Number of warnings."""
-        return self.count("warn")
+        return sum(diagnosis.status == "warn" for diagnosis in self.diagnoses)
 
     @property
     def failures(self) -> int:
         """Number of failures."""
-        return self.count("fail")
-
-    def count(self, status: Status) -> int:
-        """Return the number of results with a status."""
-        return sum(diagnosis.status == status for diagnosis in self.diagnoses)
+        return sum(diagnosis.status == "fail" for diagnosis in self.diagnoses)
 
 
 def diagnose(
@@ -153,7 +145,7 @@ def _versions(imports: ImportProbe) -> Iterator[Diagnosis]:
         yield _check_package(imports, module, package, "fail", bounds.get(package))
     missing = []
     for module, package in OPTIONAL.items():
-        if _installed(package) is None:
+        if installed_version(package) is None:
             missing.append(package)
         else:
             yield _check_package(imports, module, package, "warn")
@@ -167,7 +159,10 @@ def _check_package(
     imports: ImportProbe, module: str, package: str, status: Status, bound: str | None = None
 ) -> Diagnosis:
     """Check the version of a package, and that it can be imported; else it has the status."""
-    version, error = _installed(package) or imports.versions.get(module), imports.errors.get(module)
+    version, error = (
+        installed_version(package) or imports.versions.get(module),
+        imports.errors.get(module),
+    )
     if error is None:
         if version and bound is not None and not _within(version, bound):
             value, hint = f"{version}, tdx needs {bound}", f"pip install '{package}{bound}'"
@@ -182,7 +177,8 @@ def _check_package(
     return Diagnosis("versions", package, status, value, hint)
 
 
-def _installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package; ``None`` if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -359,12 +355,7 @@ class ImportProbe:
 
 
 def probe_imports(modules: Sequence[str], *, devices: bool = True) -> ImportProbe:
-    """Import modules in a separate process, which a broken package may crash, and list devices.
-
-    Args:
-        modules: Names of the modules.
-        devices: Whether torch is imported to list its devices.
-    """
+    """Import modules in a separate process, which a broken package may crash, and list devices."""
     request = json.dumps({"modules": list(modules), "path": sys.path, "devices": devices})
     try:
         # The imported packages may start processes, too.

@@ -7,17 +7,15 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey, format_key
-from tdx.foundation.serialization import Entries, Result
+from tdx.foundation.serialization import Result
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig
 from tdx.specs.leaf import LeafSpec
 
 if TYPE_CHECKING:
-    from gymnasium.envs.registration import EnvSpec
-
     from tdx.envs.gym.registry import EnvSurvey, RegisteredEnv
 
 _IMAGE_SIZE = 84
@@ -53,27 +51,20 @@ def find_envs(search: str = "", *, missing: bool = False) -> EnvSurvey:
         if (missing or env.installed)
         and all(word in f"{env.id} {env.package}".casefold() for word in words)
     )
-    ranked = sorted(envs, key=lambda env: _search_rank(env.id, words))
-    return EnvSurvey(tuple(ranked), survey.broken)
 
+    def rank(env: RegisteredEnv) -> int:
+        whole = env.id.casefold()
+        name = re.sub(r"-v\d+$", "", whole.rpartition("/")[2])
+        if any(word in (whole, name) for word in words):
+            return 0
+        return 1 if any(name.startswith(word) for word in words) else 2
 
-def _search_rank(env_id: str, words: Sequence[str]) -> int:
-    """Return 0 if a word is the name of an env, 1 if its name starts with a word, else 2."""
-    whole = env_id.casefold()
-    name = re.sub(r"-v\d+$", "", whole.rpartition("/")[2])
-    if any(word in (whole, name) for word in words):
-        return 0
-    return 1 if any(name.startswith(word) for word in words) else 2
+    return EnvSurvey(tuple(sorted(envs, key=rank)), survey.broken)
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A suggested stage.
-
-    Args:
-        stage: The stage.
-        reason: Why it fits, on one line.
-    """
+    """A suggested stage."""
 
     stage: StageConfig
     reason: str
@@ -84,10 +75,6 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
 
     Images become small, gray, stacked floats; double precision becomes single; episode starts,
     returns and steps are tracked, and an env without a declared limit gets one.
-
-    Args:
-        env: The env.
-        allow_code: Allow importing the Python objects that it names.
 
     Raises:
         EnvError: The env cannot be made.
@@ -230,8 +217,6 @@ class EnvArgument(Result):
         registered: True if the registered id passes the default.
     """
 
-    json_entries: ClassVar[Entries] = ("name", "type", "default", "registered")
-
     name: str
     type: str | None
     default: str | None
@@ -259,26 +244,20 @@ class EnvDetails(Result):
         specs: Specs of its entries.
     """
 
-    json_entries: ClassVar[Entries] = (
-        *("id", "package", "entry_point", "versions", "replaced_by", "time_limit", "own_limit"),
-        *("reward_threshold", "reward_range", "nondeterministic", "render_modes", "render_fps"),
-        *("arguments", "specs"),
-    )
-
     id: str
     package: str
     entry_point: str
     versions: tuple[str, ...]
-    replaced_by: str | None
-    time_limit: int | None
-    own_limit: int | None
-    reward_threshold: float | None
-    reward_range: tuple[float, float] | None
-    nondeterministic: bool
-    render_modes: tuple[str, ...]
-    render_fps: float | None
-    arguments: tuple[EnvArgument, ...]
-    specs: tuple[LeafSpec, ...]
+    replaced_by: str | None = None
+    time_limit: int | None = None
+    own_limit: int | None = None
+    reward_threshold: float | None = None
+    reward_range: tuple[float, float] | None = None
+    nondeterministic: bool = False
+    render_modes: tuple[str, ...] = ()
+    render_fps: float | None = None
+    arguments: tuple[EnvArgument, ...] = ()
+    specs: tuple[LeafSpec, ...] = ()
 
 
 def describe_env(env: EnvConfig) -> EnvDetails:
@@ -296,17 +275,32 @@ def describe_env(env: EnvConfig) -> EnvDetails:
         >>> describe_env(EnvConfig("Pendulum-v1")).time_limit
         200
     """
+    from tdx.pipeline.coercion import coerce_untyped
     from tdx.pipeline.envs import NATIVE_ENVS
 
     if env.id in NATIVE_ENVS:
-        return _describe_native(env, NATIVE_ENVS[env.id])
+        import tdx.envs
+
+        specs = get_env_leaves(env)
+        return EnvDetails(
+            id=env.id,
+            package="tdx",
+            entry_point=f"tdx.envs:{NATIVE_ENVS[env.id]}",
+            versions=(env.id,),
+            reward_range=_find_reward_range(None, specs),
+            arguments=tuple(_list_arguments(getattr(tdx.envs, NATIVE_ENVS[env.id]), {})),
+            specs=specs,
+        )
+    import gymnasium
+
     from tdx.envs.gym.registry import find_env, list_versions, newer_version, package_of
 
     spec = find_env(env.id)
     versions = list_versions(spec.id)
     specs = get_env_leaves(env)
     entry = spec.entry_point or spec.vector_entry_point
-    made = _make(spec, env.kwargs)
+    given: dict[str, Any] = {name: coerce_untyped(value) for name, value in env.kwargs.items()}
+    made: Any = gymnasium.make(spec.id, disable_env_checker=True, **given)
     try:
         own_limits = (getattr(made.unwrapped, name, None) for name in _LIMIT_NAMES)
         return EnvDetails(
@@ -327,38 +321,6 @@ def describe_env(env: EnvConfig) -> EnvDetails:
         )
     finally:
         made.close()
-
-
-def _describe_native(env: EnvConfig, class_name: str) -> EnvDetails:
-    import tdx.envs
-
-    kind = getattr(tdx.envs, class_name)
-    specs = get_env_leaves(env)
-    return EnvDetails(
-        env.id,
-        "tdx",
-        f"tdx.envs:{class_name}",
-        (env.id,),
-        None,
-        None,
-        None,
-        None,
-        _find_reward_range(None, specs),
-        False,
-        (),
-        None,
-        tuple(_list_arguments(kind, {})),
-        specs,
-    )
-
-
-def _make(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
-    import gymnasium
-
-    from tdx.pipeline.coercion import coerce_untyped
-
-    given: dict[str, Any] = {name: coerce_untyped(value) for name, value in kwargs.items()}
-    return gymnasium.make(spec.id, disable_env_checker=True, **given)
 
 
 def _find_reward_range(env: Any, specs: tuple[LeafSpec, ...]) -> tuple[float, float] | None:
@@ -386,20 +348,17 @@ def _list_arguments(kind: Any, registered: Mapping[str, Any]) -> Iterator[EnvArg
             parameter.VAR_KEYWORD,
         ):
             continue
-        is_registered = parameter.name in registered
         default = registered.get(parameter.name, parameter.default)
+        annotation: str | None = None
+        if isinstance(parameter.annotation, str):
+            annotation = parameter.annotation
+        elif parameter.annotation is not parameter.empty:
+            is_class = isinstance(parameter.annotation, type)
+            text = str(parameter.annotation).replace("typing.", "")
+            annotation = parameter.annotation.__name__ if is_class else text
         yield EnvArgument(
             parameter.name,
-            _annotation(parameter.annotation),
-            None if default is inspect.Parameter.empty else repr(default),
-            is_registered,
+            annotation,
+            None if default is parameter.empty else repr(default),
+            parameter.name in registered,
         )
-
-
-def _annotation(annotation: object) -> str | None:
-    if annotation is inspect.Parameter.empty:
-        return None
-    if isinstance(annotation, str):
-        return annotation
-    text = str(annotation)
-    return annotation.__name__ if isinstance(annotation, type) else text.replace("typing.", "")

@@ -70,13 +70,7 @@ Regenerate this page with `TDX_UPDATE_GOLDEN=1 python -m pytest tests/inspection
 
 @dataclass(frozen=True, slots=True)
 class ErrorProse:
-    """Explanation of an error.
-
-    Args:
-        why: Meaning and solution, as prose.
-        wrong: Command that fails with the error.
-        right: The corrected command.
-    """
+    """Explanation of an error."""
 
     why: str
     wrong: str | None = None
@@ -130,11 +124,24 @@ def all_explanations() -> tuple[Explanation, ...]:
         >>> [each.name for each in all_explanations()][:2]
         ['TdxError', 'ArgumentError']
     """
-    codes = [
-        _of_error(member)
-        for member in vars(errors).values()
-        if isinstance(member, type) and issubclass(member, TdxError)
-    ]
+    codes = []
+    for member in vars(errors).values():
+        if isinstance(member, type) and issubclass(member, TdxError):
+            summary = " ".join((member.__doc__ or "").strip().splitlines()[:1])
+            prose = ERROR_PROSE.get(member.code, ErrorProse(summary))
+            codes.append(
+                Explanation(
+                    member.code,
+                    "error",
+                    member.__name__,
+                    (summary[:1].lower() + summary[1:]).rstrip("."),
+                    "error",
+                    int(member.exit_code),
+                    tuple(prose.paragraphs),
+                    _one_line(prose.wrong),
+                    _one_line(prose.right),
+                )
+            )
     for rule in all_rules():
         allowed = "--allow-code" if rule.python else ""
         codes.append(
@@ -152,8 +159,8 @@ def all_explanations() -> tuple[Explanation, ...]:
             )
         )
     for difference in DIFFERENCE_CODES:
-        name, title, prose = difference.name, difference.title, tuple(difference.paragraphs)
-        codes.append(Explanation(difference.code, "contract", name, title, "error", 1, prose))
+        name, title, why = difference.name, difference.title, tuple(difference.paragraphs)
+        codes.append(Explanation(difference.code, "contract", name, title, "error", 1, why))
     codes += [
         Explanation(
             check.code,
@@ -187,22 +194,6 @@ def explain_code(code: str) -> Explanation:
     matches = [name for name in names if folded and name.casefold().startswith(folded)]
     hint = did_you_mean(code, matches or names, "list them with: tdx explain")
     raise UnknownNameError(f"unknown code {code!r}", hint=hint)
-
-
-def _of_error(kind: type[TdxError]) -> Explanation:
-    summary = " ".join((kind.__doc__ or "").strip().splitlines()[:1])
-    prose = ERROR_PROSE.get(kind.code)
-    return Explanation(
-        kind.code,
-        "error",
-        kind.__name__,
-        (summary[:1].lower() + summary[1:]).rstrip("."),
-        "error",
-        int(kind.exit_code),
-        (summary,) if prose is None else tuple(prose.paragraphs),
-        _one_line(None if prose is None else prose.wrong),
-        _one_line(None if prose is None else prose.right),
-    )
 
 
 def _one_line(command: str | None) -> str | None:

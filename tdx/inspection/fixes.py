@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tdx.inspection.check_report import CheckReport, Finding, check_pipeline
+from tdx.inspection.check_report import CheckReport, check_pipeline
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.rule import Fix, Rule
@@ -17,12 +17,7 @@ _MAX_FIXES = 50
 
 @dataclass(frozen=True, slots=True)
 class FixedPipeline:
-    """A pipeline after its fixes.
-
-    Args:
-        pipeline: The pipeline with all fixes applied.
-        fixes: Code of each resolved finding with its fix, in the order in which they were applied.
-    """
+    """A pipeline after its fixes."""
 
     pipeline: Pipeline
     fixes: tuple[tuple[str, Fix], ...]
@@ -70,7 +65,12 @@ def fix_pipeline(
     report = check(pipeline)
     previous = [pipeline]
     while len(fixes) < _MAX_FIXES:
-        for finding, fix in iter_fixes(report, strict=strict, unsafe=unsafe):
+        for finding in report.findings:
+            fix = finding.fix
+            if fix is None or not (unsafe or fix.safe):
+                continue
+            if finding.severity == "suggestion" and not strict:
+                continue
             candidate = fix.applied_to(pipeline)
             # Two fixes may undo each other.
             if candidate in previous:
@@ -85,13 +85,3 @@ def fix_pipeline(
         previous.append(pipeline)
         fixes.append((finding.code, fix))
     return FixedPipeline(pipeline, tuple(fixes))
-
-
-def iter_fixes(report: CheckReport, *, strict: bool, unsafe: bool) -> Iterator[tuple[Finding, Fix]]:
-    """Yield the findings with a fix, and the fix; see :func:`fix_pipeline`."""
-    for finding in report.findings:
-        fix = finding.fix
-        if fix is None or (finding.severity == "suggestion" and not strict):
-            continue
-        if unsafe or fix.safe:
-            yield finding, fix

@@ -7,18 +7,18 @@ last version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 from tdx.foundation.errors import KeyNotFoundError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
-from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow
+from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow, find_flow
 from tdx.specs.leaf import LeafSpec, Part
+from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
-    from tdx.specs.leaf import LeafSpec
     from tdx.stacks.tracer import OnTrace
 
 NodeT = TypeVar("NodeT")
@@ -250,33 +250,18 @@ def inspect_keys(
         >>> [(version.name, str(version.writer)) for version in lineage.only(["reward"]).versions]
         [('reward@0', 'env'), ('reward@1', '0 RewardScaling')]
     """
-    from tdx.inspection.chain_report import find_flow
-    from tdx.stacks import open_stack
-
     stack = open_stack(env)
     return trace_flow(find_flow(stack, on_trace), name or stack.name)
 
 
 def trace_flow(flow: ChainFlow, name: str) -> Lineage:
-    """Trace every key through a known data flow.
-
-    Args:
-        flow: Data flow of a chain.
-        name: Name in the report.
-    """
+    """Trace every key through a known data flow."""
     versions = [*_forward_versions(flow), *_inverse_versions(flow)]
     return Lineage(name, tuple(stage.name for stage in flow.stages), tuple(versions))
 
 
 def _is_within(key: str, group: str) -> bool:
     return key == group or key.startswith(f"{group}.")
-
-
-def _begin_versions(
-    tracker: VersionTracker[FlowNode], leaves: Iterable[LeafSpec], writer: FlowNode
-) -> None:
-    for leaf in leaves:
-        tracker.begin(leaf.key, writer, leaf)
 
 
 def _follow_stage(
@@ -322,7 +307,8 @@ def _finish_lane(
 
 def _forward_versions(flow: ChainFlow) -> list[KeyVersion]:
     tracker = VersionTracker[FlowNode]()
-    _begin_versions(tracker, flow.outputs.values(), ENV)
+    for key, leaf in flow.outputs.items():
+        tracker.begin(key, ENV, leaf)
     for stage in flow.stages:
         _follow_stage(tracker, stage.forward, FlowNode.of(stage), stage.outputs)
     for stage in flow.stages:
@@ -340,8 +326,9 @@ def _inverse_versions(flow: ChainFlow) -> list[KeyVersion]:
     outer = flow.stages[-1].inputs if flow.stages else flow.inputs
     mapped = {key for stage in flow.stages for key in stage.inverse.reads}
     tracker = VersionTracker[FlowNode]()
-    received = (leaf for key, leaf in outer.items() if leaf.part == "action" or key in mapped)
-    _begin_versions(tracker, received, POLICY)
+    for key, leaf in outer.items():
+        if leaf.part == "action" or key in mapped:
+            tracker.begin(key, POLICY, leaf)
     # The inputs on the env's side of each stage.
     inner = (flow.inputs, *(stage.inputs for stage in flow.stages[:-1]))
     for stage, inputs in reversed(list(zip(flow.stages, inner, strict=False))):

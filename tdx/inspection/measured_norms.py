@@ -121,13 +121,10 @@ def _fixed_stages(norm: RunningNorm) -> Iterator[StageConfig]:
         yield StageConfig("ObservationNorm", kwargs=kwargs)
 
 
-def _literal(value: Tensor | None) -> Any:
-    """Return a tensor as numbers with six significant digits."""
-    assert value is not None
-    return _round(value.tolist())
-
-
-def _round(value: Any) -> Any:
+def _literal(value: Any) -> Any:
+    """Return a tensor or a list as numbers with six significant digits."""
+    if isinstance(value, Tensor):
+        value = value.tolist()
     if isinstance(value, Sequence):
-        return tuple(_round(item) for item in value)
+        return tuple(map(_literal, value))
     return float(f"{value:.{_DIGITS}g}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Literal
 
 from tdx.foundation.plugins import find_plugins
 from tdx.foundation.serialization import Result
+from tdx.inspection.doctor import installed_version
 from tdx.stacks.checkpoints.folder import FORMATS
 from tdx.stacks.kinds import GROUP, builtin_kinds
 
@@ -83,25 +83,18 @@ def list_openable(search: str = "") -> tuple[Openable, ...]:
 def _entries() -> Iterator[Openable]:
     for kind in builtin_kinds():
         package = kind.bases[0].partition(":")[0].partition(".")[0].replace("_", "-")
-        yield Openable("env", kind.title, _CODE, package, _version(package))
+        yield Openable("env", kind.title, _CODE, package, installed_version(package))
     for plugin in find_plugins(GROUP):
         package, _, version = plugin.package.rpartition(" ")
         yield Openable("env", f"objects of the plugin {plugin.name}", _CODE, package, version)
     for form in FORMATS:
         yield Openable("checkpoint", form.title, _FOLDER)
     name = "meta/info.json (LeRobot 2.1 and 3.0)"
-    yield Openable("dataset", name, _FOLDER, "pyarrow", _version("pyarrow"))
+    yield Openable("dataset", name, _FOLDER, "pyarrow", installed_version("pyarrow"))
     for name, target in _DESCRIPTORS:
         yield Openable("descriptor", name, target)
     for name, needed in _PIPELINES:
-        found = None if needed is None else _version(needed)
+        found = None if needed is None else installed_version(needed)
         yield Openable("data pipeline", name, _SAMPLES, needed, found)
     for name, target in _OWN:
         yield Openable("tdx", name, target)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -1,4 +1,4 @@
-"""Specs and errors of a chain, stage by stage, leaving out stages that fail.
+"""Specs and errors of a pipeline, stage by stage, leaving out stages that fail.
 
 Other reports require a chain that can be built. This one is for a chain that is being edited.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,14 @@ from tdx.foundation.errors import ChainError, TdxError, Where
 from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
+from tdx.pipeline.stack_facts import StackFacts, Wrapper
 from tdx.specs.leaf import LeafSpec, composite_leaves
+from tdx.stacks.stack import Stack, format_argument
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
-    from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
-    from tdx.pipeline.stack_facts import StackFacts
-    from tdx.stacks.stack import Stack
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", "dist-packages")
@@ -33,7 +33,14 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 def find_foreign_cause(error: BaseException) -> BaseException | None:
     """Return the error in the cause chain that is not a TdxError, which may be ``error`` itself."""
-    return next((each for each in _iter_causes(error) if not isinstance(each, TdxError)), None)
+    cause: BaseException | None = error
+    visited: set[int] = set()
+    while cause is not None and id(cause) not in visited:
+        if not isinstance(cause, TdxError):
+            return cause
+        visited.add(id(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return None
 
 
 def format_traceback(error: BaseException) -> str:
@@ -44,11 +51,7 @@ def format_traceback(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException) -> str | None:
-    """Return the last line of user code in the traceback, as ``file:line``.
-
-    Returns:
-        ``None`` if all frames are in tdx, the standard library or installed packages.
-    """
+    """Return the last line of user code in the traceback, as ``file:line``, if there is one."""
     cause = find_foreign_cause(error)
     frames = [] if cause is None else traceback.extract_tb(cause.__traceback__)
     own = next((frame for frame in reversed(frames) if _is_user_code(frame.filename)), None)
@@ -56,15 +59,6 @@ def find_user_line(error: BaseException) -> str | None:
         return None
     path = min(own.filename, os.path.relpath(own.filename), key=len)
     return f"{path}:{own.lineno}"
-
-
-def _iter_causes(error: BaseException) -> Iterator[BaseException]:
-    each: BaseException | None = error
-    visited: set[int] = set()
-    while each is not None and id(each) not in visited:
-        visited.add(id(each))
-        yield each
-        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
 def _is_user_code(file: str) -> bool:
@@ -138,21 +132,17 @@ class ChainOverview:
 
     env: EnvFacts | None
     env_problem: Problem | None
-    base: tuple[LeafSpec, ...]
-    stages: tuple[StageOverview, ...]
-    changes: tuple[KeyChange, ...]
-    after: EnvFacts | None
-    lineage: Lineage | None
-    working: tuple[int, ...]
+    base: tuple[LeafSpec, ...] = ()
+    stages: tuple[StageOverview, ...] = ()
+    changes: tuple[KeyChange, ...] = ()
+    after: EnvFacts | None = None
+    lineage: Lineage | None = None
+    working: tuple[int, ...] = ()
     env_stages: tuple[str, ...] = ()
     stack: StackFacts | None = None
 
     def before(self, index: int) -> tuple[LeafSpec, ...]:
-        """Return the specs before a stage: those after the last working stage before it.
-
-        Args:
-            index: Index of the stage; the length of the chain for the final specs.
-        """
+        """Return the specs before a stage: those after the last working stage before it."""
         for stage in reversed(self.stages[:index]):
             if stage.problem is None:
                 return tuple(each.after for each in stage.changes if each.after is not None)
@@ -166,11 +156,7 @@ class ChainOverview:
 
 
 class EnvCache:
-    """Keeps the env of a pipeline open while its chain is edited.
-
-    Args:
-        allow_code: Allow importing the Python objects that a pipeline names.
-    """
+    """Keeps the env of a pipeline open while its chain is edited."""
 
     def __init__(self, allow_code: bool = False) -> None:
         self.allow_code = allow_code
@@ -179,11 +165,7 @@ class EnvCache:
         self._stack: Stack | None = None
 
     def base(self, config: EnvConfig) -> EnvBase:
-        """Return the env; it is made only if its config changed.
-
-        Raises:
-            TdxError: The env cannot be made.
-        """
+        """Return the env; it is made only if its config changed."""
         if self._env is None or repr(config) != repr(self._config):
             from tdx.pipeline import make_env
             from tdx.stacks.building import convert_to_env
@@ -194,18 +176,7 @@ class EnvCache:
         return self._env
 
     def stack(self, pipeline: Pipeline) -> Stack | None:
-        """Return the stack that a factory creates, or that a folder holds.
-
-        Args:
-            pipeline: The pipeline.
-
-        Returns:
-            ``None`` for a chain of tdx: see :meth:`base`.
-
-        Raises:
-            TdxError: The factory fails or creates an unsupported object, or the folder cannot be
-                read.
-        """
+        """Return the stack that a factory creates or a folder holds; ``None``: see :meth:`base`."""
         from tdx.stacks.building import build_stack, open_target, opens_as_stack
 
         if not opens_as_stack(pipeline):
@@ -234,9 +205,7 @@ class EnvCache:
 def inspect_overview(pipeline: Pipeline, cache: EnvCache | None = None) -> ChainOverview:
     """Inspect a pipeline without a reset or step, leaving out stages that fail.
 
-    Args:
-        pipeline: The pipeline.
-        cache: Keeps the env open for the next call. Without it, the env is closed.
+    The env stays open for the next call if there is a cache.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -262,14 +231,21 @@ class _OverviewBuilder:
         env_problem = self._check_arguments()
         if env_problem is None:
             try:
-                return self._build_chain(self.cache.base(self.pipeline.env))
+                base = self.cache.base(self.pipeline.env)
+                # Leave out one more stage after each failure.
+                while True:
+                    count = len(self.pipeline.transforms)
+                    working = [index for index in range(count) if index not in self.problems]
+                    env = self._build_env(base, working)
+                    if env is not None:
+                        return self._report(base, env, working)
             except TdxError as error:
                 env_problem = Problem.of(error)
         stages = tuple(
             StageOverview(index, self.problems.get(index))
             for index in range(len(self.pipeline.transforms))
         )
-        return ChainOverview(None, env_problem, (), stages, (), None, None, ())
+        return ChainOverview(None, env_problem, stages=stages)
 
     def _check_arguments(self) -> Problem | None:
         """Record invalid stage arguments; return the problem of the env's arguments."""
@@ -284,44 +260,23 @@ class _OverviewBuilder:
                 self.problems.setdefault(stage, Problem.of(error))
         return env_problem
 
-    def _build_chain(self, base: EnvBase) -> ChainOverview:
-        """Build the env with the working stages; leave out one more stage after each failure."""
-        while True:
-            working = self._working()
-            transforms = self._make_transforms(working)
-            if len(transforms) < len(working):
-                continue
-            env = self._build_env(base, transforms, working)
-            if env is not None:
-                return self._report(base, env, working)
-
-    def _working(self) -> list[int]:
-        return [n for n in range(len(self.pipeline.transforms)) if n not in self.problems]
-
-    def _make_transforms(self, working: Sequence[int]) -> list[Transform]:
-        from tdx.pipeline.arguments import ValueResolver
-
-        transforms = []
-        for index in working:
-            try:
-                transforms.append(
-                    ValueResolver(self.cache.allow_code).build_transform(
-                        self.pipeline.transforms[index]
-                    )
-                )
-            except TdxError as error:
-                self._record_failure(index, error)
-        return transforms
-
-    def _build_env(
-        self, base: EnvBase, transforms: Sequence[Transform], working: Sequence[int]
-    ) -> TransformedEnv | None:
-        """Build the env with its chain. Record the stage that fails and return ``None``."""
+    def _build_env(self, base: EnvBase, working: Sequence[int]) -> TransformedEnv | None:
+        """Build the env with its chain. Record the stages that fail and return ``None``."""
         from tdx.core import TransformedEnv
         from tdx.core.chain import chain_stages
         from tdx.core.transforms import Compose
         from tdx.pipeline import check_specs
+        from tdx.pipeline.arguments import ValueResolver
 
+        transforms = []
+        for index in working:
+            resolver = ValueResolver(self.cache.allow_code)
+            try:
+                transforms.append(resolver.build_transform(self.pipeline.transforms[index]))
+            except TdxError as error:
+                self._record_failure(index, error)
+        if len(transforms) < len(working):
+            return None
         try:
             env = TransformedEnv(base, Compose(*transforms))
             errors = check_specs(env)
@@ -372,3 +327,109 @@ class _OverviewBuilder:
             *(trace_flow(flow, self.pipeline.env.id), tuple(working)),
             tuple(type(stage).__name__ for stage in chain_stages(base)),
         )
+
+
+def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
+    """Inspect a pipeline, which may be a factory of a stack of any library.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> cache = EnvCache()
+        >>> inspect_target(Pipeline.of("Pendulum-v1", "RewardSum"), cache).stack is None
+        True
+        >>> cache.close()
+    """
+    from tdx.pipeline import check_arguments
+    from tdx.stacks.building import opens_as_stack
+
+    is_stack = opens_as_stack(pipeline)
+    if is_stack and not (pipeline.is_factory and check_arguments(pipeline, cache.allow_code)):
+        try:
+            stack = cache.stack(pipeline)
+        except TdxError as error:
+            stages = tuple(StageOverview(at, None) for at in range(len(pipeline.transforms)))
+            return ChainOverview(None, Problem.of(error), stages=stages)
+        if stack is not None:
+            return inspect_stack(stack, pipeline.env.id)
+    return inspect_overview(pipeline, cache)
+
+
+def inspect_stack(stack: Stack, env: str) -> ChainOverview:
+    """Inspect a stack without a reset or step.
+
+    The wrappers of other libraries declare no keys, so that their data flow and their lineage are
+    unknown without steps; :func:`~tdx.inspection.lineage.inspect_keys` makes some. If the specs of
+    a stage cannot be read, the stages are listed without specs.
+
+    Example:
+        >>> import gymnasium
+        >>> import numpy as np
+        >>> from tdx.stacks import open_stack
+        >>> env = gymnasium.make("Pendulum-v1")
+        >>> env = gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+        >>> overview = inspect_stack(open_stack(env), "my_envs:make")
+        >>> overview.stack.wrappers[-1].text
+        'min_action=-1.0, max_action=1.0'
+        >>> [change.key for change in overview.stages[-1].changes if change.change != "same"]
+        ['action']
+    """
+    from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
+
+    facts = StackFacts(
+        env,
+        stack.kind,
+        tuple(
+            Wrapper(
+                stage.name,
+                tuple((name, format_argument(value)) for name, value in stage.arguments.items()),
+                stage.location,
+                stage.direction,
+                stage.rows,
+            )
+            for stage in stack.stages
+        ),
+        tuple(stack.notes),
+        # A chain of tdx can be around it.
+        can_extend=getattr(type(stack), "as_env", Stack.as_env) is not Stack.as_env,
+        runs_as_chain=stack.chain_env is not None,
+        takes_env_settings=stack.takes_env_settings,
+        is_data=isinstance(stack, CheckpointStack | DatasetStack),
+    )
+    try:
+        specs = stack.specs()
+    except TdxError as error:
+        problem = Problem.of(error)
+        failed = problem.where.stage
+        return ChainOverview(
+            env=EnvFacts((), "cpu"),
+            env_problem=problem if failed is None else None,
+            stages=tuple(
+                StageOverview(index, problem if index == failed else None)
+                for index in range(len(facts.wrappers))
+            ),
+            stack=facts,
+        )
+    leaves = [composite_leaves(each.input_spec, each.output_spec) for each in specs]
+    # Transforms declare their keys.
+    chain = stack.chain_env
+    flow = None if chain is None else analyze_chain(chain)
+    stages = tuple(
+        StageOverview(
+            index,
+            None,
+            compare_leaves(before, after, (index,)),
+            None if flow is None else flow.stages[index],
+        )
+        for index, (before, after) in enumerate(pairwise(leaves))
+    )
+    return ChainOverview(
+        env=EnvFacts.at(specs[0]),
+        env_problem=None,
+        base=leaves[0],
+        stages=stages,
+        changes=compare_leaves(leaves[0], leaves[-1]),
+        after=EnvFacts.at(specs[-1]),
+        lineage=None if flow is None else trace_flow(flow, env),
+        working=tuple(range(len(stages))),
+        stack=facts,
+    )

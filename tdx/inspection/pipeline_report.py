@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING
 
-from tdx.inspection.chain_report import ChainReport, find_flow, report_flow
+from tdx.inspection.chain import ChainReport, find_flow, report_flow
+from tdx.inspection.check_report import Finding
+from tdx.inspection.doctor import installed_version
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.plan_report import PlanReport, inspect_plan
 from tdx.inspection.rollout_summary import OnSteps, RolloutSummary, summarize_rollout
@@ -16,32 +17,10 @@ from tdx.pipeline import Pipeline, write_pipeline
 from tdx.pipeline.build import count_env_stages
 
 if TYPE_CHECKING:
-    from tdx.envs import EnvBase
     from tdx.stacks import Stack
 
 _PACKAGES = ("torch", "tensordict", "torchvision", "gymnasium")
 _MAX_TITLE_STAGES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class LintEntry:
-    """One finding of the linter.
-
-    Args:
-        code: Code of the rule.
-        severity: ``error``, ``warning`` or ``suggestion``.
-        title: Title of the rule.
-        place: Stage.
-        message: What is wrong.
-        hint: How to fix it.
-    """
-
-    code: str
-    severity: str
-    title: str
-    place: str
-    message: str
-    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +49,7 @@ class PipelineReport:
     lineage: Lineage
     specs: SpecReport
     plan: PlanReport | None
-    lints: tuple[LintEntry, ...]
+    lints: tuple[Finding, ...]
     rollout: RolloutSummary
     versions: tuple[tuple[str, str], ...]
 
@@ -121,7 +100,10 @@ def build_report(
     Raises:
         TdxError: The env or a stage raised an error.
     """
+    from tdx import __version__
+
     flow = find_flow(stack)
+    known = [(package, installed_version(package)) for package in _PACKAGES]
     env = stack.name if stack.chain_env is None else pipeline.env.id
     return PipelineReport(
         name=name,
@@ -134,48 +116,19 @@ def build_report(
         plan=None if stack.chain_env is None else inspect_plan(stack.chain_env, env),
         lints=tuple(_find_lints(stack, pipeline, seed)),
         rollout=summarize_rollout(stack, steps, seed, on_steps),
-        versions=tuple(_versions()),
+        versions=(("tdx", __version__), *((name, text) for name, text in known if text)),
     )
 
 
-def _find_lints(stack: Stack, pipeline: Pipeline, seed: int) -> Sequence[LintEntry]:
+def _find_lints(stack: Stack, pipeline: Pipeline, seed: int) -> Sequence[Finding]:
     """Return the findings of the rules for the pipeline, or those for the stack of its factory."""
-    from tdx.inspection.stack_check import check
-
-    if stack.chain_env is not None and not pipeline.is_factory:
-        return _lint_entries(stack.chain_env, pipeline)
-    entries: list[LintEntry] = []
-    for finding in check(stack, pipeline.env.id, seed=seed).findings:
-        where, message = finding.where, finding.message
-        place = "" if where.stage is None else f"{where.stage} {where.transform or ''}".strip()
-        title = finding.title or message
-        hint = finding.hint or ""
-        entries.append(LintEntry(finding.code, finding.severity, title, place, message, hint))
-    return entries
-
-
-def _lint_entries(env: EnvBase, pipeline: Pipeline) -> Sequence[LintEntry]:
     from tdx.core import TransformedEnv
     from tdx.inspection.lint.linter import build_lint_context, lint
+    from tdx.inspection.stack_check import check
 
-    entries = []
+    env = stack.chain_env
+    if env is None or pipeline.is_factory:
+        return check(stack, pipeline.env.id, seed=seed).findings
     first = count_env_stages(env, pipeline)
     context = build_lint_context(pipeline, env if isinstance(env, TransformedEnv) else None)
-    for finding in lint(context):
-        rule, violation = finding.rule, finding.violation
-        stage, message, hint = violation.stage, violation.message, violation.hint
-        place = "" if stage is None else f"{first + stage} {pipeline.transforms[stage].name}"
-        entries.append(LintEntry(rule.code, rule.severity, rule.title, place, message, hint))
-    return entries
-
-
-def _versions() -> Sequence[tuple[str, str]]:
-    from tdx import __version__
-
-    versions = [("tdx", __version__)]
-    for package in _PACKAGES:
-        try:
-            versions.append((package, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    return [Finding.from_lint(finding, pipeline, first) for finding in lint(context)]

@@ -218,11 +218,7 @@ def _plan_with_policy(env: EnvBase, policy: Any) -> Plan:
 
 
 def policy_keys(env: EnvBase) -> list[NestedKey]:
-    """Return the keys that an env passes to a policy: observations and done flags.
-
-    Args:
-        env: Env, with or without a chain.
-    """
+    """Return the keys that an env passes to a policy: observations and done flags."""
     return [normalize_key(key) for key in (*env.observation_keys, *env.done_keys)]
 
 

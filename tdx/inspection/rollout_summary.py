@@ -56,13 +56,7 @@ class ImagePair:
 
 @dataclass(frozen=True, slots=True)
 class RewardPlot:
-    """Rewards of one env at every step.
-
-    Args:
-        key: Key of the reward.
-        env: Index of the env in the batch, from 0.
-        values: One value per step.
-    """
+    """Rewards of one env at every step."""
 
     key: str
     env: int
@@ -124,68 +118,48 @@ def summarize_rollout(
     Raises:
         TdxError: The env or a stage raised an error.
     """
-    step = min(_IMAGE_STEP, steps - 1)
-    env = StackEnv(stack) if stack.chain_env is None else stack.chain_env
-    recorder = _RolloutRecorder(env, steps, on_steps or (lambda activity, done, total: None))
-    if stack.chain_env is None:
-        images = _record_steps(stack, recorder, seed, step)
-    else:
-        images = _record_rollout(stack.chain_env, recorder, seed, step)
-    return RolloutSummary(
-        steps, seed, tuple(recorder.plots()), tuple(recorder.episodes()), images, step
-    )
-
-
-def _record_steps(
-    stack: Stack, recorder: _RolloutRecorder, seed: int, image_step: int
-) -> tuple[ImagePair, ...]:
-    """Record the steps that the library of a stack makes; return the images of one of them."""
-    images: list[ImagePair] = []
-    tracer = stack.tracer()
-
-    def record(trace: StepTrace) -> None:
-        if trace.phase == "step":
-            recorder.record(trace.tensordict.get("next"))
-            if trace.step == image_step:
-                images.extend(_image_pairs(trace, recorder.batch_dims))
-            if recorder.is_complete:
-                tracer.cancel()
-
-    with stack.seeded(seed):
-        tracer.run(recorder.max_steps, on_step=record)
-    return tuple(images)
-
-
-def _record_rollout(
-    env: EnvBase, recorder: _RolloutRecorder, seed: int, image_step: int
-) -> tuple[ImagePair, ...]:
-    """Record a rollout of tdx; return the images of the same step of another one."""
     import torch
 
     from tdx.core import Tracer
 
-    with torch.no_grad(), seed_run(env, seed):
-        for chunk in env.iter_rollout(recorder.max_steps, chunk_steps=_CHUNK_STEPS):
-            for following in chunk.get("next").unbind(-1):
-                recorder.record(following)
-            if recorder.is_complete:
-                break
-    tracer = Tracer(env, values=False)
-    with seed_run(env, seed):
-        for _ in range(image_step):
-            tracer.step()
-        tracer.values = True
-        return tuple(_image_pairs(tracer.step(), recorder.batch_dims))
+    image_step, chain = min(_IMAGE_STEP, steps - 1), stack.chain_env
+    env = StackEnv(stack) if chain is None else chain
+    recorder = _RolloutRecorder(env, steps, on_steps or (lambda activity, done, total: None))
+    images: list[ImagePair] = []
+    if chain is None:
+        # The library of the stack makes the steps.
+        stack_tracer = stack.tracer()
+
+        def record(trace: StepTrace) -> None:
+            if trace.phase == "step":
+                recorder.record(trace.tensordict.get("next"))
+                if trace.step == image_step:
+                    images.extend(_image_pairs(trace, recorder.batch_dims))
+                if recorder.is_complete:
+                    stack_tracer.cancel()
+
+        with stack.seeded(seed):
+            stack_tracer.run(recorder.max_steps, on_step=record)
+    else:
+        with torch.no_grad(), seed_run(chain, seed):
+            for chunk in chain.iter_rollout(recorder.max_steps, chunk_steps=_CHUNK_STEPS):
+                for following in chunk.get("next").unbind(-1):
+                    recorder.record(following)
+                if recorder.is_complete:
+                    break
+        # The images are those of the same step of another rollout.
+        tracer = Tracer(chain, values=False)
+        with seed_run(chain, seed):
+            for _ in range(image_step):
+                tracer.step()
+            tracer.values = True
+            images.extend(_image_pairs(tracer.step(), recorder.batch_dims))
+    plots, episodes = tuple(recorder.plots()), tuple(recorder.episodes())
+    return RolloutSummary(steps, seed, plots, episodes, tuple(images), image_step)
 
 
 class _RolloutRecorder:
-    """Records the rewards and episode ends of the first envs of a batch.
-
-    Args:
-        env: Env that is stepped.
-        steps: Minimum number of steps.
-        on_steps: Called with the progress.
-    """
+    """Records the rewards and episode ends of the first envs of a batch."""
 
     def __init__(self, env: EnvBase | StackEnv, steps: int, on_steps: OnSteps) -> None:
         self.batch_dims = len(env.batch_size)
@@ -296,7 +270,7 @@ def is_image(value: object, batch_dims: int) -> bool:
 
     if not isinstance(value, torch.Tensor) or value.ndim - batch_dims != 3:
         return False
-    rows, columns = _sides(value)
+    rows, columns = value.shape[-2:] if _channels_first(value) else value.shape[-3:-1]
     return min(rows, columns) >= _MIN_SIZE and value.dtype is not torch.bool
 
 
@@ -332,14 +306,7 @@ def to_png(value: Tensor, batch_dims: int) -> bytes:
 
 
 def encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Encode bytes ``[height, width, channels]`` as a PNG file.
-
-    Args:
-        pixels: Bytes, row by row.
-        width: Pixels per row.
-        height: Number of rows.
-        channels: 1 for grayscale, 3 for RGB.
-    """
+    """Encode bytes ``[height, width, channels]``, grayscale or RGB, as a PNG file."""
     color_type = {1: 0, 3: 2}[channels]
     stride = width * channels
     rows = b"".join(
@@ -355,8 +322,3 @@ def encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
 
 def _channels_first(image: Tensor) -> bool:
     return not (image.shape[-1] in (1, 3) and image.shape[-3] not in (1, 3))
-
-
-def _sides(value: Tensor) -> tuple[int, int]:
-    first = _channels_first(value)
-    return (value.shape[-2], value.shape[-1]) if first else (value.shape[-3], value.shape[-2])

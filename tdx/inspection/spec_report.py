@@ -182,27 +182,38 @@ def inspect_spec(env: object, name: str | None = None) -> SpecReport:
 
 
 def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
-    """Compare the specs of a stack before and after its stages, without a reset or step.
-
-    Args:
-        stack: The stack.
-        name: Name in the report. Defaults to the name of the env before the chain.
-    """
+    """Compare the specs of a stack before and after its stages, without a reset or step."""
     whole = stack.specs()
     # Most stages leave most keys alone: leaves and their pairs are shared between the stages, so
     # that a chain of n stages over k keys needs no n × k objects.
     known: KnownLeaves = {}
-    kept: KeptLeaves = {}
     leaves = [composite_leaves(stage.input_spec, stage.output_spec, known) for stage in whole]
-    stages = tuple(
-        StageReport(index, stage.name, compare_leaves(before, after, (index,), kept))
-        for index, (stage, (before, after)) in enumerate(
-            zip(whole[1:], pairwise(leaves), strict=True)
-        )
-    )
-    changes = attribute_changes(compare_leaves(leaves[0], leaves[-1]), stages)
     facts = EnvFacts.at(whole[0]), EnvFacts.at(whole[-1])
-    return SpecReport(name or stack.name, *facts, changes, stages)
+    return compare_snapshots(name or stack.name, facts, [stage.name for stage in whole[1:]], leaves)
+
+
+def compare_snapshots(
+    env: str,
+    facts: tuple[EnvFacts, EnvFacts],
+    names: Sequence[str],
+    leaves: Sequence[Sequence[LeafSpec]],
+) -> SpecReport:
+    """Compare the specs before the chain and after each of its stages, which have these names."""
+    kept: KeptLeaves = {}
+    stages = tuple(
+        StageReport(index, name, compare_leaves(before, after, (index,), kept))
+        for index, (name, (before, after)) in enumerate(zip(names, pairwise(leaves), strict=True))
+    )
+    touched: dict[tuple[Part, NestedKey], list[int]] = {}
+    for stage in stages:
+        for change in stage.changes:
+            if change.stages:
+                touched.setdefault((change.part, change.key), []).append(stage.index)
+    changes = tuple(
+        replace(change, stages=tuple(touched.get((change.part, change.key), ())))
+        for change in compare_leaves(leaves[0], leaves[-1])
+    )
+    return SpecReport(env, *facts, changes, stages)
 
 
 KeptLeaves = dict[int, KeyChange]
@@ -230,40 +241,19 @@ def compare_leaves(
     added = [part_and_key for part_and_key in new if part_and_key not in old]
     # Both sides are in the order of the parts.
     rows = sorted([*old, *added], key=lambda row: PARTS.index(row[0])) if added else old
-    return tuple(_pair(row, old.get(row), new.get(row), stages, kept) for row in rows)
-
-
-def _pair(
-    part_and_key: tuple[Part, NestedKey],
-    before: LeafSpec | None,
-    after: LeafSpec | None,
-    stages: tuple[int, ...],
-    kept: KeptLeaves,
-) -> KeyChange:
-    if before is after:
-        at = id(before)
-        if at not in kept:
-            kept[at] = KeyChange(*part_and_key, before, after)
-        return kept[at]
-    change = KeyChange(*part_and_key, before, after)
-    if not stages or change.change == "same":
-        return change
-    return KeyChange(*part_and_key, before, after, stages)
-
-
-def attribute_changes(
-    changes: Sequence[KeyChange], stages: Sequence[StageReport]
-) -> tuple[KeyChange, ...]:
-    """Add the stages that changed each key to the changes of the whole chain."""
-    touched: dict[tuple[Part, NestedKey], list[int]] = {}
-    for stage in stages:
-        for change in stage.changes:
-            if change.stages:
-                touched.setdefault((change.part, change.key), []).append(stage.index)
-    return tuple(
-        replace(change, stages=tuple(touched.get((change.part, change.key), ())))
-        for change in changes
-    )
+    changes: list[KeyChange] = []
+    for row in rows:
+        one, other = old.get(row), new.get(row)
+        if one is other:
+            if id(one) not in kept:
+                kept[id(one)] = KeyChange(*row, one, other)
+            changes.append(kept[id(one)])
+            continue
+        change = KeyChange(*row, one, other)
+        if stages and change.change != "same":
+            change = replace(change, stages=stages)
+        changes.append(change)
+    return tuple(changes)
 
 
 def _changed(changes: Iterable[KeyChange]) -> tuple[KeyChange, ...]:

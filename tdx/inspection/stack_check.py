@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tdx.core.tracing import TraceChecker
 from tdx.foundation.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
 from tdx.inspection.lint.linter import LintFinding, all_rules, lint, list_notes
@@ -82,11 +83,22 @@ def _check_stack(
         finding = Finding.from_error(raised, "specs")
         unseen = tuple(stack.hidden)
         return CheckReport(label, len(stack.stages), ("specs",), (finding,), hidden=unseen)
-    context, error = _observe(stack, chosen, steps, seed, evaluation)
+    context = StackContext(stack, evaluation)
+    collector = ViolationCollector(TraceChecker(stack))
+    errors: list[Finding] = []
+    try:
+        observe_stack(context, chosen, steps, seed, collector.add_violations)
+    except EnvError as error:
+        error.at(env=stack.name)
+        raise
+    except TdxError as error:
+        if error.exit_code is not ExitCode.USAGE:
+            raise
+        errors.append(Finding.from_error(error, "steps"))
+    context.violations = collector.violations()
     lints = lint(context, chosen)
-    findings = [_from_lint(finding, stack) for finding in lints]
-    if error is not None:
-        findings.append(Finding.from_error(error, "steps"))
+    findings = [Finding.from_lint_at(finding, _where(finding, stack)) for finding in lints]
+    findings += errors
     if stack.chain_env is not None:
         known = {(finding.where.stage, finding.where.key) for finding in findings}
         chain = _check_chain(stack, stack.chain_env, label, seed, ()).findings
@@ -109,48 +121,17 @@ def _check_stack(
     )
 
 
-def _observe(
-    stack: Stack, rules: Sequence[Rule], steps: int, seed: int | None, evaluation: bool
-) -> tuple[StackContext, TdxError | None]:
-    context = StackContext(stack, evaluation)
-    collector = ViolationCollector(stack)
-    error: TdxError | None = None
-    try:
-        observe_stack(context, rules, steps, seed, collector.add)
-    except EnvError as raised:
-        raised.at(env=stack.name)
-        raise
-    except TdxError as raised:
-        error = raised
-        if error.exit_code is not ExitCode.USAGE:
-            raise
-    context.violations = collector.violations()
-    return context, error
-
-
-def _from_lint(finding: LintFinding, stack: Stack) -> Finding:
-    rule, violation = finding.rule, finding.violation
-    name, file, line = None, None, None
-    if violation.stage is not None and violation.stage >= 0:
-        stage = stack.stages[violation.stage]
-        name = stage.name
-        # The source of a library is not where a finding is corrected.
-        is_own = not (stage.location or "/").startswith("/")
-        if stage.location is not None and is_own and "-packages/" not in stage.location:
-            file, _, number = stage.location.rpartition(":")
-            line = int(number)
-    check: Check = "lints" if violation.spec_violation is None else "steps"
-    return Finding(
-        check,
-        rule.code,
-        violation.message,
-        violation.hint,
-        Where(violation.stage, name, violation.key, file=file, line=line),
-        violation.spec_violation,
-        rule.severity,
-        rule.title,
-        rule.paragraphs[0],
-    )
+def _where(finding: LintFinding, stack: Stack) -> Where:
+    index, key = finding.violation.stage, finding.violation.key
+    if index is None or index < 0:
+        return Where(index, key=key)
+    stage = stack.stages[index]
+    # The source of a library is not where a finding is corrected.
+    is_own = not (stage.location or "/").startswith("/")
+    if stage.location is None or not is_own or "-packages/" in stage.location:
+        return Where(index, stage.name, key)
+    file, _, line = stage.location.rpartition(":")
+    return Where(index, stage.name, key, file=file, line=int(line))
 
 
 def _check_chain(
@@ -166,17 +147,6 @@ def _check_chain(
 
     The arguments of a stage are read from its attributes. A stage whose class is not in the catalog
     is treated like Python code in a pipeline.
-
-    Args:
-        stack: The stack.
-        env: Its env; it is reset and stepped.
-        label: Name in the report.
-        seed: Seed of the env. ``None``: do not seed.
-        rules: Lint rules to apply.
-        evaluation: The env is used for evaluation: report stages that belong to training only.
-
-    Raises:
-        EnvError: The env raises in a reset or step.
     """
     from tdx.core import TransformedEnv
     from tdx.core.chain import chain_stages

@@ -165,7 +165,18 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
     trial = _Trial(open_stack, converted, seed)
     trial.leave_out_misfits()
     converted = trial.converted
-    _check_any(converted)
+    if not any(stage.stages or stage.sets_env for stage in converted.stages):
+        if converted.missing_env is not None:
+            raise ArgumentError(
+                f"neither the env nor a stage has a counterpart: {converted.missing_env.reason}",
+                hint=converted.missing_env.advice,
+            )
+        for stage in converted.stages:
+            if isinstance(stage.result, Missing):
+                raise ArgumentError(
+                    f"no stage has a counterpart: {stage.name}: {stage.result.reason}",
+                    hint=stage.result.advice,
+                )
     comparisons = [
         trial.compare_part(below, last, steps)
         for below, last in list_segments(converted.stages)
@@ -184,32 +195,9 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
     )
 
 
-def _check_any(converted: ConvertedStack) -> None:
-    has_stages = any(stage.stages or stage.sets_env for stage in converted.stages)
-    if converted.missing_env is not None and not has_stages:
-        raise ArgumentError(
-            f"neither the env nor a stage has a counterpart: {converted.missing_env.reason}",
-            hint=converted.missing_env.advice,
-        )
-    missing = [stage for stage in converted.stages if isinstance(stage.result, Missing)]
-    if missing and not has_stages:
-        first = missing[0].result
-        assert isinstance(first, Missing)
-        raise ArgumentError(
-            f"no stage has a counterpart: {missing[0].name}: {first.reason}",
-            hint=first.advice,
-        )
-
-
 @dataclass(slots=True)
 class _Trial:
-    """Builds parts of a converted stack, and runs them beside the stack.
-
-    Args:
-        open_stack: Creates the stack.
-        converted: The stack with its counterparts.
-        seed: Seed of the envs and the actions.
-    """
+    """Builds parts of a converted stack, and runs them beside the stack."""
 
     open_stack: OpenStack
     converted: ConvertedStack
@@ -352,15 +340,7 @@ class _Results:
 def _run_both(
     reference: Any, env: EnvBase, steps: int, seed: int, keys: Mapping[tuple[str, ...], str]
 ) -> Iterator[_Results]:
-    """Step a stack and a pipeline with the same actions.
-
-    Args:
-        reference: The stack.
-        env: The pipeline.
-        steps: Number of steps.
-        seed: Seed of both.
-        keys: Keys of the pipeline for entries of ``info``.
-    """
+    """Step a stack and a pipeline with the same actions; ``keys`` are by path in ``info``."""
     import torch
 
     from tdx.core.envs.step_mdp import step_mdp

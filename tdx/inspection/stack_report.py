@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.inspection.chain_report import ChainReport, FlowObserver, report_flow
+from tdx.inspection.chain import ChainReport, FlowObserver, report_flow
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.inspection.values_report import ValuesReport, inspect_values
 from tdx.stacks import StageInfo, open_stack

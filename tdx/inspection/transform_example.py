@@ -79,16 +79,20 @@ def find_example(info: TransformInfo) -> TransformExample | None:
     The arguments are those of the example in the docstring. If no env fits, the example itself is
     run.
 
-    Args:
-        info: The transform.
-
     Returns:
         ``None`` if it fits none of the envs and its example uses none either.
     """
+    from tdx.pipeline.arguments import name_arguments
+
     fallback = None
     for stage in _parse_calls(info):
         for context in _CONTEXTS:
-            fitted = _fit_in_keys(stage, "pixels" if context.env.from_pixels else "observation")
+            fitted, kwargs = stage, name_arguments(stage).kwargs
+            in_keys = kwargs.get("in_keys")
+            if isinstance(in_keys, tuple) and in_keys not in _KNOWN_KEYS:
+                # The example reads a key that no env has.
+                key = "pixels" if context.env.from_pixels else "observation"
+                fitted = StageConfig(stage.name, (), {**kwargs, "in_keys": (key,)})
             example = _try(context.with_stages(*context.transforms, fitted))
             if example and any(change.change != "same" for change in example.changes):
                 return example
@@ -100,16 +104,6 @@ def find_example(info: TransformInfo) -> TransformExample | None:
     except TdxError:
         return None
     return None if report is None else TransformExample(report, code=extract_example(info.doc))
-
-
-def _fit_in_keys(stage: StageConfig, key: str) -> StageConfig:
-    """Set ``in_keys`` to ``key`` if the example reads a key that no env has."""
-    from tdx.pipeline.arguments import name_arguments
-
-    kwargs = dict(name_arguments(stage).kwargs)
-    if not isinstance(kwargs.get("in_keys"), tuple) or kwargs["in_keys"] in _KNOWN_KEYS:
-        return stage
-    return StageConfig(stage.name, (), {**kwargs, "in_keys": (key,)})
 
 
 def _try(pipeline: Pipeline) -> TransformExample | None:
@@ -152,9 +146,6 @@ def extract_example(doc: str) -> str:
 
 def run_example(info: TransformInfo) -> StageReport | None:
     """Run the docstring example of a transform of tdx and record what the transform does.
-
-    Args:
-        info: A transform of the catalog.
 
     Returns:
         Changes of the specs of the env in the example, or of the TensorDict of the first call.

@@ -103,6 +103,9 @@ class Numbers:
         numbers = tensor.reshape(-1)
         if numbers.dtype is torch.bool:
             numbers = numbers.byte()
+        elif numbers.dtype in (torch.uint16, torch.uint32, torch.uint64):
+            # torch has no minimum of these.
+            numbers = numbers.double()
         low, high = (extreme.item() for extreme in torch.aminmax(numbers))
         if -math.inf < low and high < math.inf:
             # NaN would be the minimum: all numbers are finite.
@@ -123,29 +126,26 @@ class Numbers:
         self.sum += numbers.double().sum().item()
         self.finite += numbers.numel()
 
+    @property
+    def mean(self) -> float | None:
+        """Mean of the finite numbers; ``None`` without any."""
+        return self.sum / self.finite if self.finite else None
+
+    @property
+    def extremes(self) -> tuple[float, float] | tuple[None, None]:
+        """Minimum and maximum without NaN; ``None`` without numbers."""
+        return (self.minimum, self.maximum) if self.minimum <= self.maximum else (None, None)
+
 
 class RunningStats:
-    """Accumulates the statistics of one key after one stage over the steps.
-
-    Args:
-        key: The key.
-        leaf: Spec of the key at this stage.
-    """
+    """Accumulates the statistics of one key after one stage over the steps."""
 
     def __init__(self, key: NestedKey, leaf: TensorSpec | None) -> None:
         self.key, self.leaf = key, leaf
         self.present = self.changed = 0
-        self._shape: tuple[int, ...] | None = None
-        self._dtypes: dict[str, None] = {}
-        self._device = ""
-        self._elements = self._nans = self._finite = 0
-        self._sum, self._min, self._max = 0.0, math.inf, -math.inf
+        self.violations: dict[str, None] = {}
+        self._numbers = Numbers([])
         self._outside: int | None = None if leaf is None else 0
-        self._violations: dict[str, None] = {}
-
-    def add_violation(self, code: str) -> None:
-        """Record a kind of spec violation."""
-        self._violations[code] = None
 
     def add(self, numbers: Numbers, outside: int | None = None, *, is_changed: bool = True) -> None:
         """Add a value.
@@ -155,18 +155,18 @@ class RunningStats:
             outside: Number of its elements outside the spec; ``None`` if they do not compare.
             is_changed: True if the stage changed it.
         """
+        total = self._numbers
+        total.shape = _merge_shapes(total.shape, numbers.shape) if self.present else numbers.shape
         self.present += 1
         self.changed += is_changed
-        shape = numbers.shape
-        self._shape = shape if self._shape is None else _merge_shapes(self._shape, shape)
-        self._dtypes.update(numbers.dtypes)
-        self._device = numbers.device or self._device
-        self._elements += numbers.elements
-        self._nans += numbers.nans
-        self._finite += numbers.finite
-        self._sum += numbers.sum
-        self._min = min(self._min, numbers.minimum)
-        self._max = max(self._max, numbers.maximum)
+        total.dtypes.update(numbers.dtypes)
+        total.device = numbers.device or total.device
+        total.elements += numbers.elements
+        total.nans += numbers.nans
+        total.finite += numbers.finite
+        total.sum += numbers.sum
+        total.minimum = min(total.minimum, numbers.minimum)
+        total.maximum = max(total.maximum, numbers.maximum)
         if self._outside is not None:
             self._outside = None if outside is None else self._outside + outside
 
@@ -178,24 +178,24 @@ class RunningStats:
             spec: Its spec as plain data.
             is_stage: False for the env, the policy and the input, which change nothing.
         """
-        has_numbers = self._min <= self._max
-        share = None if self._outside is None else self._outside / max(self._elements, 1)
+        total = self._numbers
+        minimum, maximum = total.extremes
         return ValueStats(
             key=self.key,
             version=version,
-            shape=self._shape or (),
-            dtype=" or ".join(self._dtypes),
-            device=self._device,
+            shape=total.shape,
+            dtype=" or ".join(total.dtypes),
+            device=total.device,
             present=self.present,
             changed=self.changed if is_stage else None,
-            elements=self._elements,
-            minimum=self._min if has_numbers else None,
-            mean=self._sum / self._finite if self._finite else None,
-            maximum=self._max if has_numbers else None,
-            nans=self._nans,
-            outside=share,
+            elements=total.elements,
+            minimum=minimum,
+            mean=total.mean,
+            maximum=maximum,
+            nans=total.nans,
+            outside=None if self._outside is None else self._outside / max(total.elements, 1),
             spec=spec,
-            violations=tuple(self._violations),
+            violations=tuple(self.violations),
         )
 
 
@@ -206,15 +206,7 @@ def _merge_shapes(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ..
 
 
 def count_outside(leaf: TensorSpec, value: object) -> int | None:
-    """Count the elements outside a spec.
-
-    Args:
-        leaf: Spec, ``[*B, ...]``.
-        value: Value of the same shape and dtype.
-
-    Returns:
-        ``None`` if the shape or dtype differs, and for data that is not a tensor.
-    """
+    """Count the elements outside a spec; ``None`` if shape or dtype differ, or without a tensor."""
     from tdx.specs.violations import elements_outside
 
     outside = elements_outside(leaf, value)

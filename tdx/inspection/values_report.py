@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.core import StageTrace, StepTrace
-    from tdx.core.tracing import Passage, TraceChecker, TracedViolation
+    from tdx.core.tracing import TraceChecker, TracedViolation
     from tdx.core.tracing.passages import PassageId
-    from tdx.stacks import Stack
     from tdx.stacks.tracer import OnTrace
 
 
@@ -45,11 +44,6 @@ class ValuesReport(Result):
         violations: Spec violations; the stage that causes them comes first.
         error: Error that ended the run early.
     """
-
-    json_entries: ClassVar[Entries] = (
-        *("env", "batch_size", "steps", "resets", "phases"),
-        *("violations", "error"),
-    )
 
     env: str
     batch_size: tuple[int, ...]
@@ -100,7 +94,6 @@ def inspect_values(
         ()
     """
     from tdx.core.tracing import TraceChecker
-    from tdx.stacks import open_stack
 
     if steps < 1:
         raise ArgumentError(f"steps must be at least 1, got {steps}", hint="pass steps=1 or more")
@@ -133,27 +126,6 @@ def inspect_values(
     )
 
 
-class ViolationCollector:
-    """Collects the spec violations in the traces of a stack.
-
-    Args:
-        stack: The stack.
-    """
-
-    def __init__(self, stack: Stack) -> None:
-        from tdx.core.tracing import TraceChecker
-
-        self._collector = _ValueCollector(TraceChecker(stack), each=False)
-
-    def add(self, trace: StepTrace) -> None:
-        """Add the violations in a trace."""
-        self._collector.add_violations(trace)
-
-    def violations(self) -> tuple[ValueViolation, ...]:
-        """Return every violation once."""
-        return self._collector.violations()
-
-
 class _StageCollector:
     """Values after one stage of a phase, while they are collected.
 
@@ -181,11 +153,7 @@ class _StageCollector:
         return ("given", "policy", "inverse", "env", "stage", "kept").index(kind), index
 
     def result(self, numbers: dict[tuple[str, NestedKey], int]) -> StageValues:
-        """Return the values of the keys that the stage wrote.
-
-        Args:
-            numbers: Number of the latest version of each key in each direction; it is updated.
-        """
+        """Return the values of the keys that the stage wrote, and update their version numbers."""
         stage, values = self.stage, []
         for key, spec in self.written.items():
             lane = stage.direction, key
@@ -217,14 +185,60 @@ class _PhaseCollector:
     stages: dict[PassageId, _StageCollector]
 
 
-class _ValueCollector:
+class ViolationCollector:
+    """Collects the spec violations in the traces of a stack, each once."""
+
+    def __init__(self, promises: TraceChecker) -> None:
+        self._promises = promises
+        self._violations: dict[tuple[object, ...], ValueViolation] = {}
+        self._specs: dict[int, tuple[Any, LeafSpec]] = {}
+
+    def add_violations(self, trace: StepTrace) -> list[TracedViolation]:
+        """Add the violations in a trace, and return them."""
+        violations = self._promises.check(trace)
+        for traced in violations:
+            by, finding = traced.by, traced.violation
+            violation_id = (by.kind, by.index, *finding.identity)
+            violation = self._violations.get(violation_id)
+            if violation is None:
+                declared: Mapping[Any, Any] = self._promises.specs_for(by, trace.tensordict)
+                leaf = declared.get(finding.key)
+                violation = ValueViolation(
+                    phase=trace.phase,
+                    step=trace.step,
+                    count=0,
+                    kind=by.kind,
+                    index=_stage_index(by),
+                    name=by.name,
+                    key=finding.key,
+                    code=finding.code,
+                    message=finding.message,
+                    hint=finding.hint,
+                    spec=None if leaf is None else self._to_leaf_spec(by, finding.key, leaf),
+                )
+            self._violations[violation_id] = replace(violation, count=violation.count + 1)
+        return violations
+
+    def _to_leaf_spec(self, stage: StageTrace, key: Any, leaf: Any) -> LeafSpec:
+        entry = self._specs.get(id(leaf))
+        if entry is None:
+            part: Any = self._promises.part_of(stage, key)
+            # Keep the spec alive: its id could be reused otherwise.
+            entry = self._specs[id(leaf)] = (leaf, leaf_spec(part, key, leaf))
+        return entry[1]
+
+    def violations(self) -> tuple[ValueViolation, ...]:
+        """Return every violation once."""
+        return tuple(self._violations.values())
+
+
+class _ValueCollector(ViolationCollector):
     """Groups the values and violations of traces by phase and stage."""
 
     def __init__(self, promises: TraceChecker, *, each: bool) -> None:
-        self._promises, self._per_step = promises, each
+        super().__init__(promises)
+        self._per_step = each
         self._phases: dict[tuple[str, int], _PhaseCollector] = {}
-        self._violations: dict[tuple[object, ...], ValueViolation] = {}
-        self._specs: dict[int, tuple[Any, LeafSpec]] = {}
         self._leaves: dict[NestedKey, list[Any]] = {}
 
     def add(self, trace: StepTrace) -> None:
@@ -236,7 +250,19 @@ class _ValueCollector:
         phase.count += 1
         reader = _TraceNumbers()
         for passage in list_passages(trace):
-            self._add_passage(phase, passage, trace, reader)
+            draft = phase.stages.get(passage.identity)
+            if draft is None:
+                draft = phase.stages[passage.identity] = _StageCollector(passage.stage)
+            declared = self._promises.specs_for(passage.stage, trace.tensordict)
+            for key, version in passage.entries.items():
+                stats = draft.stats.get(key)
+                if stats is None:
+                    stats = draft.stats[key] = RunningStats(
+                        key, self._shared(declared.get(key), key)
+                    )
+                numbers = reader.numbers(version.value)
+                outside = reader.outside(version.value, stats.leaf)
+                stats.add(numbers, outside, is_changed=key in passage.changed)
         for stage in trace.stages:
             draft = phase.stages[stage.kind, stage.index, stage.direction]
             draft.is_traced = True
@@ -252,80 +278,27 @@ class _ValueCollector:
             broken, by = violation.violation.key, violation.by
             draft = phase.stages[by.kind, by.index, by.direction]
             if broken is not None and broken in draft.stats:
-                draft.stats[broken].add_violation(violation.violation.code)
+                draft.stats[broken].violations[violation.violation.code] = None
 
-    def _add_passage(
-        self, phase: _PhaseCollector, passage: Passage, trace: StepTrace, reader: _TraceNumbers
-    ) -> None:
-        draft = phase.stages.get(passage.identity)
-        if draft is None:
-            draft = phase.stages[passage.identity] = _StageCollector(passage.stage)
-        declared = self._promises.specs_for(passage.stage, trace.tensordict)
-        for key, version in passage.entries.items():
-            stats = draft.stats.get(key)
-            if stats is None:
-                leaf = declared.get(key)
-                if leaf is not None:
-                    # One object for equal specs, so that a value is compared with it once.
-                    known = self._leaves.setdefault(key, [])
-                    equal = next((other for other in known if other == leaf), None)
-                    if equal is None:
-                        known.append(leaf)
-                    else:
-                        leaf = equal
-                stats = draft.stats[key] = RunningStats(key, leaf)
-            is_changed = key in passage.changed
-            stats.add(
-                reader.numbers(version.value),
-                reader.outside(version.value, stats.leaf),
-                is_changed=is_changed,
-            )
-
-    def add_violations(self, trace: StepTrace) -> list[TracedViolation]:
-        """Add the violations in a trace, and return them."""
-        violations = self._promises.check(trace)
-        for violation in violations:
-            self._add_violation(trace, violation.by, violation.violation)
-        return violations
-
-    def _add_violation(self, trace: StepTrace, by: StageTrace, finding: Any) -> None:
-        violation_id = (by.kind, by.index, *finding.identity)
-        violation = self._violations.get(violation_id)
-        if violation is None:
-            leaf = self._promises.specs_for(by, trace.tensordict).get(finding.key)
-            violation = ValueViolation(
-                phase=trace.phase,
-                step=trace.step,
-                count=0,
-                kind=by.kind,
-                index=_stage_index(by),
-                name=by.name,
-                key=finding.key,
-                code=finding.code,
-                message=finding.message,
-                hint=finding.hint,
-                spec=None if leaf is None else self._to_leaf_spec(by, finding.key, leaf),
-            )
-        self._violations[violation_id] = replace(violation, count=violation.count + 1)
-
-    def _to_leaf_spec(self, stage: StageTrace, key: NestedKey, leaf: Any) -> LeafSpec:
-        entry = self._specs.get(id(leaf))
-        if entry is None:
-            part: Any = self._promises.part_of(stage, key)
-            # Keep the spec alive: its id could be reused otherwise.
-            entry = self._specs[id(leaf)] = (leaf, leaf_spec(part, key, leaf))
-        return entry[1]
+    def _shared(self, leaf: Any, key: NestedKey) -> Any:
+        """Return one object for equal specs, so that a value is compared with it once."""
+        if leaf is None:
+            return None
+        known = self._leaves.setdefault(key, [])
+        equal = next((other for other in known if other == leaf), None)
+        if equal is None:
+            known.append(leaf)
+        return leaf if equal is None else equal
 
     def phases(self) -> tuple[PhaseValues, ...]:
         """Return the values of each phase, in order of appearance."""
-        return tuple(
-            PhaseValues(draft.phase, draft.first, draft.count, tuple(_stage_values(draft)))
-            for draft in self._phases.values()
-        )
-
-    def violations(self) -> tuple[ValueViolation, ...]:
-        """Return every violation once."""
-        return tuple(self._violations.values())
+        phases = []
+        for draft in self._phases.values():
+            numbers: dict[tuple[str, NestedKey], int] = {}
+            ordered = sorted(draft.stages.values(), key=lambda stage: stage.order)
+            stages = tuple(stage.result(numbers) for stage in ordered if stage.is_traced)
+            phases.append(PhaseValues(draft.phase, draft.first, draft.count, stages))
+        return tuple(phases)
 
 
 class _TraceNumbers:
@@ -352,16 +325,6 @@ class _TraceNumbers:
 
 def _stage_index(stage: StageTrace) -> int | None:
     return stage.index if stage.kind == "stage" else None
-
-
-def _stage_values(phase: _PhaseCollector) -> Iterator[StageValues]:
-    numbers: dict[tuple[str, NestedKey], int] = {}
-    for stage in sorted(phase.stages.values(), key=lambda stage: stage.order):
-        if stage.is_traced:
-            yield stage.result(numbers)
-
-
-State = Mapping[int, Mapping[str, "Tensor"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,14 +403,11 @@ def inspect_state(
     if steps:
         with stack.seeded(seed):
             stack.tracer().run(steps)
-    entries = tuple(_entries(stack, before if steps else None, stack.state()))
-    return StateReport(name or stack.name, steps, entries)
-
-
-def _entries(stack: Stack, before: State | None, after: State) -> Iterator[StateEntry]:
+    after = stack.state()
+    entries = []
     for stage in stack.stages:
-        for name, value in after.get(stage.index, {}).items():
-            changed = None
-            if before is not None:
-                changed = is_changed(before.get(stage.index, {}).get(name), value)
-            yield StateEntry(stage.index, stage.name, name, value, changed)
+        for entry, value in after.get(stage.index, {}).items():
+            old = before.get(stage.index, {}).get(entry)
+            changed = is_changed(old, value) if steps else None
+            entries.append(StateEntry(stage.index, stage.name, entry, value, changed))
+    return StateReport(name or stack.name, steps, tuple(entries))

@@ -269,16 +269,10 @@ class watch:  # noqa: N801 - it is used like a function
             named = affine.get(index, state)
             for name, value in named.items():
                 if not value.is_complex() and value.numel():
+                    numbers = value.detach().double().reshape(-1)
+                    shown = numbers if len(numbers) <= _MAX_VALUES else numbers.mean(0, True)
                     place = f"{index} {self._names[index]}"
-                    yield StateRecord(place, name, _list_numbers(value))
-
-
-def _list_numbers(value: Tensor) -> tuple[float, ...]:
-    numbers = value.detach().double().reshape(-1)
-    listed: list[float] = (
-        numbers if len(numbers) <= _MAX_VALUES else numbers.mean(0, True)
-    ).tolist()
-    return tuple(listed)
+                    yield StateRecord(place, name, tuple(shown.tolist()))
 
 
 def _record(

@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pvariance
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from tdx.foundation.container import UnsyncedError, append_line, make_folders
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.files import atomic_write, is_stream, report_write_errors
-from tdx.foundation.serialization import Entries, Result
+from tdx.foundation.serialization import Result
 from tdx.foundation.untrusted import parse_json
 
 if TYPE_CHECKING:
@@ -72,13 +72,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """State of a stage.
-
-    Args:
-        stage: The stage.
-        name: Name of the state, such as ``loc``.
-        values: Its numbers, or their mean if there are many.
-    """
+    """State of a stage."""
 
     stage: str
     name: str
@@ -134,11 +128,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """Writes one line per record, after a line with the stages.
-
-    Args:
-        path: The file; an existing one is replaced.
-    """
+    """Writes one line per record, after a line with the stages."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -265,7 +255,7 @@ class _Rerun:
             entity = f"{rerun.escape_entity_path_part(stage)}/{rerun.escape_entity_path_part(key)}"
             if array.size <= _MAX_SCALARS:
                 self.target.log(entity, rerun.Scalars(array.reshape(-1).astype("float64")))
-            elif _is_image(array.shape):
+            elif array.ndim == 2 or (array.ndim == 3 and 3 in (array.shape[0], array.shape[2])):
                 channels_last = array.transpose(1, 2, 0) if array.shape[0] in (1, 3) else array
                 self.target.log(entity, rerun.Image(channels_last))
             else:
@@ -277,10 +267,6 @@ class _Rerun:
 
     def end(self) -> None:
         self.target.flush()
-
-
-def _is_image(shape: Sequence[int]) -> bool:
-    return len(shape) == 2 or (len(shape) == 3 and 3 in (shape[0], shape[2]))
 
 
 def sink_of(to: object) -> Sink:
@@ -314,8 +300,6 @@ class Drift(Result):
         moved: How it moved, as a sentence; ``None`` if it did not.
     """
 
-    json_entries: ClassVar[Entries] = ("stage", "name", "first", "last", "values", "moved")
-
     stage: str
     name: str
     first: float
@@ -335,8 +319,6 @@ class WatchReport(Result):
         steps: Step of each sample.
         drifts: Course of each number.
     """
-
-    json_entries: ClassVar[Entries] = ("path", "env", "chain", "steps", "drifts")
 
     path: str
     env: str
@@ -439,7 +421,10 @@ def _drifts(records: Sequence[WatchRecord]) -> Iterator[Drift]:
     columns = [record.numbers() for record in records]
     names = dict.fromkeys(name for numbers in columns for name in numbers)
     for name in names:
-        values = tuple(_number(numbers.get(name)) for numbers in columns)
+        column = [numbers.get(name) for numbers in columns]
+        values = tuple(
+            None if number is None or math.isnan(number) else number for number in column
+        )
         known = [value for value in values if value is not None]
         if not known:
             continue
@@ -448,10 +433,6 @@ def _drifts(records: Sequence[WatchRecord]) -> Iterator[Drift]:
         moved = _describe_value(name[1], known, since)
         moved = moved or _describe_state(*name, first, last, columns[0], since)
         yield Drift(*name, first, last, values, moved)
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or math.isnan(value) else value
 
 
 def _describe_value(name: str, values: Sequence[float], since: str) -> str | None:

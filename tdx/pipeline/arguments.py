@@ -62,6 +62,11 @@ class BoundStage:
     errors: list[TdxError] = field(default_factory=list)
 
     @property
+    def values(self) -> list[object]:
+        """All arguments, positional ones first."""
+        return [*self.args, *self.kwargs.values()]
+
+    @property
     def given(self) -> dict[str, object]:
         """The arguments by name, those without a name left out."""
         names = [] if self.info is None else [parameter.name for parameter in self.info.positional]
@@ -165,11 +170,20 @@ def _coerce_argument(
 
 def _find_inner_errors(value: object) -> Iterator[TdxError]:
     """Yield the problems of transforms inside an argument."""
+    for inner in _iterate_values(value):
+        if isinstance(inner, Call) and is_transform_call(inner):
+            yield from _bind_call(inner).errors
+
+
+def _iterate_values(value: object) -> Iterator[object]:
+    """Yield the values in nested sequences and mappings."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _find_inner_errors(item)
-    elif isinstance(value, Call) and is_transform_call(value):
-        yield from bind_stage(StageConfig(value.name, value.args, value.kwargs)).errors
+            yield from _iterate_values(item)
+    else:
+        yield value
 
 
 def is_transform_call(call: Call) -> bool:
@@ -177,35 +191,30 @@ def is_transform_call(call: Call) -> bool:
     return call.name not in SPECS and call.name != TENSOR
 
 
+def _bind_call(call: Call) -> BoundStage:
+    return bind_stage(StageConfig(call.name, call.args, call.kwargs))
+
+
 def find_code_references(value: object) -> Iterator[CodeReference]:
     """Yield every reference to Python code inside a bound argument."""
-    if isinstance(value, CodeReference):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from find_code_references(item)
-    elif isinstance(value, Mapping):
-        yield from find_code_references(list(value.values()))
-    elif isinstance(value, Call):
-        reference = CodeReference.of(value.name)
-        if reference:
-            yield reference
-        elif is_transform_call(value):
-            bound = bind_stage(StageConfig(value.name, value.args, value.kwargs))
-            yield from find_code_references([*bound.args, *bound.kwargs.values()])
+    for inner in _iterate_values(value):
+        if isinstance(inner, CodeReference):
+            yield inner
+        elif isinstance(inner, Call):
+            reference = CodeReference.of(inner.name)
+            if reference:
+                yield reference
+            elif is_transform_call(inner):
+                yield from find_code_references(_bind_call(inner).values)
 
 
 def find_inner_stages(value: object) -> Iterator[BoundStage]:
     """Yield every stage inside a bound argument."""
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from find_inner_stages(item)
-    elif isinstance(value, Mapping):
-        yield from find_inner_stages(list(value.values()))
-    elif isinstance(value, Call) and is_transform_call(value):
-        bound = bind_stage(StageConfig(value.name, value.args, value.kwargs))
-        yield bound
-        yield from find_inner_stages([*bound.args, *bound.kwargs.values()])
+    for inner in _iterate_values(value):
+        if isinstance(inner, Call) and is_transform_call(inner):
+            bound = _bind_call(inner)
+            yield bound
+            yield from find_inner_stages(bound.values)
 
 
 def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) -> TdxError:
@@ -242,11 +251,7 @@ _LOOKUP_HINT = "`tdx show NAME` prints its arguments"
 
 
 class ValueResolver:
-    """Convert plain values to objects.
-
-    Args:
-        allow_code: Allow importing the Python objects that values refer to.
-    """
+    """Convert plain values to objects."""
 
     def __init__(self, allow_code: bool) -> None:
         self.allow_code = allow_code

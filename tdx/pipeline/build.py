@@ -65,15 +65,11 @@ def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxErr
 
 def _all_parts(bound: BoundStage) -> Iterator[BoundStage]:
     yield bound
-    yield from find_inner_stages([*bound.args, *bound.kwargs.values()])
+    yield from find_inner_stages(bound.values)
 
 
 def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
     """Return the problems of a pipeline's policy name; its file is not opened.
-
-    Args:
-        pipeline: The pipeline.
-        allow_code: Whether the policy may be code.
 
     Example:
         >>> from dataclasses import replace
@@ -134,13 +130,7 @@ def with_location(error: TdxError, pipeline: Pipeline, index: int) -> TdxError:
 
 
 def add_source_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxError:
-    """Add the file and line of the stage that an error names; return the error.
-
-    Args:
-        error: The error; its stage counts from the innermost stage of the env.
-        pipeline: The pipeline.
-        env: Env of the pipeline, with its chain.
-    """
+    """Add the file and line of the stage, from the innermost one on, that an error names."""
     from tdx.core import TransformedEnv
 
     inner: int = env.first_stage_index if isinstance(env, TransformedEnv) else 0
@@ -150,14 +140,7 @@ def add_source_line(error: TdxError, pipeline: Pipeline, env: EnvBase) -> TdxErr
 def _with_stage_location(
     error: TdxError, pipeline: Pipeline | None, index: int | None, inner: int
 ) -> TdxError:
-    """Add the stage and its line to an error.
-
-    Args:
-        error: The error.
-        pipeline: The pipeline, if the chain comes from one.
-        index: Index of the stage in the whole chain.
-        inner: Number of stages that the env has before those of the pipeline.
-    """
+    """Add a stage of the whole chain to an error; ``inner`` stages come before the pipeline's."""
     if index is None:
         return error
     if pipeline is None or not inner <= index < inner + len(pipeline.transforms):
@@ -174,7 +157,7 @@ def _find_stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxErro
     bound = bind_stage(stage)
     yield from bound.errors
     if not allow_code:
-        for reference in find_code_references([*bound.args, *bound.kwargs.values()]):
+        for reference in find_code_references(bound.values):
             yield code_not_allowed_error(reference)
         if isinstance(stage.kwargs, FileArguments):
             for part in _all_parts(bound):
@@ -381,10 +364,6 @@ def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
 
     A function that makes the env may return a ``TransformedEnv``. Its stages come first, so this is
     the index of the pipeline's first stage in the whole chain.
-
-    Args:
-        env: Env of the pipeline, with its chain.
-        pipeline: The pipeline.
     """
     from tdx.core.chain import chain_stages
 

@@ -14,13 +14,7 @@ _DEVICE = re.compile(r"[a-z]+(:\d+)?")
 
 
 class MismatchError(Exception):
-    """A value does not have the declared type.
-
-    Args:
-        type: Declared type.
-        value: The value.
-        depth: Nesting depth of the value inside the argument.
-    """
+    """A value does not have the declared type."""
 
     def __init__(self, type: Type, value: object, depth: int = 0) -> None:
         super().__init__(type, value, depth)

@@ -15,7 +15,7 @@ import ast
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from tdx.foundation.errors import PipelineError, Where, did_you_mean
@@ -348,6 +348,27 @@ def format_value(value: Value) -> str:
     if isinstance(value, CodeReference):
         return quote(str(value))
     return repr(value)
+
+
+def split_outside_brackets(text: str, is_separator: Callable[[str], bool]) -> list[str]:
+    """Split a text at separators outside quotes and brackets.
+
+    Example:
+        >>> split_outside_brackets("1,[2,3],'a,b'", ",".__eq__)
+        ['1', '[2,3]', "'a,b'"]
+    """
+    parts, depth, quote_mark = [""], 0, ""
+    for sign in text:
+        if quote_mark:
+            quote_mark = "" if sign == quote_mark else quote_mark
+        elif sign in "\"'":
+            quote_mark = sign
+        depth += 0 if quote_mark else (sign in "[({") - (sign in "])}")
+        if is_separator(sign) and not quote_mark and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 def shorten(text: str, width: int = 60) -> str:

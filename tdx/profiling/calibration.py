@@ -76,9 +76,6 @@ class Calibration(Result):
 def calibrate(profiles: Sequence[Profile]) -> Calibration:
     """Compare profiles of the same pipeline, machine and settings with each other.
 
-    Args:
-        profiles: Two or more.
-
     Raises:
         ArgumentError: There is only one, or they have different settings.
     """

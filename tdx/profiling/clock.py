@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -73,11 +73,7 @@ def exclude_nested_time(
 
 
 class ClockMeter:
-    """Records when calls start and end; see :class:`~tdx.core.meter.Meter`.
-
-    Args:
-        clock: Returns nanoseconds.
-    """
+    """Records when calls start and end; see :class:`~tdx.core.meter.Meter`."""
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -89,7 +85,6 @@ class ClockMeter:
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
     ) -> AnyFunction:
-        """See :class:`~tdx.core.meter.Meter`."""
         if function in self._timed:
             return function
         log = self._logs.setdefault(part, _CallLog())
@@ -115,25 +110,24 @@ class ClockMeter:
         ]
         return timed_functions
 
-    def _assign_sequences(self) -> None:
-        """Assign the time stamps of sequences of calls to their parts, after other calls."""
-        for parts, stamps in self._sequences.items():
-            every = len(parts) + 1
-            _drop_unfinished(stamps, every)
-            for place, part in enumerate(parts):
-                self._logs[part].in_sequence += len(stamps) // every
-                own_stamps = self._logs[part].stamps
-                for start, end in zip(
-                    stamps[place::every], stamps[place + 1 :: every], strict=True
-                ):
-                    own_stamps += (start, end)
-            stamps.clear()
-
     def collect(self) -> list[CallTimes]:
         """Return the calls since the last call of this method, by part."""
         for log in self._logs.values():
-            log.drop_unfinished()
-        self._assign_sequences()
+            # Ctrl-C may have interrupted the last call between its time stamps.
+            _drop_unfinished(log.stamps, 2)
+            if log.steps:
+                del log.stamps[2 * len(log.steps) :]
+                del log.steps[len(log.stamps) // 2 :]
+        # The time stamps of sequences of calls come after those of other calls.
+        for sequence, marks in self._sequences.items():
+            every = len(sequence) + 1
+            _drop_unfinished(marks, every)
+            for place, part in enumerate(sequence):
+                self._logs[part].in_sequence += len(marks) // every
+                own_stamps = self._logs[part].stamps
+                for start, end in zip(marks[place::every], marks[place + 1 :: every], strict=True):
+                    own_stamps += (start, end)
+            marks.clear()
         parts = [part for part, log in self._logs.items() if log.stamps]
         logs = [self._logs[part] for part in parts]
         stamps = [np.array(log.stamps, np.int64).reshape(-1, 2) for log in logs]
@@ -216,28 +210,19 @@ def _time_calls(function: Function, clock: Clock) -> float:
     return (clock() - start) / _CALIBRATION_CALLS
 
 
+@dataclass(slots=True)
 class _CallLog:
     """Alternating start and end of each call of one part, and the steps it covers."""
 
-    __slots__ = ("in_sequence", "stamps", "steps")
-
-    def __init__(self) -> None:
-        self.stamps: list[int] = []
-        self.steps: list[int] = []
-        self.in_sequence = 0
+    stamps: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    in_sequence: int = 0
 
     def clear(self) -> None:
         """Remove all calls."""
         self.stamps.clear()
         self.steps.clear()
         self.in_sequence = 0
-
-    def drop_unfinished(self) -> None:
-        """Drop the last call if Ctrl-C interrupted it between its time stamps."""
-        _drop_unfinished(self.stamps, 2)
-        if self.steps:
-            del self.stamps[2 * len(self.steps) :]
-            del self.steps[len(self.stamps) // 2 :]
 
 
 def _drop_unfinished(stamps: list[int], every: int) -> None:
@@ -362,12 +347,7 @@ _LANE_ORDER = ("reset", "inverse", "step", "forward", "specs")
 
 
 def make_rows(repeats: Sequence[Sequence[CallTimes]], began_ns: Sequence[int]) -> tuple[Row, ...]:
-    """Make one row for each part, in the order of the chain.
-
-    Args:
-        repeats: Recorded times of each repeat.
-        began_ns: Start of each repeat by the same clock.
-    """
+    """Make one row for each part, in the order of the chain."""
     found: dict[Part, list[tuple[int, int, CallTimes]]] = {}
     for number, (times, began) in enumerate(zip(repeats, began_ns, strict=True)):
         for calls in times:

@@ -68,28 +68,28 @@ def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
         ...     ["p95:10%, CatFrames.mean:2ms"])]
         [(None, 'p95', 0.1), ('CatFrames', 'mean', 2000.0)]
     """
-    given = [part.strip() for text in texts for part in text.split(",")]
-    return tuple(_parse_limit(text) for text in given if text)
-
-
-def _parse_limit(text: str) -> Limit:
-    what, colon, amount = text.rpartition(":")
-    if not colon:
-        raise ArgumentError(f"invalid limit {text!r}", hint="write for example p95:10% or mean:1ms")
-    row, _, figure = what.strip().rpartition(".")
-    if figure not in FIGURES:
-        hint = did_you_mean(figure, FIGURES, f"figures: {', '.join(FIGURES)}")
-        raise UnknownNameError(f"unknown figure {figure!r} in {text!r}", hint=hint)
-    read = _AMOUNT.fullmatch(amount)
-    if read is None:
-        raise ArgumentError(
-            f"invalid amount {amount!r} in {text!r}", hint="write for example 10% or 1ms"
-        )
-    number, unit = float(read[1]), read[2].strip()
-    if unit not in _UNITS:
-        hint = did_you_mean(unit, _UNITS, f"units: {', '.join(_UNITS)}")
-        raise UnknownNameError(f"unknown unit {unit!r} in {text!r}", hint=hint)
-    return Limit(figure, number * _UNITS[unit], unit == "%", row or None, text)
+    limits: list[Limit] = []
+    for text in filter(None, (part.strip() for given in texts for part in given.split(","))):
+        what, colon, amount = text.rpartition(":")
+        if not colon:
+            raise ArgumentError(
+                f"invalid limit {text!r}", hint="write for example p95:10% or mean:1ms"
+            )
+        row, _, figure = what.strip().rpartition(".")
+        if figure not in FIGURES:
+            hint = did_you_mean(figure, FIGURES, f"figures: {', '.join(FIGURES)}")
+            raise UnknownNameError(f"unknown figure {figure!r} in {text!r}", hint=hint)
+        match = _AMOUNT.fullmatch(amount)
+        if match is None:
+            raise ArgumentError(
+                f"invalid amount {amount!r} in {text!r}", hint="write for example 10% or 1ms"
+            )
+        number, unit = float(match[1]), match[2].strip()
+        if unit not in _UNITS:
+            hint = did_you_mean(unit, _UNITS, f"units: {', '.join(_UNITS)}")
+            raise UnknownNameError(f"unknown unit {unit!r} in {text!r}", hint=hint)
+        limits.append(Limit(figure, number * _UNITS[unit], unit == "%", row or None, text))
+    return tuple(limits)
 
 
 TOTAL_LABEL = "step"
@@ -154,12 +154,7 @@ class FigureChange(Result):
 
 @dataclass(frozen=True, slots=True)
 class LimitViolation(Result):
-    """A change that a limit does not allow.
-
-    Args:
-        limit: The limit.
-        change: The change.
-    """
+    """A change that a limit does not allow."""
 
     json_entries: ClassVar[Entries] = (
         *(Entry("limit", "limit.text"), "message", Entry("change", inline=True)),
@@ -298,36 +293,33 @@ def find_differences(before: Profile, after: Profile) -> Iterator[str]:
 
 def _list_changes(before: ModeProfile, after: ModeProfile) -> Iterator[FigureChange]:
     rows = {row.key: row for row in after.rows}
+    # The fastest repeat: interruptions would hide changes of small parts.
+    least_us = MIN_SHARE * min(before.repeat_us, default=0.0)
     for row in before.rows:
-        if row.key in rows:
-            yield from _list_row_changes(before, row, rows[row.key])
+        later = rows.get(row.key)
+        if later is None:
+            continue
+        if row.covered_steps != later.covered_steps:
+            # Calls of longer chunks take longer without being slower.
+            times = later.times_ns * (row.covered_steps / later.covered_steps)
+            later = replace(later, times_ns=times.round().astype(np.int64))
+        figures = row.statistics, later.statistics
+        repeats = statistics_per_repeat(row), statistics_per_repeat(later)
+        # How often the row's time counts in a step: a reset counts in few of them.
+        weight = before.step_share_us(row) / figures[0].mean if figures[0].mean else 0.0
+        for figure in FIGURES:
+            one, other = [getattr(side, figure) for side in figures]
+            series = [[getattr(repeat, figure) for repeat in side] for side in repeats]
+            noise = max(map(compute_spread, series))
+            is_significant = abs(other - one) * weight >= least_us and are_apart(*series)
+            yield FigureChange(before.mode, *row.key, figure, one, other, noise, is_significant)
     one, other = before.step_us, after.step_us
     if one and other:
         noise = max(before.noise.spread, after.noise.spread)
         is_significant = abs(other - one) >= MIN_SHARE * one and are_apart(
             before.repeat_us, after.repeat_us
         )
-        label, lane = TOTAL_KEY
-        yield FigureChange(before.mode, label, lane, "mean", one, other, noise, is_significant)
-
-
-def _list_row_changes(mode: ModeProfile, before: Row, after: Row) -> Iterator[FigureChange]:
-    if before.covered_steps != after.covered_steps:
-        # Calls of longer chunks take longer without being slower.
-        times = after.times_ns * (before.covered_steps / after.covered_steps)
-        after = replace(after, times_ns=times.round().astype(np.int64))
-    figures = before.statistics, after.statistics
-    repeats = statistics_per_repeat(before), statistics_per_repeat(after)
-    # How often the row's time counts in a step: a reset counts in few of them.
-    weight = mode.step_share_us(before) / figures[0].mean if figures[0].mean else 0.0
-    # The fastest repeat: interruptions would hide changes of small parts.
-    least_us = MIN_SHARE * min(mode.repeat_us)
-    for figure in FIGURES:
-        one, other = [getattr(side, figure) for side in figures]
-        series = [[getattr(repeat, figure) for repeat in side] for side in repeats]
-        noise = max(map(compute_spread, series))
-        is_significant = abs(other - one) * weight >= least_us and are_apart(*series)
-        yield FigureChange(mode.mode, *before.key, figure, one, other, noise, is_significant)
+        yield FigureChange(before.mode, *TOTAL_KEY, "mean", one, other, noise, is_significant)
 
 
 def without_slowest(values: Sequence[float]) -> list[float]:

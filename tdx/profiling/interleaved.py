@@ -310,11 +310,6 @@ def measure_marginal_costs(
 
 
 def copy_with_stages(env: EnvBase, chosen: range | list[int]) -> TransformedEnv:
-    """Return the base env with copies of some stages around it.
-
-    Args:
-        env: Env with its chain.
-        chosen: Indices of the stages.
-    """
+    """Return the base env with copies of some stages around it."""
     base, stages = flatten_chain(env)
     return TransformedEnv(base, Compose(*(stages[index].clone() for index in chosen)))

@@ -21,18 +21,7 @@ PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine and the software versions on it; times of different machines are not comparable.
-
-    Args:
-        processor: Name of the processor.
-        cores: Number of cores available to this process.
-        memory_bytes: Total memory; 0 if unknown.
-        system: Operating system.
-        python: Python version.
-        packages: Versions by package name.
-        accelerators: Names of the accelerators.
-        threads: Number of threads torch uses for one operation.
-    """
+    """A machine and the software versions on it; times of different machines are not comparable."""
 
     processor: str
     cores: int
@@ -104,9 +93,6 @@ def quiet_environment(threads: int | None = None) -> Iterator[None]:
     """Disable the garbage collector and set the number of torch threads in a block.
 
     Nothing is collected at the start, which can take longer than a short block.
-
-    Args:
-        threads: Threads for torch operators. ``None``: unchanged.
     """
     collecting, before = gc.isenabled(), torch.get_num_threads()
     gc.disable()

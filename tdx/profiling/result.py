@@ -23,18 +23,7 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Statistics of times of calls, in µs.
-
-    Args:
-        n: Number of calls.
-        mean: Mean.
-        p50: Median.
-        p90: 90th percentile.
-        p95: 95th percentile.
-        p99: 99th percentile.
-        max: Maximum.
-        iqr: Interquartile range.
-    """
+    """Statistics of times of calls, in µs."""
 
     n: int
     mean: float
@@ -48,9 +37,6 @@ class Statistics:
 
 def compute_statistics(times: Numbers) -> Statistics:
     """Compute statistics of times ``[n]``.
-
-    Args:
-        times: Times in µs.
 
     Raises:
         ArgumentError: ``times`` is empty.
@@ -108,9 +94,6 @@ def compute_spread(values: Sequence[float]) -> float:
 
 def compute_noise(per_repeat: list[float]) -> Noise:
     """Compute the noise between the repeats of a measurement.
-
-    Args:
-        per_repeat: Time of a step in each repeat.
 
     Example:
         >>> compute_noise([10.0, 10.2, 10.1]).judgement

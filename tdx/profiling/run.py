@@ -219,7 +219,21 @@ class _Measurement:
             self._error = "interrupted"
         except Exception as error:
             self._error = _describe_error(error)
-        return self._make_profile()
+        steps = np.array(self._steps, np.int64)
+        notes = self._device.notes
+        if plan.sync:
+            notes = (*notes, SYNC_NOTE if self._device.accelerator else NO_SYNC_NOTE)
+        return ModeProfile(
+            mode=self._mode,
+            rows=make_rows(self._repeats, self._began),
+            total_ns=np.array(self._totals, np.int64),
+            steps=steps,
+            frames=steps * max(self._env.batch_size.numel(), 1),
+            specs_ns=np.array(self._specs, np.int64),
+            processor=tuple(self._processor),
+            notes=notes,
+            error=self._error,
+        )
 
     def _seed(self) -> None:
         if self._plan.seed is not None:
@@ -260,24 +274,6 @@ class _Measurement:
         """Run steps; yield the number of steps of each chunk."""
         for chunk in self._env.iter_rollout(steps, self._plan.policy):
             yield chunk.shape[-1]
-
-    def _make_profile(self) -> ModeProfile:
-        steps = np.array(self._steps, np.int64)
-        envs = max(self._env.batch_size.numel(), 1)
-        notes = self._device.notes
-        if self._plan.sync:
-            notes = (*notes, SYNC_NOTE if self._device.accelerator else NO_SYNC_NOTE)
-        return ModeProfile(
-            mode=self._mode,
-            rows=make_rows(self._repeats, self._began),
-            total_ns=np.array(self._totals, np.int64),
-            steps=steps,
-            frames=steps * envs,
-            specs_ns=np.array(self._specs, np.int64),
-            processor=tuple(self._processor),
-            notes=notes,
-            error=self._error,
-        )
 
     def _run_observer(
         self, observer: Observer, name: PassName, profile: ModeProfile
@@ -352,12 +348,7 @@ def shorten_plan(plan: ProfilePlan) -> ProfilePlan:
 
 
 def estimate_duration(short: Profile, plan: ProfilePlan) -> tuple[Estimate, ...]:
-    """Estimate the duration of each mode.
-
-    Args:
-        short: Profile measured with :func:`shorten_plan`.
-        plan: Plan to estimate.
-    """
+    """Estimate the duration of each mode from a profile measured with :func:`shorten_plan`."""
     found = []
     for mode in short.modes:
         steps = plan.warmup + plan.steps * plan.repeats

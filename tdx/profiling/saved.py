@@ -149,11 +149,7 @@ def _list_numbers(numbers: Counts) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ModeReport(Result):
-    """One mode of a profile, as it is saved.
-
-    Args:
-        mode: The mode.
-    """
+    """One mode of a profile, as it is saved."""
 
     json_entries: ClassVar[Entries] = (
         Entry("mode", "mode.mode"),
@@ -195,11 +191,7 @@ class ModeReport(Result):
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport(Result):
-    """A profile, as it is saved.
-
-    Args:
-        profile: The profile.
-    """
+    """A profile, as it is saved."""
 
     json_entries: ClassVar[Entries] = (
         *("schema_version", "kind"),
@@ -220,9 +212,6 @@ class ProfileReport(Result):
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
     """Convert a profile to plain data: what :func:`profile_from_json` reads, and statistics.
-
-    Args:
-        profile: The profile.
 
     Example:
         >>> from tdx import GymEnv
@@ -269,10 +258,6 @@ class _SampleDecoder:
 
 def profile_from_json(document: Mapping[str, Any], name: str = "this document") -> Profile:
     """Parse a profile from :func:`profile_to_json`.
-
-    Args:
-        document: Plain data.
-        name: Name of the document in error messages.
 
     Raises:
         ArgumentError: The document is not a profile, or has another version.

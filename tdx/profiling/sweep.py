@@ -70,13 +70,7 @@ class SweepCell(Result):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Measurements of all combinations of settings.
-
-    Args:
-        axes: Settings and their values.
-        cells: Combinations in order, as far as measured.
-        interrupted: Whether Ctrl-C ended the sweep early.
-    """
+    """Measurements of all combinations of settings."""
 
     axes: tuple[SweepAxis, ...]
     cells: tuple[SweepCell, ...]
@@ -152,16 +146,7 @@ def run_sweep(
 
 @dataclass(frozen=True, slots=True)
 class SweepJob:
-    """Measures the points of a sweep; it can be sent to other processes.
-
-    Args:
-        pipeline: The pipeline.
-        points: Combinations of settings.
-        modes: Modes of each cell, unless ``mode`` is swept.
-        plan: Settings of each profile.
-        allow_code: Allow importing Python objects that the pipeline names.
-        policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
-    """
+    """Measures the points of a sweep, see :func:`run_sweep`; it can be sent to other processes."""
 
     noun: ClassVar[str] = "setting"
     pipeline: Pipeline
@@ -181,7 +166,19 @@ class SweepJob:
     def measure(self, point: SweepPoint) -> SweepCell:
         """Measure a point in this process."""
         try:
-            profile = self._profile(point)
+            changed = apply_point(self.pipeline, point)
+            self._check_memory(changed)
+            env = build_env(changed, self.allow_code)
+            try:
+                changes: dict[str, Any] = {
+                    name: point[name] for name in ("steps", "threads") if name in point
+                }
+                if self.policy_of is not None:
+                    changes["policy"] = self.policy_of(env)
+                modes = [mode for mode in MODES if mode == point.get("mode")] or self.modes
+                profile = profile_env(env, modes, replace(self.plan, **changes))
+            finally:
+                env.close()
         except TdxError as error:
             return SweepCell(point, None, str(error))
         except Exception as error:
@@ -195,27 +192,8 @@ class SweepJob:
             problem = "does not fit into memory"
         return SweepCell(point, profile, problem)
 
-    def _profile(self, point: SweepPoint) -> Profile:
-        changed = apply_point(self.pipeline, point)
-        self._check_memory(changed)
-        env = build_env(changed, self.allow_code)
-        try:
-            changes: dict[str, Any] = {
-                name: point[name] for name in ("steps", "threads") if name in point
-            }
-            if self.policy_of is not None:
-                changes["policy"] = self.policy_of(env)
-            modes = [mode for mode in MODES if mode == point.get("mode")] or self.modes
-            return profile_env(env, modes, replace(self.plan, **changes))
-        finally:
-            env.close()
-
     def _check_memory(self, pipeline: Pipeline) -> None:
-        """Refuse a cell that cannot fit into memory.
-
-        Raises:
-            DeviceError: It cannot fit, or its device does not exist.
-        """
+        """Refuse a cell that cannot fit into memory, or whose device does not exist."""
         if pipeline.env.device is not None:
             check_device(pipeline.env.device)
         many = pipeline.env.num_envs
@@ -276,11 +254,7 @@ class CostGrowth(Result):
 
 
 def fit_growth(sweep: SweepResult) -> tuple[CostGrowth, ...]:
-    """Fit the growth of each part's cost along each numeric axis.
-
-    Args:
-        sweep: Result of a sweep.
-    """
+    """Fit the growth of each part's cost along each numeric axis."""
     return tuple(growth for axis in sweep.axes for growth in _fit_axis(axis, sweep.cells))
 
 

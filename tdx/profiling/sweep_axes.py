@@ -18,6 +18,7 @@ from tdx.foundation.errors import (
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import Dtype, Pipeline, StageConfig, format_value, load_catalog, parse_value
 from tdx.pipeline.arguments import name_arguments
+from tdx.pipeline.grammar import split_outside_brackets
 from tdx.pipeline.model import BATCHINGS
 from tdx.pipeline.values import DTYPES, FileArguments, Value
 from tdx.profiling.result import MODES
@@ -77,28 +78,17 @@ def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[SweepAxis, ..
         >>> parse_sweep(["num_envs=1,8 device=cpu"], Pipeline.of("Pendulum-v1"))
         (SweepAxis(name='num_envs', values=(1, 8)), SweepAxis(name='device', values=('cpu',)))
     """
-    axes = [_parse_axis(part, pipeline) for text in texts for part in _split(text, " ") if part]
+    axes = [
+        _parse_axis(part, pipeline)
+        for text in texts
+        for part in split_outside_brackets(text, str.isspace)
+        if part
+    ]
     names = [axis.name for axis in axes]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise ArgumentError(f"{duplicate} is swept twice", hint="list all its values at once")
     return tuple(axes)
-
-
-def _split(text: str, at: str) -> list[str]:
-    """Split a text; separators inside brackets and quotes are ignored."""
-    parts, depth, quote = [""], 0, ""
-    for letter in text:
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "\"'":
-            quote = letter
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == at and not depth and not quote:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
 
 
 def _parse_axis(text: str, pipeline: Pipeline) -> SweepAxis:
@@ -121,7 +111,8 @@ def _parse_axis(text: str, pipeline: Pipeline) -> SweepAxis:
             hint = did_you_mean(argument, names, f"it takes {', '.join(names) or 'none'}")
             raise UnknownNameError(f"{info.name} has no argument {argument}", hint=hint)
         read = _parse_argument
-    values = tuple(read(name, part) for part in _split(given, ",") if part)
+    parts = map(str.strip, split_outside_brackets(given, ",".__eq__))
+    values = tuple(read(name, part) for part in parts if part)
     if len(set(map(format_setting, values))) < len(values):
         raise ArgumentError(f"{text!r} has the same value twice", hint="list each value once")
     return SweepAxis(name, values)

@@ -43,12 +43,7 @@ class TimedCall:
 
 
 def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedCall]:
-    """Yield the calls of all repeats by start; an inner call never ends after its outer call.
-
-    Args:
-        mode: Measurements of a mode.
-        most: Maximum number of calls. ``None``: all.
-    """
+    """Yield the calls of all repeats by start; an inner call never ends after its outer call."""
     rows = mode.rows
     counts = [len(row.times_ns) for row in rows]
     if not sum(counts):
@@ -152,12 +147,7 @@ _THREAD = 1
 
 
 def describe_omitted_calls(profile: Profile, most: int = MAX_CALLS) -> str | None:
-    """Describe which calls a file of limited size omits; ``None`` if it holds all.
-
-    Args:
-        profile: Profile to write.
-        most: Maximum number of calls.
-    """
+    """Describe which calls a file of limited size omits; ``None`` if it holds all."""
     every = sum(count_calls(mode) for mode in profile.modes)
     kept = sum(min(count_calls(mode), _calls_per_mode(profile, most)) for mode in profile.modes)
     return f"the first {kept:,} of {every:,} calls" if kept < every else None
@@ -171,10 +161,6 @@ def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
     """Convert the calls to Chrome trace events, for Perfetto and ``chrome://tracing``.
 
     Each mode is a process with one thread, the rollout, with a slice per repeat.
-
-    Args:
-        profile: Profile to convert.
-        most: Maximum number of calls.
     """
     events: list[dict[str, Any]] = []
     for number, mode in enumerate(profile.modes, start=1):
@@ -249,12 +235,7 @@ def _repeat_lengths(mode: ModeProfile) -> list[int]:
 
 
 def to_speedscope(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
-    """Convert the calls to a file for ``www.speedscope.app`` with one profile per mode.
-
-    Args:
-        profile: Profile to convert.
-        most: Maximum number of calls.
-    """
+    """Convert the calls to a file for ``www.speedscope.app`` with one profile per mode."""
     frames: dict[str, int] = {}
     note = describe_omitted_calls(profile, most)
     return {

@@ -11,11 +11,10 @@ import pytest
 from tdx.cli.html import html_page
 from tdx.cli.views.profile_sweep import sweep_view
 from tdx.pipeline import Pipeline
-from tdx.profiling.candidates import Candidate
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
 from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile
-from tdx.profiling.suggestions import Suggestions, TriedChange
+from tdx.profiling.suggestions import Candidate, Suggestions, TriedChange
 from tdx.profiling.sweep import SweepCell, SweepResult
 from tdx.profiling.sweep_axes import SweepAxis
 from tests.cli.conftest import assert_fits

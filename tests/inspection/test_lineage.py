@@ -10,8 +10,7 @@ import torch
 from tdx import CartPoleEnv, StepCounter, TransformedEnv
 from tdx.foundation.errors import KeyNotFoundError
 from tdx.foundation.keys import NestedKey
-from tdx.inspection.chain import KeyFlow
-from tdx.inspection.chain_report import ChainReport, inspect_chain
+from tdx.inspection.chain import ChainReport, KeyFlow, inspect_chain
 from tdx.inspection.lineage import KeyVersion, Lineage, inspect_keys
 from tdx.pipeline import EnvConfig, Pipeline, build_env
 

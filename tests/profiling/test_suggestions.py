@@ -12,10 +12,9 @@ from tensordict import TensorDict
 
 from tdx.core.envs import EnvBase
 from tdx.pipeline import EnvConfig, Pipeline, build_env, format_stage
-from tdx.profiling.candidates import Candidate
 from tdx.profiling.result import DeviceUse, Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.suggestions import Suggestions, compare_values, try_changes
+from tdx.profiling.suggestions import Candidate, Suggestions, compare_values, try_changes
 from tests.profiling.fake_clock import FakeClock
 from tests.profiling.fake_stages import simulated_work
 

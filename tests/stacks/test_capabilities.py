@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import tdx
 from tdx.foundation.errors import ArgumentError, EnvError
-from tdx.inspection.stack_overview import inspect_stack
+from tdx.inspection.overview import inspect_stack
 from tdx.inspection.values_report import inspect_state
 from tdx.stacks import open_stack
 from tests.stacks.toy_framework import make as make_toy

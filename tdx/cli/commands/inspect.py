@@ -136,7 +136,7 @@ def inspect_chain(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import chain_view
-    from tdx.inspection.chain_report import inspect_chain
+    from tdx.inspection.chain import inspect_chain
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline, samples=samples) as stack:

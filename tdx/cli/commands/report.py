@@ -80,7 +80,7 @@ def report(
     from tdx.cli.pipelines import command_words, open_stack, read_pipeline
     from tdx.cli.progress import activity_on
     from tdx.cli.views.graph import chain_svg
-    from tdx.inspection.chain_report import inspect_chain
+    from tdx.inspection.chain import inspect_chain
     from tdx.inspection.pipeline_report import build_report
 
     kind = kind or _report_format(out)

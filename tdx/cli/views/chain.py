@@ -25,8 +25,7 @@ from tdx.cli.views.graph import graph_blocks
 from tdx.cli.views.specs import sides_heading, spec_columns
 from tdx.foundation.keys import format_key
 from tdx.foundation.text import count_text
-from tdx.inspection.chain import KeyFlow, StageFlow
-from tdx.inspection.chain_report import ChainReport
+from tdx.inspection.chain import ChainReport, KeyFlow, StageFlow
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 from tdx.specs.leaf import LeafSpec, SpecText, shape_text
 

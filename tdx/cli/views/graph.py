@@ -19,8 +19,7 @@ from tdx.cli.views import (
 )
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.text import count_text, escape_control_characters
-from tdx.inspection.chain import StageFlow
-from tdx.inspection.chain_report import ChainReport
+from tdx.inspection.chain import ChainReport, StageFlow
 from tdx.specs.leaf import SpecText, shape_text
 
 MAX_WIDTH = 100

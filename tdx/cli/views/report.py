@@ -110,13 +110,14 @@ def _tables(view: View) -> list[Block]:
 
 def _findings(report: PipelineReport) -> Iterator[Block]:
     for lint in report.lints:
-        place = f"{lint.place}: " if lint.place else ""
+        stage = lint.where.stage
+        place = "" if stage is None else f"{stage} {lint.where.transform or ''}".strip() + ": "
         yield Paragraph(
             [
                 Cell(f"{lint.code} {lint.severity}", SEVERITY_STYLES.get(lint.severity, "")),
                 Cell(f"  {place}", "name"),
                 Cell(lint.message),
-                Cell(f"  ({lint.title}; {lint.hint})", "dim"),
+                Cell(f"  ({lint.title or lint.message}; {lint.hint or ''})", "dim"),
             ]
         )
     if not report.lints:

@@ -76,7 +76,7 @@ def doctor_view(report: DoctorReport) -> View:
     """
 
     def blocks() -> list[Block]:
-        counts = (("failure", report.count("fail")), ("warning", report.count("warn")))
+        counts = (("failure", report.failures), ("warning", report.warnings))
         summary = ", ".join(count_text(count, word) for word, count in counts if count)
         head = Heading("tdx doctor", summary or "no problems", level=1)
         groups = without_repeats(diagnosis.group for diagnosis in report.diagnoses)

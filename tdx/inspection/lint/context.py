@@ -171,15 +171,7 @@ def _default(text: str | None, declared: Type) -> Any:
 
 @dataclass(frozen=True)
 class LintContext:
-    """Input of the rules.
-
-    Args:
-        pipeline: The pipeline.
-        stages: Its stages.
-        env: Env with the chain, if it could be built.
-        policy: Policy of the pipeline, if it was imported.
-        spec_violations: Spec violations found in steps.
-    """
+    """Input of the rules."""
 
     subject: ClassVar[Literal["pipeline"]] = "pipeline"
 
@@ -190,9 +182,31 @@ class LintContext:
     spec_violations: Sequence[SpecViolation] = field(default=())
 
     @cached_property
-    def versions(self) -> ChainVersions:
-        """Versions of all keys, as far as the specs are known."""
-        return ChainVersions.of([stage for stage in self.stages if stage.after is not None])
+    def versions(self) -> list[StageVersion]:
+        """Versions of all keys in the order in which they are written.
+
+        They follow the specs stage by stage as far as these are known, also through chains that
+        cannot be built, which :mod:`tdx.inspection.lineage` does not cover.
+        """
+        tracker = VersionTracker[int]()
+        for stage in self.stages:
+            before, after = stage.before, stage.after
+            if before is None or after is None:
+                continue
+            if not tracker.versions:
+                for key in before.outputs:
+                    tracker.begin(key, ENV)
+            for key in _keys_read(stage, tracker.current):
+                tracker.read(key, stage.index)
+            for key in [key for key in tracker.current if key not in after.outputs]:
+                is_renamed = stage.name == "RenameTransform"
+                tracker.end(key, stage.index, "renamed" if is_renamed else "dropped")
+            new = [key for key in after.outputs if key not in before.outputs]
+            out_keys = [] if stage.name in _NEW_KEYS_ONLY else stage.out_keys
+            for key in dict.fromkeys([*out_keys, *new]):
+                if key in after.outputs:
+                    tracker.write(key, stage.index)
+        return tracker.versions
 
     @property
     def last(self) -> KeySpecs | None:
@@ -222,46 +236,6 @@ class LintContext:
                 followed |= {new for old, new in renames if old in followed}
 
 
-@dataclass(frozen=True)
-class ChainVersions:
-    """Versions of all keys, in the order in which they are written.
-
-    They follow the specs stage by stage as far as these are known, also through chains that cannot
-    be built, which :mod:`tdx.inspection.lineage` does not cover.
-    """
-
-    versions: tuple[StageVersion, ...]
-
-    @classmethod
-    def of(cls, stages: Sequence[LintStage]) -> ChainVersions:
-        """Return the versions in stages whose specs are known."""
-        if not stages or stages[0].before is None:
-            return cls(())
-        tracker = VersionTracker[int]()
-        for key in stages[0].before.outputs:
-            tracker.begin(key, ENV)
-        for stage in stages:
-            _follow_stage(tracker, stage)
-        return cls(tuple(tracker.versions))
-
-    def of_key(self, key: NestedKey) -> Iterator[StageVersion]:
-        """Return the versions of one key."""
-        return (version for version in self.versions if version.key == key)
-
-
-def _follow_stage(tracker: VersionTracker[int], stage: LintStage) -> None:
-    """Record what a stage reads, writes and drops."""
-    assert stage.before is not None
-    assert stage.after is not None
-    for key in _keys_read(stage, tracker.current):
-        tracker.read(key, stage.index)
-    for key in [key for key in tracker.current if key not in stage.after.outputs]:
-        tracker.end(key, stage.index, "renamed" if stage.name == "RenameTransform" else "dropped")
-    for key in _keys_written(stage):
-        if key in stage.after.outputs:
-            tracker.write(key, stage.index)
-
-
 def _keys_read(stage: LintStage, current: Iterable[NestedKey]) -> Iterator[NestedKey]:
     """Return the current keys that a stage reads; a group stands for all keys in it."""
     if stage.is_opaque or stage.name in _READS_ALL:
@@ -277,11 +251,3 @@ def _keys_read(stage: LintStage, current: Iterable[NestedKey]) -> Iterator[Neste
         parts = (key,) if isinstance(key, str) else key
         if any(parts[:length] in heads for length in range(1, len(parts) + 1)):
             yield key
-
-
-def _keys_written(stage: LintStage) -> list[NestedKey]:
-    assert stage.before is not None
-    assert stage.after is not None
-    new = [key for key in stage.after.outputs if key not in stage.before.outputs]
-    out_keys = [] if stage.name in _NEW_KEYS_ONLY else stage.out_keys
-    return list(dict.fromkeys([*out_keys, *new]))

@@ -134,13 +134,7 @@ def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """A rule and one violation of it.
-
-    Args:
-        rule: The rule.
-        violation: The violation.
-        transform: Class name of the stage, if the pipeline does not contain it.
-    """
+    """A rule and one violation of it."""
 
     rule: Rule
     violation: Violation
@@ -187,13 +181,7 @@ def lint(
 def list_notes(
     context: StackContext, rules: Sequence[Rule], findings: Sequence[LintFinding]
 ) -> tuple[str, ...]:
-    """Return what the stages of a stack did that is no finding of a rule, each a sentence.
-
-    Args:
-        context: The stack, after its steps.
-        rules: Rules that apply.
-        findings: Their findings.
-    """
+    """Return what the stages of a stack did that is no finding of a rule, each a sentence."""
     reported = {finding.violation.stage for finding in findings}
     names = [
         f"{stage.index} {stage.name}"
@@ -212,14 +200,7 @@ def build_lint_context(
     policy: nn.Module | None = None,
     spec_violations: Sequence[SpecViolation] = (),
 ) -> LintContext:
-    """Prepare a pipeline for the rules.
-
-    Args:
-        pipeline: The pipeline.
-        env: Its env with the chain. ``None`` if it could not be built.
-        policy: Its policy, if it was imported.
-        spec_violations: Spec violations found in steps.
-    """
+    """Prepare a pipeline for the rules, with its env and policy as far as they could be made."""
     transforms = [] if env is None else list(env.stages)
     is_built = env is not None and len(transforms) == len(pipeline.transforms)
     specs = _stage_key_specs(env) if env is not None and is_built else []
@@ -256,10 +237,6 @@ def _stage_key_specs(env: TransformedEnv) -> list[KeySpecs]:
 
 def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
     """Import the policy of a pipeline if it is Python code.
-
-    Args:
-        pipeline: The pipeline.
-        allow_code: Allow importing the Python objects that it names.
 
     Returns:
         The module, or what a function or class returns when called without arguments. ``None`` if

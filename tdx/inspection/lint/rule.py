@@ -11,6 +11,7 @@ from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.draft import Draft
+from tdx.pipeline.grammar import format_stage
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 
@@ -23,12 +24,6 @@ Severity = Literal["error", "warning", "suggestion"]
 Subject = Literal["pipeline", "stack"]
 EXAMPLE_MODULE = "my_code"
 """Module name of the Python code of an example."""
-
-
-def _format_stage(stage: StageConfig) -> str:
-    from tdx.pipeline.grammar import format_stage
-
-    return format_stage(stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +39,7 @@ class Edit(Result):
 
     json_entries: ClassVar[Entries] = (
         *("kind", "index", "to"),
-        Entry("stage", convert=_format_stage),
+        Entry("stage", convert=format_stage),
     )
 
     kind: Literal["insert", "remove", "move", "replace"]

@@ -71,7 +71,6 @@ class Changes(Fact):
         self.drops = False
 
     def add(self, call: StageCall) -> None:
-        """See :class:`Fact`."""
         stage, before = call.stage, call.before
         for key, version in stage.written.items():
             if key not in before or not is_same_value(before[key].value, version.value):
@@ -220,3 +219,13 @@ def step_limit(stage: StageInfo) -> int | None:
     """Return the number of steps after which a stage truncates an episode; ``None`` if none."""
     limit = stage.arguments.get("max_episode_steps")
     return limit if isinstance(limit, int) else None
+
+
+def fit_line(points: Sequence[tuple[float, float]], tolerance: float) -> tuple[float, float] | None:
+    """Return factor and offset of the line through points of different x; ``None`` without one."""
+    low, high = min(points), max(points)
+    factor = (high[1] - low[1]) / (high[0] - low[0])
+    offset = low[1] - factor * low[0]
+    limit = tolerance * max(abs(low[1]), abs(high[1]), 1e-3)
+    is_line = all(abs(factor * x + offset - y) <= limit for x, y in points)
+    return (factor, offset) if is_line else None

@@ -37,13 +37,6 @@ def observe_stack(
 
     The env is stepped until it has made the given number of steps and, if a stage limits the length
     of episodes, until an episode reaches that limit.
-
-    Args:
-        context: Context to complete.
-        rules: Rules whose facts are collected.
-        steps: Number of steps.
-        seed: Seed of the env. ``None``: do not seed.
-        on_step: Called with each trace.
     """
     stack = context.stack
     kinds: set[type[Fact]] = {Changes, *(kind for rule in rules for kind in rule.facts)}
@@ -61,7 +54,12 @@ def observe_stack(
 
     def add(trace: StepTrace) -> None:
         if trace.phase == "reset" and tracer.steps == 0:
-            _add_created_state(context)
+            # The state that did not exist before the first reset.
+            before = {index: dict(values) for index, values in context.before.items()}
+            for index, values in stack.state().items():
+                for name, value in values.items():
+                    before.setdefault(index, {}).setdefault(name, value)
+            context.before = before
         _add_facts(context, trace, kinds)
         on_step(trace)
         if tracer.steps >= steps and time.monotonic() > end:
@@ -86,18 +84,8 @@ def lint_chain(
 ) -> tuple[list[LintFinding], tuple[str, ...]]:
     """Step an env of tdx; return what its stages do against the rules for stacks, and notes.
 
-    A fault that a rule for pipelines has found already is left out.
-
-    Args:
-        env: Env with its chain; it is reset and stepped.
-        context: Its pipeline.
-        found: Findings of the rules for pipelines.
-        rules: Rules to apply.
-        first: Index of the pipeline's first stage in the chain, from which findings count.
-        evaluation: True if the env is used for evaluation.
-
-    Raises:
-        TdxError: The env or a stage raises.
+    A fault that a rule for pipelines has found already is left out. Findings count from the
+    pipeline's first stage, which has the index ``first`` in the chain.
     """
     from tdx.stacks import open_stack
 
@@ -123,15 +111,6 @@ def lint_chain(
         moved = replace(finding.violation, stage=stage - first)
         result.append(LintFinding(finding.rule, moved, stages[stage].name))
     return result, list_notes(observed, rules, findings)
-
-
-def _add_created_state(context: StackContext) -> None:
-    """Add the state that did not exist before the first reset."""
-    before = {index: dict(values) for index, values in context.before.items()}
-    for index, values in context.stack.state().items():
-        known = before.setdefault(index, {})
-        known.update({name: value for name, value in values.items() if name not in known})
-    context.before = before
 
 
 def _add_facts(context: StackContext, trace: StepTrace, kinds: Collection[type[Fact]]) -> None:

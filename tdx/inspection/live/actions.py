@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.keys import format_key
 from tdx.inspection.live.arrays import unravel_row
 
 if TYPE_CHECKING:
@@ -53,11 +54,7 @@ class ActionField:
 def action_fields(env: EnvBase | StackEnv) -> tuple[ActionField, ...]:
     """Return the numbers of an action that can be selected; all envs of a batch share them.
 
-    Args:
-        env: Env with its chain.
-
-    Returns:
-        At most ``MAX_FIELDS`` fields. Keys with other kinds of specs have no field and stay zero.
+    There are at most ``MAX_FIELDS``. Keys with other kinds of specs have none and stay zero.
 
     Example:
         >>> from tdx import PendulumEnv
@@ -65,33 +62,33 @@ def action_fields(env: EnvBase | StackEnv) -> tuple[ActionField, ...]:
         >>> field.name, field.kind, field.low, field.high
         ('action[0]', 'slider', -2.0, 2.0)
     """
-    fields = (
-        field
-        for key, leaf in env.full_action_spec.items(True, True)
-        for field in _leaf_fields(format_key(key), leaf, len(env.batch_size))
-    )
-    return tuple(field for field, _ in zip(fields, range(MAX_FIELDS), strict=False))
-
-
-def _leaf_fields(key: str, leaf: TensorSpec, batch_dims: int) -> Iterator[ActionField]:
     from tdx.specs import Bounded, Unbounded
 
-    for place, count in enumerate(_choice_counts(leaf, batch_dims)):
-        yield ActionField(key, place, "choice", 0, count - 1, 0)
-    if isinstance(leaf, Bounded):
-        first_row = (0,) * batch_dims
-        lows, highs = (
-            end[first_row].detach().cpu().reshape(-1).tolist() for end in (leaf.low, leaf.high)
-        )
-        for place, (low, high) in enumerate(zip(lows, highs, strict=True)):
-            low = -_UNBOUNDED_LIMIT if math.isinf(low) else low
-            high = _UNBOUNDED_LIMIT if math.isinf(high) else high
-            discrete = not leaf.low.is_floating_point()
-            kind: Literal["slider", "choice"] = "choice" if discrete and low == 0 else "slider"
-            yield ActionField(key, place, kind, low, high, min(max(0.0, low), high))
-    elif isinstance(leaf, Unbounded):
-        for place in range(leaf.shape[batch_dims:].numel()):
-            yield ActionField(key, place, "slider", -_UNBOUNDED_LIMIT, _UNBOUNDED_LIMIT, 0.0)
+    batch_dims = len(env.batch_size)
+
+    def fields() -> Iterator[ActionField]:
+        for raw_key, leaf in env.full_action_spec.items(True, True):
+            key = format_key(raw_key)
+            for place, count in enumerate(_choice_counts(leaf, batch_dims)):
+                yield ActionField(key, place, "choice", 0, count - 1, 0)
+            if isinstance(leaf, Bounded):
+                lows, highs = (
+                    end[(0,) * batch_dims].detach().cpu().reshape(-1).tolist()
+                    for end in (leaf.low, leaf.high)
+                )
+                is_discrete = not leaf.low.is_floating_point()
+                for place, (low, high) in enumerate(zip(lows, highs, strict=True)):
+                    low = -_UNBOUNDED_LIMIT if math.isinf(low) else low
+                    high = _UNBOUNDED_LIMIT if math.isinf(high) else high
+                    kind: Literal["slider", "choice"]
+                    kind = "choice" if is_discrete and low == 0 else "slider"
+                    yield ActionField(key, place, kind, low, high, min(max(0.0, low), high))
+            elif isinstance(leaf, Unbounded):
+                for place in range(leaf.shape[batch_dims:].numel()):
+                    limit = _UNBOUNDED_LIMIT
+                    yield ActionField(key, place, "slider", -limit, limit, 0.0)
+
+    return tuple(islice(fields(), MAX_FIELDS))
 
 
 def _choice_counts(leaf: TensorSpec, batch_dims: int) -> list[int]:
@@ -114,40 +111,44 @@ def _choice_counts(leaf: TensorSpec, batch_dims: int) -> list[int]:
 
 
 def build_action(env: EnvBase | StackEnv, numbers: Numbers) -> TensorDictBase:
-    """Build an action for every env of the batch; zero where nothing is selected.
-
-    Args:
-        env: Env with its chain.
-        numbers: Selected numbers.
-
-    Returns:
-        The action keys, ``[*B]``.
+    """Build an action, ``[*B]``, for every env of the batch; zero where nothing is selected.
 
     Example:
         >>> from tdx import PendulumEnv
         >>> build_action(PendulumEnv(), {("action", 0): 0.5})["action"]
         tensor([0.5000])
     """
-    spec = env.full_action_spec
+    import torch
+
+    from tdx.specs import MultiOneHot, OneHot
+
+    spec, batch_dims = env.full_action_spec, len(env.batch_size)
     action: TensorDictBase = spec.zero()
     for key, leaf in spec.items(True, True):
         selected = {
             place: number for (name, place), number in numbers.items() if name == format_key(key)
         }
-        _write_action(action, key, leaf, selected, len(env.batch_size))
+        row = torch.zeros(leaf.shape[batch_dims:].numel(), dtype=torch.float64)
+        if isinstance(leaf, OneHot | MultiOneHot):
+            begin = 0
+            for place, count in enumerate(_choice_counts(leaf, batch_dims)):
+                row[begin + int(selected.get(place, 0))] = 1
+                begin += count
+        else:
+            for place, number in selected.items():
+                if place < len(row):
+                    row[place] = number
+            if not selected:
+                continue
+        shaped = row.reshape(leaf.shape[batch_dims:]).to(leaf.dtype).to(leaf.device)
+        action.set(key, shaped.expand(leaf.shape).clone())
     return action
 
 
 def target_row(env: EnvBase | StackEnv, action: TensorDictBase, row: int | None) -> TensorDictBase:
-    """Apply an action to one env of a batch, and random actions to the others.
+    """Apply an action ``[*B]`` to one env of a batch, and random actions to the others.
 
-    Args:
-        env: Env with its chain.
-        action: The action keys, ``[*B]``.
-        row: Env that receives the action, counted through all batch dims. ``None``: all envs.
-
-    Returns:
-        The action keys, ``[*B]``, in new memory.
+    ``row`` counts through all batch dims; ``None``: all envs. The result has memory of its own.
     """
     if row is None or env.batch_size.numel() <= 1:
         return action.clone()
@@ -155,29 +156,3 @@ def target_row(env: EnvBase | StackEnv, action: TensorDictBase, row: int | None)
     at = unravel_row(row, tuple(env.batch_size))
     fields[at] = action[at]
     return fields
-
-
-def _write_action(
-    action: TensorDictBase,
-    key: NestedKey,
-    leaf: TensorSpec,
-    selected: Mapping[int, float],
-    batch_dims: int,
-) -> None:
-    import torch
-
-    from tdx.specs import MultiOneHot, OneHot
-
-    row = torch.zeros(leaf.shape[batch_dims:].numel(), dtype=torch.float64)
-    if isinstance(leaf, OneHot | MultiOneHot):
-        begin = 0
-        for place, count in enumerate(_choice_counts(leaf, batch_dims)):
-            row[begin + int(selected.get(place, 0))] = 1
-            begin += count
-    elif not selected:
-        return
-    for place, number in selected.items():
-        if not isinstance(leaf, OneHot | MultiOneHot) and place < len(row):
-            row[place] = number
-    shaped = row.reshape(leaf.shape[batch_dims:]).to(leaf.dtype).to(leaf.device)
-    action.set(key, shaped.expand(leaf.shape).clone())

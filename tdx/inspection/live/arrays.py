@@ -11,7 +11,6 @@ from tdx.inspection.live.views import TRACED_NUMBERS, ImageView, StageNumbers
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
     from tdx.core.tracing import StepTrace
 
@@ -56,61 +55,15 @@ def unravel_row(row: int, batch: tuple[int, ...]) -> tuple[int, ...]:
 
 def as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Convert a tensor of real numbers; ``None`` for other data and ``meta`` tensors."""
-    from torch import Tensor
-
-    if not isinstance(value, Tensor) or value.is_complex() or value.device.type == "meta":
-        return None
-    return _array(value)
-
-
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     import torch
 
-    plain = tensor.detach()
-    if plain.device.type != "cpu":
-        plain = plain.cpu()
-    if plain.dtype is torch.bfloat16:
-        plain = plain.float()
-    found: np.ndarray[Any, Any] = plain.numpy()
-    return found
-
-
-def summarize_array(
-    numbers: np.ndarray[Any, Any],
-) -> tuple[float | None, float | None, float | None, int, int]:
-    """Return minimum, mean and maximum, and the numbers of NaN and infinities."""
-    import numpy as np
-
-    if numbers.size == 0:
-        return None, None, None, 0, 0
-    if numbers.size == 1:
-        number = float(numbers.reshape(-1)[0])
-        if math.isnan(number):
-            return None, None, None, 1, 0
-        if math.isinf(number):
-            return number, None, number, 0, 1
-        return number, number, number, 0, 0
-    if numbers.dtype.kind != "f":
-        return float(numbers.min()), float(numbers.mean()), float(numbers.max()), 0, 0
-    with np.errstate(all="ignore"):
-        return _summarize_floats(numbers)
-
-
-def _summarize_floats(
-    numbers: np.ndarray[Any, Any],
-) -> tuple[float | None, float | None, float | None, int, int]:
-    import numpy as np
-
-    total = float(numbers.sum(dtype=np.float64))
-    if math.isfinite(total):
-        return float(numbers.min()), total / numbers.size, float(numbers.max()), 0, 0
-    nan = np.isnan(numbers)
-    nans, rest = int(nan.sum()), numbers[~nan]
-    if rest.size == 0:
-        return None, None, None, nans, 0
-    finite = rest[np.isfinite(rest)]
-    mean = float(finite.mean(dtype=np.float64)) if finite.size else None
-    return float(rest.min()), mean, float(rest.max()), nans, int(rest.size - finite.size)
+    if not isinstance(value, torch.Tensor) or value.is_complex() or value.device.type == "meta":
+        return None
+    plain = value.detach().cpu()
+    array: np.ndarray[Any, Any] = (
+        plain.float() if plain.dtype is torch.bfloat16 else plain
+    ).numpy()
+    return array
 
 
 def count_bins(
@@ -178,14 +131,9 @@ def find_images(
     height: int = 64,
     numbers: StageNumbers = TRACED_NUMBERS,
 ) -> Iterator[ImageView]:
-    """Yield every image that a stage wrote, in order.
+    """Yield every image that a stage wrote, in order, with at most this width and height.
 
-    Args:
-        trace: The trace.
-        row: Row of the batch. Defaults to the first.
-        width: Maximum width in pixels.
-        height: Maximum height in pixels.
-        numbers: Numbers of the stages that the user sees.
+    Of a batch, ``row`` is shown, or the first row.
     """
     batch = tuple(trace.tensordict.batch_size)
     rows = RowSelector(batch, 0 if row is None and batch else row)

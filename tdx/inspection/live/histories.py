@@ -32,12 +32,7 @@ _MAX_ELEMENTS = 8
 
 
 class SeriesBuffer:
-    """Ring buffer with one row of numbers per trace.
-
-    Args:
-        capacity: Maximum number of rows.
-        width: Numbers per row.
-    """
+    """Ring buffer with one row of numbers per trace."""
 
     def __init__(self, capacity: int, width: int = 1) -> None:
         self._ring = np.full((capacity, width), np.nan, dtype=np.float32)
@@ -69,14 +64,9 @@ class SeriesBuffer:
 def build_plot(
     name: str, first: int, numbers: Array, *, parts: int, window: tuple[int, int] | None = None
 ) -> PlotView:
-    """Divide numbers into a bounded number of bins.
+    """Divide numbers, one per trace from ``first`` on, into at most ``parts`` bins.
 
-    Args:
-        name: Name of the numbers.
-        first: Trace of the first number.
-        numbers: One number per trace, NaN if missing.
-        parts: Maximum number of bins.
-        window: First and last trace to include. Defaults to all.
+    ``window``: the first and the last trace to include. NaN stands for a missing number.
 
     Example:
         >>> import numpy as np
@@ -93,22 +83,17 @@ def build_plot(
         return PlotView(name, first, first, (), (), None)
     starts = np.unique((np.arange(min(parts, count)) * count) // min(parts, count))
     lows, highs = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
-    return PlotView(
-        name, first, first + count - 1, _finite_or_none(lows), _finite_or_none(highs), latest
+    low_ends, high_ends = (
+        tuple(number if math.isfinite(number) else None for number in ends.tolist())
+        for ends in (lows, highs)
     )
-
-
-def _finite_or_none(numbers: Array) -> tuple[float | None, ...]:
-    return tuple(each if math.isfinite(each) else None for each in numbers.tolist())
+    return PlotView(name, first, first + count - 1, low_ends, high_ends, latest)
 
 
 def read_number(trace: StepTrace, name: str, row: int | None) -> float:
     """Return the number with a name; the mean of several, NaN if there is none.
 
-    Args:
-        trace: The trace.
-        name: Key with dots, or an element of one: ``"observation[0]"``.
-        row: Row of the batch. ``None``: all rows.
+    A name is a key with dots, or an element of one: ``"observation[0]"``.
     """
     numbers = _find_numbers(trace, name, row)
     if numbers is None:
@@ -196,20 +181,17 @@ class ChangeCounter:
                     count[1] += 1
 
     def counts(self, phase: str, place: PassageId) -> dict[NestedKey, tuple[int, int]]:
-        """Return the keys that a stage changed at least once.
+        """Return the keys that a stage changed at least once in resets, or in steps.
 
-        Args:
-            phase: ``reset`` or ``step``.
-            place: The stage and its direction.
-
-        Returns:
-            Number of resets or steps in which it changed the key, and of those with the key.
+        Their values are the number of resets or steps in which it did, and of those with the key.
         """
         counts = self._counts.get((phase, place), {})
         return {key: (changed, present) for key, (changed, present) in counts.items() if changed}
 
 
 _ENDS = ("terminated", "truncated", "done")
+_MAX_FINISHED = 1000
+"""Number of finished episodes that are kept."""
 
 
 @dataclass(slots=True)
@@ -225,21 +207,16 @@ class _OpenEpisode:
 
 
 class EpisodeTracker:
-    """Counts episodes from traces.
+    """Counts episodes from traces."""
 
-    Args:
-        env: Env with its chain, or a stack of another library.
-        max_finished: Maximum number of finished episodes to keep.
-    """
-
-    def __init__(self, env: EnvBase | StackEnv, max_finished: int = 1000) -> None:
+    def __init__(self, env: EnvBase | StackEnv) -> None:
         self.rows = max(1, env.batch_size.numel())
         self._rewards: list[NestedKey] = list(env.reward_keys)
         self._flags = {
             end: [key for key in env.done_keys if split_key(key)[-1] == end] for end in _ENDS
         }
         self._open = [_OpenEpisode(-1, 0, 0) for _ in range(self.rows)]
-        self._finished: deque[EpisodeView] = deque(maxlen=max_finished)
+        self._finished: deque[EpisodeView] = deque(maxlen=_MAX_FINISHED)
         self.finished = 0
         self.rewards: Array = np.full(self.rows, np.nan, dtype=np.float32)
 
@@ -259,7 +236,12 @@ class EpisodeTracker:
                     self._begin(row, trace.index)
             self.rewards = np.full(self.rows, np.nan, dtype=np.float32)
             return
-        self.rewards = self._reward_sums(trace)
+        self.rewards = np.zeros(self.rows, dtype=np.float32)
+        for key in self._rewards:
+            value = trace.env_tensordict.get(key, None)
+            if value is not None and value.shape.numel() % self.rows == 0:
+                numbers = value.detach().cpu().float().numpy()
+                self.rewards += numbers.reshape(self.rows, -1).sum(axis=1)
         ends = self._ends(trace)
         for row in range(self.rows):
             if self._open[row].end:
@@ -281,15 +263,6 @@ class EpisodeTracker:
             self._finished.append(self._view(row))
         self._open[row] = _OpenEpisode(before.number + 1, index, index)
 
-    def _reward_sums(self, trace: StepTrace) -> Array:
-        sums = np.zeros(self.rows, dtype=np.float32)
-        for key in self._rewards:
-            value = trace.env_tensordict.get(key, None)
-            if value is not None and value.shape.numel() % self.rows == 0:
-                numbers = value.detach().cpu().float().numpy()
-                sums += numbers.reshape(self.rows, -1).sum(axis=1)
-        return sums
-
     def _ends(self, trace: StepTrace) -> dict[int, str]:
         ends: dict[int, str] = {}
         for end, keys in self._flags.items():
@@ -308,12 +281,7 @@ class EpisodeTracker:
         )
 
     def episodes(self, row: int | None = None, limit: int = 200) -> tuple[EpisodeView, ...]:
-        """Return the latest episodes, the newest last; running episodes come after finished ones.
-
-        Args:
-            row: Row of the batch. ``None``: all rows.
-            limit: Maximum number of episodes.
-        """
+        """Return the latest episodes, the newest last; running ones come after finished ones."""
         rows: Sequence[int] = range(min(self.rows, limit)) if row is None else (row,)
         running = [
             self._view(at) for at in rows if self._open[at].number >= 0 and not self._open[at].end

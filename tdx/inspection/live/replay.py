@@ -63,7 +63,17 @@ class Replay:
             self.total, self._has_last_reset = at + 1, after == 1
         self.done = 0
         self.differences: dict[str, int] = {}
-        self._check_actions()
+        action = next((action for action in recording.actions if action is not None), None)
+        if action is not None:
+            given, taken = (
+                {key: (value.shape, value.dtype) for key, value in side.items(True, True)}
+                for side in (action, session.env.full_action_spec)
+            )
+            if given != taken:
+                raise ArgumentError(
+                    "the actions of the earlier rollout do not fit the action spec of this chain",
+                    hint="run it again",
+                )
 
     @property
     def is_done(self) -> bool:
@@ -163,21 +173,6 @@ class Replay:
             for plot, session in zip(plots, (self.session, self.earlier), strict=True)
         )
         return replace(now, earlier=earlier)
-
-    def _check_actions(self) -> None:
-        spec = self.session.env.full_action_spec
-        action = next(
-            (action for action in self.earlier.recording.actions if action is not None), None
-        )
-        if action is None:
-            return
-        given = {key: (value.shape, value.dtype) for key, value in action.items(True, True)}
-        taken = {key: (value.shape, value.dtype) for key, value in spec.items(True, True)}
-        if given != taken:
-            raise ArgumentError(
-                "the actions of the earlier rollout do not fit the action spec of this chain",
-                hint="run it again",
-            )
 
 
 def _output_values(trace: StepTrace) -> Mapping[str, Any]:

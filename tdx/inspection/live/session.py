@@ -42,7 +42,6 @@ from tdx.inspection.live.views import (
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.core.envs.rollout import Policy
     from tdx.envs import EnvBase
     from tdx.foundation.keys import NestedKey
 
@@ -58,10 +57,6 @@ BUILTIN_PLOTS = (REWARD, RETURN, TIME)
 
 def parse_known_stop(text: str, tracer: LiveTracer) -> Stop:
     """Parse a stop condition and check that its keys exist.
-
-    Args:
-        text: Condition in the syntax of :func:`~tdx.core.tracing.parse_stop`.
-        tracer: Tracer of the env.
 
     Raises:
         ArgumentError: The condition is invalid.
@@ -97,9 +92,7 @@ class LiveSession:
 
     Args:
         env: Env with its chain, or a stack of another library. The caller closes it.
-        policy: Selects the actions. Defaults to random actions.
         max_traces: Maximum number of resets and steps in the history.
-        max_bytes: Maximum memory of their tensors.
         clock: Returns nanoseconds.
         numbers: Numbers of the stages that the user sees. Defaults to their indices.
         probe: Called around each hook; around the whole step of a stack of another library.
@@ -121,21 +114,19 @@ class LiveSession:
     def __init__(
         self,
         env: EnvBase | StackEnv,
-        policy: Policy | None = None,
         *,
         max_traces: int = MAX_TRACES,
-        max_bytes: int = MAX_BYTES,
         clock: Callable[[], int] = time.perf_counter_ns,
         numbers: StageNumbers = TRACED_NUMBERS,
         probe: Probe | None = None,
     ) -> None:
         self.env, self.numbers = env, numbers
-        self.history = TraceHistory(max_traces, max_bytes)
+        self.history = TraceHistory(max_traces, MAX_BYTES)
         self.tracer: LiveTracer
         if isinstance(env, StackEnv):
-            self.tracer = LiveStackTracer(env, policy, self.history, clock, probe)
+            self.tracer = LiveStackTracer(env, self.history, clock, probe)
         else:
-            self.tracer = Tracer(env, policy, history=self.history, clock=clock, probe=probe)
+            self.tracer = Tracer(env, history=self.history, clock=clock, probe=probe)
         self.recording = Recording(max_traces)
         self._action_keys = list(env.full_action_spec.keys(True, True))
         self.promises = TraceChecker(env)
@@ -375,32 +366,23 @@ class LiveSession:
         if own is not None:
             first, numbers = own.column(0 if name == TIME else row or 0)
         else:
-            first, numbers = self._key_series(name, row)
+            track = self._key_buffers.get((name, row))
+            if track is None:
+                track = self._key_buffers[name, row] = SeriesBuffer(self.history.max_traces)
+                track.count = self.first
+                for trace in self.history:
+                    track.append(read_number(trace, name, row))
+                if len(self._key_buffers) > _MAX_KEYED:
+                    self._key_buffers.popitem(last=False)
+            first, numbers = track.column(0)
+            if self.last >= 0 and np.isnan(numbers).all():
+                names = self.plot_names()
+                if name not in names:
+                    del self._key_buffers[name, row]
+                    hint = did_you_mean(name, names, otherwise=f"there are {', '.join(names[:8])}")
+                    raise KeyNotFoundError(f"unknown key {name!r}", hint=hint)
         held = max(first, self.first)
         return held, numbers[held - first :]
-
-    def _key_series(self, name: str, row: int | None) -> tuple[int, Array]:
-        track = self._key_buffers.get((name, row))
-        if track is None:
-            track = self._key_buffers[name, row] = self._replay_key(name, row)
-            if len(self._key_buffers) > _MAX_KEYED:
-                self._key_buffers.popitem(last=False)
-        first, numbers = track.column(0)
-        if self.last >= 0 and np.isnan(numbers).all():
-            names = self.plot_names()
-            if name not in names:
-                del self._key_buffers[name, row]
-                hint = did_you_mean(name, names, otherwise=f"there are {', '.join(names[:8])}")
-                raise KeyNotFoundError(f"unknown key {name!r}", hint=hint)
-        return first, numbers
-
-    def _replay_key(self, name: str, row: int | None) -> SeriesBuffer:
-        """Read the numbers of a key in all traces in the history."""
-        track = SeriesBuffer(self.history.max_traces)
-        track.count = self.first
-        for trace in self.history:
-            track.append(read_number(trace, name, row))
-        return track
 
     def plot_names(self, row: int | None = None) -> tuple[str, ...]:
         """Return the names that :meth:`plot` accepts for the latest trace."""

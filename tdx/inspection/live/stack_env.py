@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,9 +23,6 @@ from tdx.stacks.tracer import Driver
 
 class StackEnv:
     """A stack with the attributes of an env that a live session reads.
-
-    Args:
-        stack: Stack of another library.
 
     Example:
         >>> import gymnasium
@@ -52,16 +49,13 @@ class StackEnv:
 
     @property
     def free_keys(self) -> tuple[str, ...]:
-        """See :class:`~tdx.stacks.Stack`."""
         return self.stack.free_keys
 
     @property
     def batch_locked(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return self.stack.batch_locked
 
     def specs(self) -> list[Any]:
-        """See :class:`~tdx.stacks.Stack`."""
         return self._specs
 
 
@@ -72,29 +66,20 @@ _POLICY_AND_ENV = replace(_ENV, kind="given", name="policy or env.step")
 
 
 class _ProbedDriver:
-    """Calls a probe around each reset and step of a driver.
-
-    Args:
-        driver: Resets and steps the env.
-        has_policy: True if it calls a policy in a step without an action.
-        probe: The probe.
-    """
+    """Calls a probe around each reset and step of a driver, which calls a policy if it has one."""
 
     def __init__(self, driver: Driver, has_policy: bool, probe: Probe) -> None:
         self._driver, self._has_policy, self._probe = driver, has_policy, probe
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         return self._driver.reset_due
 
     def reset(self, seed: int | None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         with self._probed(_ENV, "reset"):
             self._driver.reset(seed)
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         calls_policy = self._has_policy and action is None
         with self._probed(_POLICY_AND_ENV if calls_policy else _ENV, "step"):
             self._driver.step(action)
@@ -113,7 +98,6 @@ class LiveStackTracer(StackTracer):
 
     Args:
         env: The stack.
-        policy: Takes an observation and returns an action. ``None``: random actions.
         history: Where to keep the traces.
         clock: Returns nanoseconds.
         probe: Called around each reset and step as a whole.
@@ -122,13 +106,13 @@ class LiveStackTracer(StackTracer):
     def __init__(
         self,
         env: StackEnv,
-        policy: Callable[[Any], Any] | None,
         history: TraceHistory,
         clock: Callable[[], int],
         probe: Probe | None = None,
     ) -> None:
-        self._env, self._followed, self._probe = env, policy, probe
-        super().__init__(env.stack, self._make_driver(policy), history)
+        self._env, self._probe = env, probe
+        self._followed: Callable[[Any], Any] | None = None
+        super().__init__(env.stack, self._make_driver(None), history)
         self.clock = clock
 
     @property
@@ -195,9 +179,9 @@ def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:
             continue
         if trace.phase == "step" and before is not None:
             given, after = trace.tensordict, trace.env_tensordict
-            values = before | {key: given.get(key, None) for key in actions}
-            values |= {("next", *split_key(key)): after.get(key, None) for key in results}
-            for key, value in values.items():
+            row = before | {key: given.get(key, None) for key in actions}
+            row |= {("next", *split_key(key)): after.get(key, None) for key in results}
+            for key, value in row.items():
                 columns.setdefault(key, []).append(value)
             steps += 1
         outermost = trace.after(len(env.specs()))
@@ -205,25 +189,20 @@ def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:
         before = {key: each and each.value for key, each in returned.items()}
     if not steps:
         raise ArgumentError("no steps since the reset", hint="make a step first")
-    return _stack_columns(columns, env.batch_size, steps)
-
-
-def _stack_columns(
-    columns: Mapping[NestedKey, list[Any]], size: torch.Size, steps: int
-) -> TensorDictBase:
+    size = env.batch_size
     rollout = TensorDict({}, (*size, steps))
     for key, values in columns.items():
-        found = {
+        forms = {
             (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else None
             for value in values
         }
-        if len(found) > 1:
+        if len(forms) > 1:
             raise ArgumentError(
                 "its shape or dtype differs between steps, which a dump cannot store",
                 hint="add a wrapper that pads it to a fixed shape",
                 where=Where(key=key),
             )
-        if None not in found:
+        if None not in forms:
             rollout.set(key, torch.stack(values, len(size)))
     return rollout
 

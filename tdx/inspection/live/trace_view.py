@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tdx.core.tracing import list_passages
@@ -15,7 +16,6 @@ from tdx.inspection.live.arrays import (
     count_bins,
     format_array,
     is_image_shape,
-    summarize_array,
 )
 from tdx.inspection.live.views import (
     TRACED_NUMBERS,
@@ -25,6 +25,7 @@ from tdx.inspection.live.views import (
     TraceView,
     ValueView,
 )
+from tdx.inspection.value_stats import Numbers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,71 +34,6 @@ if TYPE_CHECKING:
     from tdx.inspection.live.histories import ChangeCounter
 
 _LARGE_SIZE = 4_096
-Messages = Mapping[tuple[int, str], Sequence[str]]
-
-
-class ValueReader:
-    """Converts versions to views.
-
-    Args:
-        rows: Rows to read.
-    """
-
-    def __init__(self, rows: RowSelector) -> None:
-        self.rows = rows
-
-    def read(
-        self,
-        version: ValueVersion,
-        before: ValueVersion | None,
-        previous: ValueVersion | None,
-        violations: tuple[str, ...],
-    ) -> ValueView:
-        """Convert a version.
-
-        Args:
-            version: The version.
-            before: The version that it is compared with.
-            previous: The previous version in the same trace.
-            violations: Spec violations of the value.
-        """
-        value = self.rows.of(version.value)
-        key, name = format_key(version.key), version.name
-        old = None if before is None else self.rows.of(before.value)
-        numbers = as_array(value)
-        if numbers is None:
-            return _describe_object(key, name, value, old, before is not None, violations)
-        change, text, delta = _compare(numbers, as_array(old), before is not None)
-        low, mean, high, nans, infinities = summarize_array(numbers)
-        return ValueView(
-            key=key,
-            version=name,
-            shape=tuple(numbers.shape),
-            dtype=str(value.dtype).removeprefix("torch."),
-            text=format_array(numbers),
-            minimum=low,
-            mean=mean,
-            maximum=high,
-            nans=nans,
-            infinities=infinities,
-            histogram=count_bins(numbers, low, high),
-            change=change,
-            by_writer=self._by_writer(numbers, previous),
-            before=text,
-            delta=delta,
-            violations=violations,
-            in_place=version.in_place,
-            is_image=is_image_shape(tuple(numbers.shape), numbers.dtype.kind),
-        )
-
-    def _by_writer(self, numbers: np.ndarray[Any, Any], previous: ValueVersion | None) -> Change:
-        import numpy as np
-
-        if previous is None:
-            return "new"
-        old = as_array(self.rows.of(previous.value))
-        same = old is not None and old.dtype == numbers.dtype and np.array_equal(old, numbers)
-        return "same" if same else "changed"
 
 
 def _describe_object(
@@ -193,28 +129,36 @@ def view_trace(
     return _TraceReader(trace, against, is_earlier, row, promises, numbers, changes).view()
 
 
+@dataclass
 class _TraceReader:
-    def __init__(
-        self,
-        trace: StepTrace,
-        against: StepTrace | None,
-        is_earlier: bool,
-        row: int | None,
-        promises: TraceChecker | None,
-        numbers: StageNumbers,
-        changes: ChangeCounter | None,
-    ) -> None:
-        self.changes = changes
-        self.trace, self.against, self.row, self.numbers = trace, against, row, numbers
-        self.reader = ValueReader(RowSelector(tuple(trace.tensordict.batch_size), row))
-        self.violation_messages = {} if promises is None else _violation_messages(trace, promises)
-        self.is_earlier = is_earlier
-        self.names, self.before = _name_versions(trace, is_earlier), {}
+    """Converts a trace; the fields are the arguments of :func:`view_trace`."""
+
+    trace: StepTrace
+    against: StepTrace | None
+    is_earlier: bool
+    row: int | None
+    promises: TraceChecker | None
+    numbers: StageNumbers
+    changes: ChangeCounter | None
+
+    def __post_init__(self) -> None:
+        trace, against = self.trace, self.against
+        self.rows = RowSelector(tuple(trace.tensordict.batch_size), self.row)
+        # By hook index and key.
+        self.violation_messages: dict[tuple[int, str], list[str]] = {}
+        number = {id(stage): at for at, stage in enumerate(trace.stages)}
+        for violation in () if self.promises is None else self.promises.check(trace):
+            key = "" if violation.violation.key is None else format_key(violation.violation.key)
+            messages = self.violation_messages.setdefault((number[id(violation.by)], key), [])
+            messages.append(violation.violation.message)
+        self.names = _name_versions(trace, self.is_earlier)
+        self.before: dict[tuple[object, ...], ValueVersion] = {}
         if against is not None:
-            named = _name_versions(against, is_earlier)
-            versions = {id(each): each for each in against.versions()}
-            self.before = {name: versions[each] for each, name in named.items()}
-            if is_earlier:  # what a new stage writes is compared with the last value of its key
+            versions = {id(version): version for version in against.versions()}
+            named = _name_versions(against, self.is_earlier)
+            self.before = {name: versions[version] for version, name in named.items()}
+            if self.is_earlier:
+                # What a new stage writes is compared with the last value of its key.
                 self.before |= {(each.lane, each.key): each for each in versions.values()}
         self.values: list[ValueView] = []
         self.places: dict[int, int] = {}
@@ -304,17 +248,61 @@ class _TraceReader:
     ) -> int:
         """Return the index of a version among the values; it is read on first use."""
         index = self.places.get(id(version))
-        if index is None:
-            violations = (
-                ()
-                if stage is None
-                else self.violation_messages.get((stage, format_key(version.key)), ())
-            )
-            name = self.names[id(version)]
-            before = self.before.get(name) or self.before.get((version.lane, version.key))
-            index = self.places[id(version)] = len(self.values)
-            self.values.append(self.reader.read(version, before, previous, tuple(violations)))
+        if index is not None:
+            return index
+        key = format_key(version.key)
+        messages = () if stage is None else self.violation_messages.get((stage, key), ())
+        before = self.before.get(self.names[id(version)])
+        before = before or self.before.get((version.lane, version.key))
+        index = self.places[id(version)] = len(self.values)
+        self.values.append(self._read(version, before, previous, tuple(messages)))
         return index
+
+    def _read(
+        self,
+        version: ValueVersion,
+        before: ValueVersion | None,
+        previous: ValueVersion | None,
+        violations: tuple[str, ...],
+    ) -> ValueView:
+        """Convert a version, compared with ``before``; ``previous`` is in the same trace."""
+        import numpy as np
+
+        value = self.rows.of(version.value)
+        key, name = format_key(version.key), version.name
+        old = None if before is None else self.rows.of(before.value)
+        numbers = as_array(value)
+        if numbers is None:
+            return _describe_object(key, name, value, old, before is not None, violations)
+        change, text, delta = _compare(numbers, as_array(old), before is not None)
+        by_writer: Change = "new"
+        if previous is not None:
+            was = as_array(self.rows.of(previous.value))
+            by_writer = "changed"
+            if was is not None and was.dtype == numbers.dtype and np.array_equal(was, numbers):
+                by_writer = "same"
+        statistics = Numbers(value)
+        low, high = statistics.extremes
+        return ValueView(
+            key=key,
+            version=name,
+            shape=tuple(numbers.shape),
+            dtype=str(value.dtype).removeprefix("torch."),
+            text=format_array(numbers),
+            minimum=low,
+            mean=statistics.mean,
+            maximum=high,
+            nans=statistics.nans,
+            infinities=statistics.elements - statistics.nans - statistics.finite,
+            histogram=count_bins(numbers, low, high),
+            change=change,
+            by_writer=by_writer,
+            before=text,
+            delta=delta,
+            violations=violations,
+            in_place=version.in_place,
+            is_image=is_image_shape(tuple(numbers.shape), numbers.dtype.kind),
+        )
 
 
 _WRITERS = {"given": "policy"}
@@ -324,9 +312,7 @@ _WRITERS = {"given": "policy"}
 def _name_versions(trace: StepTrace, by_writer: bool) -> dict[int, tuple[object, ...]]:
     """Return a name for each version, by its id, that a version of another trace has too.
 
-    Args:
-        trace: The trace.
-        by_writer: Name a version by its stage instead of its number, which other stages change.
+    By writer, it is named by its stage instead of its number, which other stages change.
     """
     if not by_writer:
         return {id(each): (each.lane, each.name) for each in trace.versions()}
@@ -343,27 +329,10 @@ def _name_versions(trace: StepTrace, by_writer: bool) -> dict[int, tuple[object,
     return names
 
 
-def _violation_messages(trace: StepTrace, promises: TraceChecker) -> Messages:
-    """Return the messages of all spec violations, by hook index and key."""
-    number = {id(stage): at for at, stage in enumerate(trace.stages)}
-    messages: dict[tuple[int, str], list[str]] = {}
-    for violation in promises.check(trace):
-        key = "" if violation.violation.key is None else format_key(violation.violation.key)
-        at = number[id(violation.by)], key
-        messages.setdefault(at, []).append(violation.violation.message)
-    return messages
-
-
 def find_problems(
     trace: StepTrace, promises: TraceChecker, numbers: StageNumbers = TRACED_NUMBERS
 ) -> tuple[str, ...]:
-    """Return the problems of a trace, one line each: NaN, infinities and spec violations.
-
-    Args:
-        trace: The trace.
-        promises: Specs to check values against.
-        numbers: Numbers of the stages that the user sees.
-    """
+    """Return the problems of a trace, one line each: NaN, infinities and spec violations."""
     from torch import Tensor
 
     problems: list[str] = []

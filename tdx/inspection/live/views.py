@@ -207,7 +207,6 @@ class EpisodeView:
         steps: Number of steps.
         total: Sum of its rewards.
         end: ``terminated``, ``truncated``, ``done``, or empty while it is running.
-        held: True if its first trace is still in the history.
     """
 
     row: int
@@ -217,20 +216,11 @@ class EpisodeView:
     steps: int
     total: float
     end: str
-    held: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class EnvCell:
-    """State of one env of a batch after the latest step.
-
-    Args:
-        row: Row of the env.
-        steps: Steps of its episode.
-        reward: Latest reward.
-        total: Sum of the rewards of its episode.
-        end: How its episode ended; empty while it is running.
-    """
+    """State of one env of a batch after the latest step."""
 
     row: int
     steps: int

@@ -227,9 +227,6 @@ MAX_RECENT = 30
 class RecentFiles:
     """List of recently used pipeline files, shared by all apps of this user.
 
-    Args:
-        path: File of the list. ``None``: in the state folder.
-
     Example:
         >>> import tempfile
         >>> recent = RecentFiles(Path(tempfile.mkdtemp()) / "recent.json")
@@ -284,13 +281,7 @@ SAMPLES_FOLDER = "sample_pipelines"
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A sample pipeline.
-
-    Args:
-        name: File name without extension.
-        title: First line of its comment.
-        path: Path of the file.
-    """
+    """A sample pipeline."""
 
     name: str
     title: str

@@ -13,14 +13,7 @@ MAX_UNDO = 1000
 
 @dataclass(frozen=True, slots=True)
 class DraftChange:
-    """One edit of a draft.
-
-    Args:
-        label: Description, such as ``"move CatFrames"``.
-        before: Draft before the edit.
-        after: Draft after the edit.
-        merge: Consecutive edits with the same value are undone together.
-    """
+    """One edit of a draft."""
 
     label: str
     before: Draft
@@ -30,9 +23,6 @@ class DraftChange:
 
 class Editor:
     """A draft with undo history.
-
-    Args:
-        draft: Draft to edit.
 
     Example:
         >>> from tdx.pipeline import Pipeline

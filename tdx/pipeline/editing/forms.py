@@ -11,7 +11,13 @@ from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
 from tdx.pipeline.arguments import find_argument_errors, name_arguments
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce
-from tdx.pipeline.grammar import format_argument, format_value, parse_kwargs, parse_value
+from tdx.pipeline.grammar import (
+    format_argument,
+    format_value,
+    parse_kwargs,
+    parse_value,
+    split_outside_brackets,
+)
 from tdx.pipeline.model import BATCHINGS, EnvConfig
 from tdx.pipeline.transform_info import Parameter, Type, make_union
 from tdx.pipeline.values import DTYPES, SPECS, FileArguments, StageConfig, Value
@@ -125,18 +131,8 @@ def split_words(text: str) -> list[str]:
         >>> split_words("4, dim=-1 [a, b] 'x y'")
         ['4', 'dim=-1', '[a, b]', "'x y'"]
     """
-    words, depth, quote = [""], 0, ""
-    for sign in text:
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
-        depth += 0 if quote else (sign in "[({") - (sign in "])}")
-        if sign.isspace() and not quote and depth <= 0:
-            words.append("")
-        else:
-            words[-1] += sign
-    return [word for part in words if (word := part.rstrip(","))]
+    parts = split_outside_brackets(text, str.isspace)
+    return [word for part in parts if (word := part.rstrip(","))]
 
 
 def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:

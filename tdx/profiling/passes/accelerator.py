@@ -60,9 +60,6 @@ class TraceEvent(NamedTuple):
 def read_trace(text: str) -> list[TraceEvent]:
     """Parse the relevant events of a Chrome trace written by torch.
 
-    Args:
-        text: JSON.
-
     Example:
         >>> read_trace('{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2,'
         ...     '"name": "Memcpy HtoD", "tid": 7, "args": {"bytes": 64, "correlation": 3}}]}')
@@ -206,9 +203,6 @@ class Accelerator(Protocol):
 class TorchAccelerator:
     """Device of torch; see :class:`Accelerator`.
 
-    Args:
-        device: Such as ``"cuda:0"``.
-
     Raises:
         DeviceError: It does not exist.
     """
@@ -264,25 +258,20 @@ class TorchAccelerator:
         return event
 
     def elapsed_ns(self, earlier: torch.Event, later: torch.Event) -> int:
-        """See :class:`Accelerator`."""
         return round(earlier.elapsed_time(later) * 1e6)
 
     def synchronize(self) -> None:
-        """See :class:`Accelerator`."""
         accelerators.synchronize(self._device)
 
     def memory(self) -> tuple[int, int, int]:
-        """See :class:`Accelerator`."""
         stats = accelerators.memory_stats(self._device)
         prefix = "allocated_bytes.all."
         return stats[prefix + "allocated"], stats[prefix + "current"], stats[prefix + "peak"]
 
     def reset_peak(self) -> None:
-        """See :class:`Accelerator`."""
         accelerators.reset_peak_memory_stats(self._device)
 
     def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
-        """See :class:`Accelerator`."""
         return watch_syncs(callback)
 
     @contextmanager
@@ -304,12 +293,7 @@ class TorchAccelerator:
 
 
 def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]:
-    """List the devices other than the host that an env, its chain or its policy uses.
-
-    Args:
-        env: Env with its chain.
-        policy: The policy.
-    """
+    """List the devices other than the host that an env, its chain or its policy uses."""
     devices = dict.fromkeys([env.main_device])
     for spec in (env.output_spec, env.input_spec):
         leaves = spec.values(include_nested=True, leaves_only=True)

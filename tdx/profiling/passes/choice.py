@@ -35,10 +35,6 @@ class AcceleratorLookup:
 def find_accelerator(env: EnvBase, policy: object = None) -> AcceleratorLookup:
     """Find the accelerator that an env, its chain or its policy uses.
 
-    Args:
-        env: Env with its chain.
-        policy: The policy.
-
     Raises:
         DeviceError: It does not exist on this machine.
     """

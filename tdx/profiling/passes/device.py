@@ -11,15 +11,20 @@ where.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from tdx.core.meter import TRANSFERS, Lane, Part, engine_part
+from tdx.core.meter import TRANSFERS, engine_part
 from tdx.profiling.passes.accelerator import Accelerator, TraceEvent
-from tdx.profiling.passes.host import MemoryLevel, PolledMemory, iterate_totals
-from tdx.profiling.passes.observer import Observer, TorchProfilerObserver, parse_part_index
+from tdx.profiling.passes.host import MemoryLevel, PolledMemory
+from tdx.profiling.passes.observer import (
+    Observer,
+    RowKey,
+    TorchProfilerObserver,
+    parse_part_index,
+)
 from tdx.profiling.result import DeviceUse, ModeProfile
 
 WAITING_PART = engine_part("waiting for the device")
@@ -29,16 +34,11 @@ _MIN_BUSY_SHARE = 0.5
 _TO_DEVICE, _TO_HOST = ("htod", "m2d", "hosttodevice"), ("dtoh", "d2m", "devicetohost")
 _END = -1
 """Marks the end of the innermost call, in place of a part."""
-DeviceKey = tuple[str, Lane]
-T = TypeVar("T")
+_NO_USE = DeviceUse(0.0)
 
 
 class DeviceTimes(Observer):
-    """Measures the device time of each part.
-
-    Args:
-        accelerator: The device.
-    """
+    """Measures the device time of each part."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
@@ -47,14 +47,12 @@ class DeviceTimes(Observer):
         self._own: dict[int, int] = defaultdict(int)
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """See :class:`Observer`; synchronizes before and after the block, never inside it."""
+    def _recorder(self) -> Iterator[None]:
+        # The device is synchronized before and after the block, never inside it.
         self._accelerator.synchronize()
-        self._on = True
         try:
             yield
         finally:
-            self._on = False
             self._accelerator.synchronize()
             self._read()
 
@@ -80,19 +78,15 @@ class DeviceTimes(Observer):
         self._marks.clear()
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         times = {place: own / steps / 1000 for place, own in self._own.items()}
-        return _update_uses(
-            profile, self.parts, times, lambda use, time: replace(use, time_us=time)
+        uses = self._updated(
+            profile.on_device, times, _NO_USE, lambda use, time: replace(use, time_us=time)
         )
+        return replace(profile, on_device=uses)
 
 
 class Syncs(Observer):
-    """Counts where the host waits for the device, by part.
-
-    Args:
-        accelerator: Device that reports synchronizations.
-    """
+    """Counts where the host waits for the device, by part."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
@@ -100,20 +94,12 @@ class Syncs(Observer):
         self._around: list[int] = []
         self._counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """See :class:`Observer`."""
-
+    def _recorder(self) -> AbstractContextManager[None]:
         def count(where: str) -> None:
             if self._around:
                 self._counts[self._around[-1]][where] += 1
 
-        with self._accelerator.record_syncs(count):
-            self._on = True
-            try:
-                yield
-            finally:
-                self._on = False
+        return self._accelerator.record_syncs(count)
 
     def _begin(self, place: int) -> None:
         self._around.append(place)
@@ -122,33 +108,22 @@ class Syncs(Observer):
         self._around.pop()
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         syncs = {
             place: {where: count / steps for where, count in sorted(counts.items())}
             for place, counts in self._counts.items()
         }
-        return _update_uses(profile, self.parts, syncs, lambda use, item: replace(use, syncs=item))
+        uses = self._updated(
+            profile.on_device, syncs, _NO_USE, lambda use, counts: replace(use, syncs=counts)
+        )
+        return replace(profile, on_device=uses)
 
 
 class DeviceMemory(PolledMemory):
-    """Observes memory allocated on an accelerator.
-
-    Args:
-        accelerator: Device that reports its memory use.
-    """
+    """Observes memory allocated on an accelerator."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
         self._accelerator = accelerator
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """See :class:`Observer`."""
-        self._on = True
-        try:
-            yield
-        finally:
-            self._on = False
 
     def _level(self) -> MemoryLevel:
         level = MemoryLevel(*self._accelerator.memory())
@@ -156,15 +131,17 @@ class DeviceMemory(PolledMemory):
         return level
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
-        uses = dict(profile.on_device)
-        for key, item in iterate_totals(self.parts, self._ledger.totals):
-            uses[key] = replace(
-                uses.get(key, DeviceUse(0.0)),
-                allocated_bytes=item.allocated / steps,
-                peak_bytes=item.peak,
-                kept_bytes=item.kept / steps,
-            )
+        uses = self._updated(
+            profile.on_device,
+            self._ledger.totals,
+            _NO_USE,
+            lambda use, totals: replace(
+                use,
+                allocated_bytes=totals.allocated / steps,
+                peak_bytes=totals.peak,
+                kept_bytes=totals.kept / steps,
+            ),
+        )
         return replace(profile, on_device=uses)
 
 
@@ -181,11 +158,7 @@ class PartWork:
 
 
 class DeviceWork(TorchProfilerObserver):
-    """Counts kernels, launches and copies of each part.
-
-    Args:
-        accelerator: Device that reports its work.
-    """
+    """Counts kernels, launches and copies of each part."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__(memory=False)
@@ -193,18 +166,12 @@ class DeviceWork(TorchProfilerObserver):
         self._trace: list[TraceEvent] = []
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """See :class:`Observer`."""
+    def _recorder(self) -> Iterator[None]:
         self._accelerator.synchronize()
         with self._accelerator.record_trace(self._trace):
-            self._on = True
-            try:
-                yield
-            finally:
-                self._on = False
+            yield
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
 
         def apply(use: DeviceUse, work: PartWork) -> DeviceUse:
             kernel_us, copy_us = work.kernel_ns / steps / 1000, work.copy_ns / steps / 1000
@@ -220,16 +187,13 @@ class DeviceWork(TorchProfilerObserver):
                 launch_bound=work.launches > 0 and is_idle,
             )
 
-        profile = _update_uses(profile, self.parts, attribute_work(self._trace), apply)
-        return replace(profile, on_device=_split_off_transfers(profile.on_device))
+        work = attribute_work(self._trace)
+        uses = self._updated(profile.on_device, work, _NO_USE, apply)
+        return replace(profile, on_device=_split_off_transfers(uses))
 
 
 def attribute_work(trace: Iterable[TraceEvent]) -> dict[int, PartWork]:
-    """Attribute the work of the device to the parts whose calls launched it, by index.
-
-    Args:
-        trace: Events in any order.
-    """
+    """Attribute the work of the device to the parts whose calls launched it, by index."""
     events = list(trace)
     launched: dict[int, int] = {}
     results: dict[int, PartWork] = defaultdict(PartWork)
@@ -262,7 +226,7 @@ def attribute_work(trace: Iterable[TraceEvent]) -> dict[int, PartWork]:
     return dict(results)
 
 
-def _split_off_transfers(uses: dict[DeviceKey, DeviceUse]) -> dict[DeviceKey, DeviceUse]:
+def _split_off_transfers(uses: dict[RowKey, DeviceUse]) -> dict[RowKey, DeviceUse]:
     """Move the time of copies from the parts that make them to a separate row.
 
     The sum of all times is unchanged; bytes are listed with each part and in the separate row.
@@ -273,7 +237,7 @@ def _split_off_transfers(uses: dict[DeviceKey, DeviceUse]) -> dict[DeviceKey, De
         for key, use in uses.items()
         if key != row and (use.to_device_bytes or use.to_host_bytes)
     }
-    transfers = uses.get(row, DeviceUse(0.0))
+    transfers = uses.get(row, _NO_USE)
     if not moving and not transfers.copy_us:
         return uses
     split = {
@@ -287,16 +251,3 @@ def _split_off_transfers(uses: dict[DeviceKey, DeviceUse]) -> dict[DeviceKey, De
         to_host_bytes=sum(use.to_host_bytes for use in uses.values()),
     )
     return split
-
-
-def _update_uses(
-    profile: ModeProfile,
-    parts: list[Part],
-    results: Mapping[int, T],
-    change: Callable[[DeviceUse, T], DeviceUse],
-) -> ModeProfile:
-    uses = dict(profile.on_device)
-    for place, item in results.items():
-        key = parts[place].label, parts[place].lane
-        uses[key] = change(uses.get(key, DeviceUse(0.0)), item)
-    return replace(profile, on_device=uses)

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tdx.core.meter import Lane, Part
 from tdx.profiling.passes.observer import MEMORY_EVENT, HostEvent, Observer, TorchProfilerObserver
 from tdx.profiling.result import MemoryUse, ModeProfile, OperatorUse
 
@@ -99,26 +98,22 @@ class TensorMemory(TorchProfilerObserver):
         super().__init__(memory=True)
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
-        totals = compute_memory(self.events)
-        uses = dict(profile.memory)
-        for key, totals_of_part in iterate_totals(self.parts, totals):
-            before = uses.get(key, MemoryUse(0.0, 0, 0.0))
-            uses[key] = replace(
-                before,
-                allocated_bytes=totals_of_part.allocated / steps,
-                peak_bytes=totals_of_part.peak,
-                kept_bytes=totals_of_part.kept / steps,
-            )
+        uses = self._updated(
+            profile.memory,
+            compute_memory(self.events),
+            MemoryUse(0.0, 0, 0.0),
+            lambda use, totals: replace(
+                use,
+                allocated_bytes=totals.allocated / steps,
+                peak_bytes=totals.peak,
+                kept_bytes=totals.kept / steps,
+            ),
+        )
         return replace(profile, memory=uses)
 
 
 def compute_memory(events: Iterable[HostEvent]) -> dict[int, MemoryTotals]:
-    """Compute the memory allocated on the host, by index of the part.
-
-    Args:
-        events: Events sorted by start.
-    """
+    """Compute the memory allocated on the host, by index of the part, of events sorted by start."""
     ledger, ends = MemoryLedger(), list[int]()
     allocated = current = peak = 0
     for event in events:
@@ -162,16 +157,13 @@ class ObjectMemory(PolledMemory):
     """Observes memory of NumPy arrays and Python objects on the host."""
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """See :class:`Observer`."""
+    def _recorder(self) -> Iterator[None]:
         was_on = tracemalloc.is_tracing()
         if not was_on:
             tracemalloc.start()
-        self._on = True
         try:
             yield
         finally:
-            self._on = False
             if not was_on:
                 tracemalloc.stop()
 
@@ -181,24 +173,15 @@ class ObjectMemory(PolledMemory):
         return MemoryLevel(0, current, peak)
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
-        uses = dict(profile.memory)
-        for key, totals_of_part in iterate_totals(self.parts, self._ledger.totals):
-            before = uses.get(key, MemoryUse(0.0, 0, 0.0))
-            uses[key] = replace(
-                before,
-                objects_peak_bytes=totals_of_part.peak,
-                objects_kept_bytes=totals_of_part.kept / steps,
-            )
+        uses = self._updated(
+            profile.memory,
+            self._ledger.totals,
+            MemoryUse(0.0, 0, 0.0),
+            lambda use, totals: replace(
+                use, objects_peak_bytes=totals.peak, objects_kept_bytes=totals.kept / steps
+            ),
+        )
         return replace(profile, memory=uses)
-
-
-def iterate_totals(
-    parts: list[Part], totals: dict[int, MemoryTotals]
-) -> Iterator[tuple[tuple[str, Lane], MemoryTotals]]:
-    """Yield label and lane of each part with its totals."""
-    for place, totals_of_part in totals.items():
-        yield (parts[place].label, parts[place].lane), totals_of_part
 
 
 SLOWDOWN_NOTE = (
@@ -232,7 +215,6 @@ class Operators(TorchProfilerObserver):
         super().__init__(memory=False)
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """See :class:`Observer`."""
         uses = dict(profile.operators)
         for place, counts in count_operators(self.events).items():
             part = self.parts[place]
@@ -244,11 +226,7 @@ class Operators(TorchProfilerObserver):
 
 
 def count_operators(events: Iterable[HostEvent]) -> dict[int, dict[str, _OperatorCount]]:
-    """Count calls and own time of each operator, by index of the part around it.
-
-    Args:
-        events: Events sorted by start.
-    """
+    """Count calls and own time of each operator, by the part around it, in sorted events."""
     results: dict[int, dict[str, _OperatorCount]] = defaultdict(lambda: defaultdict(_OperatorCount))
     around: list[_OpenEvent] = []
     for event in events:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 import torch
 from torch.autograd.profiler import profile, record_function
 
-from tdx.core.meter import AnyFunction, Part
+from tdx.core.meter import AnyFunction, Lane, Part
 from tdx.foundation.torch_internals import is_profiler_enabled
 from tdx.profiling.result import ModeProfile
+
+RowKey = tuple[str, Lane]
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Observer(ABC):
@@ -53,25 +57,43 @@ class Observer(ABC):
         return cast(AnyFunction, run)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
-        """See :class:`~tdx.core.meter.Meter`."""
         return functions
 
     def unavailable_reason(self) -> str | None:
         """Return why it cannot observe now, as a sentence; ``None`` if it can."""
         return None
 
-    @abstractmethod
-    def recording(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def recording(self) -> Iterator[None]:
         """Observe calls in the block; process-wide settings are restored afterwards."""
+        with self._recorder():
+            self._on = True
+            try:
+                yield
+            finally:
+                self._on = False
+
+    def _recorder(self) -> AbstractContextManager[None]:
+        """Return the context in which calls are observed."""
+        return nullcontext()
+
+    def _updated(
+        self,
+        uses: Mapping[RowKey, U],
+        results: Mapping[int, T],
+        empty: U,
+        change: Callable[[U, T], U],
+    ) -> dict[RowKey, U]:
+        """Return the uses of rows, changed by the result of each part, by its index."""
+        updated = dict(uses)
+        for place, result in results.items():
+            key = self.parts[place].label, self.parts[place].lane
+            updated[key] = change(updated.get(key, empty), result)
+        return updated
 
     @abstractmethod
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        """Return the profile with the observations added.
-
-        Args:
-            profile: Profile so far.
-            steps: Number of observed steps, at least one.
-        """
+        """Return the profile with the observations of at least one step added."""
 
     @abstractmethod
     def _begin(self, place: int) -> None:
@@ -107,11 +129,7 @@ class HostEvent(NamedTuple):
 
 
 class TorchProfilerObserver(Observer):
-    """Runs torch's profiler with a range for each call.
-
-    Args:
-        memory: Record memory allocations of torch.
-    """
+    """Runs torch's profiler with a range for each call."""
 
     def __init__(self, memory: bool) -> None:
         super().__init__()
@@ -124,15 +142,12 @@ class TorchProfilerObserver(Observer):
         return PROFILER_BUSY if is_profiler_enabled() else None
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """See :class:`Observer`."""
+    def _recorder(self) -> Iterator[None]:
         profiler: Any = profile(profile_memory=self._memory)
         try:
             with profiler:
-                self._on = True
                 yield
         finally:
-            self._on = False
             if profiler.kineto_results is not None:
                 self.events += collect_host_events(profiler.kineto_results.events())
 
@@ -146,11 +161,7 @@ class TorchProfilerObserver(Observer):
 
 
 def collect_host_events(events: Iterable[Any]) -> list[HostEvent]:
-    """Return the events on the threads that parts ran on, sorted by start.
-
-    Args:
-        events: Events of torch's profiler.
-    """
+    """Return the events on the threads that parts ran on, sorted by start."""
     results, threads = [], set()
     for entry in events:
         name = entry.name()

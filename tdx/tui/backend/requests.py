@@ -34,7 +34,7 @@ class InspectChain(Request[ChainOverview]):
 
     def answer(self, job: Job) -> ChainOverview:
         cache = _get_env_cache(job, self.allow_code)
-        from tdx.inspection.stack_overview import inspect_target
+        from tdx.inspection.overview import inspect_target
 
         return inspect_target(self.pipeline, cache)
 

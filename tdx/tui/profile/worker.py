@@ -16,14 +16,13 @@ import numpy as np
 from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
-from tdx.profiling.candidates import Candidate
 from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.suggestions import TriedChange, try_changes
+from tdx.profiling.suggestions import Candidate, TriedChange, try_changes
 from tdx.rollouts.policies.policy import load_actor
 from tdx.stacks import Stack
 from tdx.stacks.building import build_stack

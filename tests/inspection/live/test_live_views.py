@@ -29,11 +29,11 @@ from tdx.inspection.live.arrays import (
     find_images,
     format_array,
     is_image_shape,
-    summarize_array,
     unravel_row,
 )
 from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import TraceView, ValueView
+from tdx.inspection.value_stats import Numbers
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan, writes_too_much
 
 
@@ -132,18 +132,23 @@ def test_missing_key_is_attributed_to_its_stage() -> None:
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
 def test_statistics_match_the_numbers(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float32)
-    low, mean, high, nans, infinities = summarize_array(array)
-    assert nans == sum(map(math.isnan, numbers))
-    assert infinities == sum(map(math.isinf, numbers))
+    statistics = Numbers(torch.from_numpy(array))
+    (low, high), mean = statistics.extremes, statistics.mean
+    assert statistics.nans == sum(map(math.isnan, numbers))
+    assert statistics.finite == sum(map(math.isfinite, numbers))
     known = array[~np.isnan(array)]
     assert (low, high) == ((known.min(), known.max()) if known.size else (None, None))
     finite = known[np.isfinite(known)]
     if finite.size and mean is not None:
         assert mean == pytest.approx(float(finite.astype(np.float64).mean()), rel=1e-5, abs=1e-5)
     counts = count_bins(array, low, high)
-    assert not counts or (
-        sum(counts) == finite.size and nans + infinities + sum(counts) == array.size
-    )
+    assert not counts or sum(counts) == finite.size
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.uint16, torch.int64])
+def test_statistics_of_whole_numbers(dtype: torch.dtype) -> None:
+    statistics = Numbers(torch.tensor([0, 1, 1]).to(dtype))
+    assert (*statistics.extremes, statistics.mean) == (0, 1, pytest.approx(2 / 3))
 
 
 def test_numbers_as_text() -> None:

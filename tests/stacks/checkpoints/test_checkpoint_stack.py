@@ -13,7 +13,7 @@ from numpy.lib.format import write_array_header_1_0
 
 import tdx
 from tdx.foundation.errors import ArgumentError, StorageError
-from tdx.inspection.chain_report import inspect_chain
+from tdx.inspection.chain import inspect_chain
 from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.spec_report import compare_specs

@@ -171,8 +171,8 @@ def _unavailable_in_keys(context: LintContext) -> Iterator[tuple[LintStage, Nest
 def _last_version(context: LintContext, stage: LintStage, key: NestedKey) -> StageVersion | None:
     ended = [
         version
-        for version in context.versions.of_key(key)
-        if version.ended_by is not None and version.ended_by < stage.index
+        for version in context.versions
+        if version.key == key and version.ended_by is not None and version.ended_by < stage.index
     ]
     return ended[-1] if ended else None
 
@@ -198,15 +198,13 @@ def _replace_in_key(stage: LintStage, old: NestedKey, new: NestedKey) -> Fix | N
 )
 def unread_result(context: LintContext) -> Iterator[Violation]:
     """Find unread versions of stages that write nothing else."""
-    for version in context.versions.versions:
+    for version in context.versions:
         if version.writer == ENV or version.ended_by is None or version.readers:
             continue
         writer, ender = context.stages[version.writer], context.stages[version.ended_by]
         if writer.is_opaque or (writer.info and writer.info.time_behavior == "control"):
             continue
-        others = [
-            version for version in context.versions.versions if version.writer == writer.index
-        ]
+        others = [version for version in context.versions if version.writer == writer.index]
         is_unused = all(version.ended_by is not None and not version.readers for version in others)
         key = format_key(version.key)
         verb = "overwrites" if version.end_reason == "overwritten" else "drops"
@@ -232,7 +230,7 @@ def unread_result(context: LintContext) -> Iterator[Violation]:
 )
 def env_entry_overwritten_unread(context: LintContext) -> Iterator[Violation]:
     """Find unread versions of the env that a stage overwrites."""
-    for version in context.versions.versions:
+    for version in context.versions:
         if version.writer != ENV or version.end_reason != "overwritten" or version.readers:
             continue
         assert version.ended_by is not None

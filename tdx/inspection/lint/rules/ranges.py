@@ -191,12 +191,17 @@ def bounded():
 )
 def discretizer_without_bounds(context: LintContext) -> Iterator[Violation]:
     """Find discretizers of unbounded actions."""
+    from tdx.specs import BoundedContinuous
+
     for stage in context.stages_named("ActionDiscretizer"):
         key = normalize_key(stage.arguments.get("action_key", "action"))
         spec = None if stage.before is None else stage.before.inputs.get(key)
         if spec is None or spec.dtype is None or not spec.dtype.is_floating_point:
             continue
-        if not _is_finite(spec):
+        is_bounded = isinstance(spec, BoundedContinuous) and bool(
+            spec.low.isfinite().all() & spec.high.isfinite().all()
+        )
+        if not is_bounded:
             message = f"{format_key(key)!r} has no finite bounds"
             yield Violation(message, "set bounds for the action", stage.index, key)
 
@@ -283,11 +288,3 @@ def _discretizer_before(context: LintContext, stage: LintStage) -> LintStage | N
         other for other in context.stages_named("ActionDiscretizer") if other.index < stage.index
     )
     return next(earlier, None)
-
-
-def _is_finite(spec: object) -> bool:
-    from tdx.specs import BoundedContinuous
-
-    if not isinstance(spec, BoundedContinuous):
-        return False
-    return bool(spec.low.isfinite().all() & spec.high.isfinite().all())

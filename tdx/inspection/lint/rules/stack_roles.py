@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMPORTS, RECORDERS, RewardPairs
-from tdx.inspection.lint.stack_context import Fact, StackContext, StageCall
+from tdx.inspection.lint.stack_context import Fact, StackContext, StageCall, fit_line
 
 if TYPE_CHECKING:
     from tdx.stacks import StageInfo
@@ -51,7 +51,6 @@ class StepsInside(Fact):
         self.counts: list[int] = []
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         if call.stage.direction == "forward" and call.trace.phase == "step":
             self.counts.append(call.steps_inside)
 
@@ -299,7 +298,6 @@ class ObservationSamples(Fact):
         self.samples: dict[NestedKey, list[tuple[list[float], list[float]]]] = {}
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         from torch import Tensor
 
         stage = call.stage
@@ -327,17 +325,13 @@ class ObservationSamples(Fact):
         if len(samples) < _MIN_SAMPLES:
             return {}
         for element in range(len(samples[0][0])):
-            points = sorted((before[element], after[element]) for before, after in samples)
-            low, high = points[0], points[-1]
-            size = high[0] - low[0]
-            if size <= 1e-3 * max(abs(low[0]), abs(high[0]), 1e-3):
-                continue
-            factor = (high[1] - low[1]) / size
-            offset = low[1] - factor * low[0]
-            limit = 1e-3 * max(abs(low[1]), abs(high[1]), 1e-3)
-            if any(abs(factor * before + offset - after) > limit for before, after in points):
-                return {}
-            lines[element] = factor, offset
+            points = [(before[element], after[element]) for before, after in samples]
+            low, high = min(points)[0], max(points)[0]
+            if high - low > 1e-3 * max(abs(low), abs(high), 1e-3):
+                line = fit_line(points, 1e-3)
+                if line is None:
+                    return {}
+                lines[element] = line
         return lines
 
     def are_standardized(self, key: NestedKey) -> bool:
@@ -449,7 +443,8 @@ def _repeats(
     shared = one.keys() & other.keys()
     if not shared or len(one) != len(other):
         return False
-    if not all(_is_close(one[element], other[element]) for element in shared):
+    pairs = [pair for at in shared for pair in zip(one[at], other[at], strict=True)]
+    if any(abs(a - b) > 1e-2 * max(abs(a), abs(b), 0.1) for a, b in pairs):
         return False
     lines = [one[element] for element in shared]
     is_identity = all(abs(factor - 1) < 1e-2 and abs(offset) < 1e-2 for factor, offset in lines)
@@ -457,9 +452,3 @@ def _repeats(
     # TDX489 reports pixels that are divided by 255 twice.
     is_pixel = all(abs(255 * factor - 1) < 1e-2 for factor, _ in lines)
     return not (is_identity or undoes or is_pixel)
-
-
-def _is_close(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return all(
-        abs(a - b) <= 1e-2 * max(abs(a), abs(b), 0.1) for a, b in zip(one, other, strict=True)
-    )

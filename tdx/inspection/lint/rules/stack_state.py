@@ -11,7 +11,7 @@ from tdx.compare.statistics import FRESH_COUNT, is_of_reward, read_counts
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMAGE, EXAMPLE_IMPORTS
-from tdx.inspection.lint.stack_context import Fact, StackContext, StageCall
+from tdx.inspection.lint.stack_context import Fact, StackContext, StageCall, fit_line
 from tdx.specs.leaf import shape_text
 
 if TYPE_CHECKING:
@@ -210,7 +210,6 @@ class ActionPairs(Fact):
         self.pairs: list[tuple[float, float]] = []
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         if call.stage.direction == "inverse" and len(self.pairs) < _MAX_PAIRS:
             for key, old, new in call.tensors():
                 if key == "action" and old.numel() and new.numel():
@@ -219,15 +218,10 @@ class ActionPairs(Fact):
     @property
     def line(self) -> tuple[float, float] | None:
         """Factor and offset by which actions are mapped; ``None`` if not linearly."""
-        low, high = min(self.pairs, default=(0.0, 0.0)), max(self.pairs, default=(0.0, 0.0))
-        if len(self.pairs) < _MIN_PAIRS or high[0] - low[0] < 1e-3:
+        is_known = len(self.pairs) >= _MIN_PAIRS
+        if not is_known or max(self.pairs)[0] - min(self.pairs)[0] < 1e-3:
             return None
-        factor = (high[1] - low[1]) / (high[0] - low[0])
-        offset = low[1] - factor * low[0]
-        limit = 1e-4 * max(abs(low[1]), abs(high[1]), 1e-3)
-        if any(abs(factor * before + offset - after) > limit for before, after in self.pairs):
-            return None
-        return factor, offset
+        return fit_line(self.pairs, 1e-4)
 
 
 _MIN_PAIRS, _MAX_PAIRS = 5, 100
@@ -290,7 +284,6 @@ class ImageRanges(Fact):
         self.ranges: dict[NestedKey, tuple[ValueRange, ValueRange]] = {}
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         if call.stage.direction == "inverse":
             return
         for key, *values in call.tensors():

@@ -42,7 +42,6 @@ class WrittenShapes(Fact):
         self.shapes: dict[NestedKey, tuple[int, ...]] = {}
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         if call.stage.direction == "forward":
             for key, version in call.stage.written.items():
                 shape = getattr(version.value, "shape", None)
@@ -129,7 +128,6 @@ class HiddenTruncation(Fact):
         self.times = 0
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         if call.stage.direction == "forward":
             for key, old, new in call.tensors():
                 if key == "truncated" and old.shape == new.shape:
@@ -244,7 +242,6 @@ class DeclaredReads(Fact):
         self.keys: set[NestedKey] = set()
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         if call.stage.direction == "forward":
             self.keys.update(version.key for version in call.stage.read)
 
@@ -348,7 +345,6 @@ class RewardPairs(Fact):
         self.pairs: list[tuple[float, float]] = []
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         before = call.before.get("reward")
         if call.stage.direction != "forward" or before is None or len(self.pairs) > 10 * _MIN_PAIRS:
             return
@@ -510,7 +506,6 @@ class RowSteps(Fact):
         self._ended: Tensor | None = None
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         trace, ended = call.trace, self._ended
         if call.stage.direction != "forward":
             return

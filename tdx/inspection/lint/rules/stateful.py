@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tdx.foundation.keys import NestedKey, format_key
+from tdx.inspection.envs import find_time_limit
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import (
     Edit,
@@ -276,7 +277,7 @@ def step_limit_without_done(context: LintContext) -> Iterator[Violation]:
 )
 def limit_never_reached(context: LintContext) -> Iterator[Violation]:
     """Find limits above that of the env; skipped frames count towards the env's limit."""
-    env_limit = _env_limit(context)
+    env_limit = None if context.env is None else find_time_limit(context.pipeline.env)
     skips = any(True for _ in context.stages_named("FrameSkipTransform"))
     for stage in context.stages_named("StepCounter"):
         limit = stage.arguments.get("max_steps")
@@ -366,20 +367,3 @@ def stack_before_frame_skip(context: LintContext) -> Iterator[Violation]:
                 fix = move_stage(skip.index, stage.index, skip.config, stage.config)
                 key = stage.in_keys[0] if stage.in_keys else None
                 yield Violation(message, "skip first, then stack", stage.index, key, fix)
-
-
-def _env_limit(context: LintContext) -> int | None:
-    """Return the number of steps after which Gymnasium truncates an episode of the env."""
-    env = context.pipeline.env
-    given = env.kwargs.get("max_episode_steps")
-    if env.code is not None or context.env is None:
-        return None
-    if isinstance(given, int):
-        return given if given > 0 else None
-    import gymnasium
-    from gymnasium.error import Error
-
-    try:
-        return gymnasium.spec(env.id).max_episode_steps
-    except Error:
-        return None

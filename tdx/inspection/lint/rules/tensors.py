@@ -202,9 +202,9 @@ def reward_cast(context: LintContext) -> Iterator[Violation]:
             spec = stage.after.outputs.get(key)
             if key not in stage.in_keys or spec is None or before is None or spec.dtype is None:
                 continue
-            if before != spec.dtype and not _is_harmless(
-                before, spec.dtype, stage.has_in_keys_argument
-            ):
+            is_lossless = spec.dtype.is_floating_point and str(spec.dtype) not in _SHORT
+            is_chosen = stage.has_in_keys_argument or _is_double(stage.before.outputs[key])
+            if before != spec.dtype and not (is_lossless and is_chosen):
                 cast = f"from {_dtype_name(before)} to {_dtype_name(spec.dtype)}"
                 message = f"{format_key(key)!r} is cast {cast}"
                 hint = "list the keys to cast in in_keys"
@@ -295,11 +295,6 @@ def double_precision_output(context: LintContext) -> Iterator[Violation]:
 
 def _is_double(spec: TensorSpec) -> bool:
     return str(spec.dtype) == "torch.float64"
-
-
-def _is_harmless(before: torch.dtype, after: torch.dtype, is_explicit: bool) -> bool:
-    lossless = after.is_floating_point and str(after) not in _SHORT
-    return lossless and (is_explicit or str(before) == "torch.float64")
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

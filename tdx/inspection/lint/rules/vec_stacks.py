@@ -193,7 +193,6 @@ class Overwritten(Fact):
         self.keys: dict[NestedKey, None] = {}
 
     def add(self, call: StageCall) -> None:
-        """See :class:`~tdx.inspection.lint.stack_context.Fact`."""
         self.keys.update(dict.fromkeys(call.stage.overwritten))
 
 
