@@ -18,7 +18,7 @@ from types import FunctionType, MethodType
 from typing import Any, TypeGuard
 
 from tdx.foundation.errors import ArgumentError, EnvError, PipelineError, TdxError, summarize_error
-from tdx.pipeline.grammar import parse_value
+from tdx.pipeline.grammar import parse_value, split_outside_brackets
 from tdx.pipeline.values import CodeReference, Value
 
 _MOST_CALLS = 4
@@ -119,7 +119,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Value]] | None:
         heads = {head.name: head.parameters for head in list_functions(reference.module)}
         names = heads.get(reference.name)
     arguments: dict[str, Value] = {}
-    for position, part in enumerate(_split_arguments(match[2])):
+    for position, part in enumerate(split_outside_brackets(match[2], ",".__eq__)):
         named = _NAMED.fullmatch(part)
         if named is None and names is None:
             raise ArgumentError(
@@ -138,25 +138,6 @@ def parse_call(text: str) -> tuple[str, dict[str, Value]] | None:
             )
         arguments[name] = _parse_argument(part if named is None else named[2])
     return str(reference), arguments
-
-
-def _split_arguments(text: str) -> list[str]:
-    """Split at commas outside of brackets and quotes."""
-    parts, depth, quote, start = [], 0, "", 0
-    for place, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in "([{":
-            depth += 1
-        elif char in ")]}":
-            depth -= 1
-        elif char == "," and depth == 0:
-            parts.append(text[start:place])
-            start = place + 1
-    parts.append(text[start:])
-    return parts if text.strip() else []
 
 
 def _parse_argument(text: str) -> Value:
