@@ -50,7 +50,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "VecExtractDictObs": ("SelectTransform",),
     "VecFrameStack": ("CatFrames",),
     "VecMonitor": ("RewardSum", "StepCounter"),
-    "VecNormalize": ("VecNormV2", "VecNorm"),
+    "VecNormalize": ("VecNormV2", "ObservationNorm"),
     "VecTransposeImage": ("PermuteTransform", "ToTensorImage"),
     "VecVideoRecorder": ("VideoRecorder",),
     "WarpFrame": ("GrayScale", "Resize"),
