@@ -84,13 +84,24 @@ def complete_target(incomplete: str) -> list[Completion]:
 
 
 def complete_name(incomplete: str) -> list[Completion]:
-    """Complete names of transforms: by prefix, or else by substring."""
+    """Complete names of transforms: by prefix, else by substring, else by another library's name.
+
+    Example:
+        >>> complete_name("FrameSta")[0][0]
+        'CatFrames'
+    """
+    from tdx.pipeline.aliases import aliases_of
     from tdx.pipeline.catalog import load_catalog
     from tdx.pipeline.transform_info import strip_markup
 
-    return _matching(
-        incomplete, [(info.name, strip_markup(info.summary)) for info in load_catalog().transforms]
-    )
+    infos = load_catalog().transforms
+    named = [(info.name, strip_markup(info.summary)) for info in infos]
+    folded = incomplete.casefold()
+    return _matching(incomplete, named) or [
+        item
+        for info, item in zip(infos, named, strict=True)
+        if any(alias.casefold().startswith(folded) for alias in aliases_of(info.name))
+    ]
 
 
 def complete_export(incomplete: str) -> list[Completion]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import sys
@@ -272,7 +271,8 @@ class PipelineOptions:
 
 TARGET_HELP = (
     "Env id, pipeline file (- reads stdin), folder of a dump or of a robot policy, or with "
-    "--allow-code a function that returns an env: module:function or file.py:function."
+    "--allow-code a function that returns an env: module:function, file.py:function, or with "
+    "arguments 'file.py:make_env(CartPole-v1, 0)'."
 )
 
 
@@ -423,12 +423,6 @@ def _load_pipeline(path: str) -> tuple[Pipeline, PipelineFile | None]:
         return open_dump(path).pipeline, None
     from tdx.pipeline import PipelineFile
 
-    if Path(path).suffix == ".py":
-        names = _find_functions(Path(path)) or ["FUNCTION"]
-        raise ArgumentError(
-            f"{path} is Python code, and no function is named",
-            hint=f"name the function that returns the env: {path}:{names[0]} --allow-code",
-        )
     file = PipelineFile.load(path)
     return file.pipeline, file
 
@@ -460,10 +454,33 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
             f"{target} is a deployment descriptor, which this command does not take",
             hint="use tdx inspect spec, tdx check, or tdx check --against another descriptor",
         )
+    if Path(target).suffix == ".py":
+        from tdx.pipeline.factories import choose_function
+
+        return replace(options, env=choose_function(target))
+    if target.endswith(")"):
+        return _with_call(options, target)
     if is_file_target(target):
         return replace(options, pipeline=target)
     _check_no_folder(target)
     return replace(options, env=target)
+
+
+def _with_call(options: PipelineOptions, target: str) -> PipelineOptions:
+    """Return the options with the env and the arguments of ``file.py:make_env(CartPole-v1, 0)``."""
+    from tdx.pipeline.factories import parse_call
+    from tdx.pipeline.grammar import format_arguments
+
+    call = parse_call(target)
+    if call is None:
+        return replace(options, env=target)
+    if options.env_kwargs is not None:
+        raise ArgumentError(
+            f"{target} and --env-kwargs cannot be combined", hint="write all arguments in one"
+        )
+    reference, arguments = call
+    kwargs = format_arguments((), arguments) if arguments else None
+    return replace(options, env=reference, env_kwargs=kwargs)
 
 
 def _check_no_folder(target: str) -> None:
@@ -480,21 +497,6 @@ def _check_no_folder(target: str) -> None:
     shown = ", ".join(files[:_SHOWN_FILES])
     hint = f"name a file in it: {shown}" if files else "name an env, a pipeline file or a dump"
     raise ArgumentError(f"{target} is a folder without a dump", hint=hint)
-
-
-def _find_functions(path: Path) -> list[str]:
-    """Return the functions of a Python file that need no arguments, without running it."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return [
-        statement.name
-        for statement in tree.body
-        if isinstance(statement, ast.FunctionDef)
-        and len(statement.args.args) == len(statement.args.defaults)
-        and not statement.name.startswith("_")
-    ]
 
 
 def command_words(command: str, options: PipelineOptions, config: Pipeline) -> list[str]:

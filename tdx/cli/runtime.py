@@ -7,6 +7,7 @@ import faulthandler
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -278,32 +279,38 @@ class InterruptWatch:
     def __init__(self) -> None:
         self._has_ended = threading.Event()
         self._is_interrupted = False
-        self._reading, self._writing = -1, -1
+        self._pair: tuple[socket.socket, socket.socket] | None = None
         self._previous = -1
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._reading, self._writing = os.pipe()
-            os.set_blocking(self._writing, False)
-            self._previous = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-            threading.Thread(target=self._watch, name="tdx-interrupts", daemon=True).start()
+            # Sockets rather than a pipe: Windows cannot wait for one.
+            reading, writing = self._pair = socket.socketpair()
+            writing.setblocking(False)
+            self._previous = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+            threading.Thread(
+                target=self._watch, args=[reading], name="tdx-interrupts", daemon=True
+            ).start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._has_ended.set()
-        if self._writing >= 0:
+        if self._pair is not None:
             signal.set_wakeup_fd(self._previous)
-            # The thread reads the end of the pipe and closes the other side.
-            os.close(self._writing)
+            # The thread reads the end of the stream and closes the other side.
+            self._pair[1].close()
 
     @property
     def is_interrupted(self) -> bool:
         """True if the user pressed Ctrl-C."""
-        has_input = self._reading >= 0 and bool(select([self._reading], (), (), 0)[0])
+        has_input = False
+        # The thread may have closed it.
+        with suppress(OSError, ValueError):
+            has_input = self._pair is not None and bool(select([self._pair[0]], (), (), 0)[0])
         return self._is_interrupted or has_input
 
-    def _watch(self) -> None:
-        while signals := os.read(self._reading, 16):
+    def _watch(self, reading: socket.socket) -> None:
+        while signals := reading.recv(16):
             if signal.SIGINT in signals:
                 self._is_interrupted = True
                 if not self._has_ended.wait(GRACE_SECONDS):
@@ -311,8 +318,7 @@ class InterruptWatch:
                     os._exit(ExitCode.INTERRUPTED)
                 break
         if not self._is_interrupted:
-            os.close(self._reading)
-            self._reading = -1
+            reading.close()
 
 
 def kill_worker_processes() -> None:
@@ -387,4 +393,5 @@ def _flush() -> None:
     import ctypes
 
     # C code has its own buffer, which it would flush into the result later.
-    ctypes.CDLL(None).fflush(None)
+    library = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+    library.fflush(None)

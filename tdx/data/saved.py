@@ -159,7 +159,7 @@ def _save(folder: Container, saved: Saved, token: str) -> None:
     try:
         manifest, _ = seal(_to_document(saved.map(write)), indent=1)
         # The names of the files are on the disk before the manifest that lists them.
-        os.fsync(folder.descriptor)
+        folder.sync()
         folder.replace(MANIFEST, manifest, completes=True)
     except UnsyncedError:
         raise

@@ -1,8 +1,7 @@
 """Container: a folder of named parts that is opened once, and survives crashes and strangers.
 
 A folder from an untrusted source may contain links that lead out of it. Every part is opened
-relative to the descriptor of the folder above it, without following links, so that all parts come
-from the folder that was opened, even if its name is given to another one meanwhile.
+relative to the folder above it, without following links (:mod:`tdx.foundation.folders`).
 
 A container is valid at every moment: new parts are written and flushed under new names, then the
 manifest that lists them is replaced (:meth:`Container.replace`). Folders are flushed as well as
@@ -13,7 +12,6 @@ files: without that, a power loss takes a new file away. What killed writers lea
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -26,6 +24,15 @@ from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
 from tdx.foundation.errors import OutputError, StorageError
+from tdx.foundation.folders import (
+    HAS_DESCRIPTORS,
+    Folder,
+    lock_file,
+    open_folder,
+    set_permissions,
+    sync_path,
+    write_at,
+)
 from tdx.foundation.untrusted import MAX_NESTING
 
 NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -69,11 +76,11 @@ class Container:
 
     Args:
         path: Name of the folder in error messages.
-        descriptor: Its descriptor.
+        folder: The open folder.
     """
 
     path: Path
-    descriptor: int
+    folder: Folder
 
     @classmethod
     @contextmanager
@@ -87,11 +94,11 @@ class Container:
         Raises:
             OSError: The path does not exist, or is not a folder.
         """
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = open_folder(path)
         try:
-            yield cls(Path(path) if name is None else name, descriptor)
+            yield cls(Path(path) if name is None else name, folder)
         finally:
-            os.close(descriptor)
+            folder.close()
 
     @contextmanager
     def subfolder(self, name: str, *, create: bool = False) -> Iterator[Container]:
@@ -105,21 +112,21 @@ class Container:
             FileNotFoundError: It does not exist.
             StorageError: A part of the path is not a folder.
         """
-        current = self.descriptor
+        current = self.folder
         try:
             for part in _split_path(name) if name else ():
                 inner = _open_folder(current, part, name, create=create)
-                if current != self.descriptor:
-                    os.close(current)
+                if current is not self.folder:
+                    current.close()
                 current = inner
             yield Container(self.path / name, current)
         finally:
-            if current != self.descriptor:
-                os.close(current)
+            if current is not self.folder:
+                current.close()
 
     def names(self) -> list[str]:
         """Return the names of the files and folders directly in the folder."""
-        return os.listdir(self.descriptor)
+        return self.folder.names()
 
     def walk(
         self, enters: Callable[[str], bool] = lambda path: True
@@ -132,8 +139,8 @@ class Container:
         pending = [""]
         while pending:
             folder = pending.pop()
-            with self.subfolder(folder) as inner, os.scandir(inner.descriptor) as entries:
-                for entry in entries:
+            with self.subfolder(folder) as inner:
+                for entry in inner.folder.entries():
                     path = f"{folder}/{entry.name}" if folder else entry.name
                     yield path, entry
                     if entry.is_dir(follow_symlinks=False) and enters(path):
@@ -167,10 +174,7 @@ class Container:
 
     def is_replaced(self) -> bool:
         """Return True if the folder was replaced or removed since it was opened."""
-        try:
-            return not os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
-        except OSError:
-            return True
+        return not self.folder.is_at(self.path)
 
     def lock(self, *, shared: bool = False, wait: bool = False) -> bool:
         """Keep other processes from locking the folder, until it is closed.
@@ -185,12 +189,15 @@ class Container:
         Returns:
             False if another process has locked it.
         """
-        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        try:
-            fcntl.flock(self.descriptor, kind if wait else kind | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-        return True
+        return self.folder.lock(shared=shared, wait=wait)
+
+    def sync(self) -> None:
+        """Flush the names in the folder to disk.
+
+        Raises:
+            OSError: The disk reports an error.
+        """
+        self.folder.sync()
 
     # Reading
 
@@ -210,9 +217,9 @@ class Container:
         parent, _, last = name.rpartition("/")
         _split_path(name)
         with self.subfolder(parent, create=bool(flags & os.O_CREAT)) as folder:
-            descriptor = _open_regular(folder.descriptor, last, name, flags, mode)
+            descriptor = _open_regular(folder.folder, last, name, flags, mode)
         modes = {os.O_RDONLY: "rb", os.O_WRONLY: "wb", os.O_RDWR: "r+b"}
-        return os.fdopen(descriptor, modes[flags & os.O_ACCMODE])
+        return os.fdopen(descriptor, modes[flags & (os.O_WRONLY | os.O_RDWR)])
 
     def read(self, name: str, limit: int | None = None) -> bytes:
         """Return the content of a file.
@@ -279,24 +286,28 @@ class Container:
             UnsyncedError: ``target`` is complete, but the folder cannot be flushed.
         """
         temporary = temporary_name(name)
-        descriptor = _open_regular(self.descriptor, temporary, temporary, NEW_FILE_FLAGS, 0o666)
+        descriptor = _open_regular(self.folder, temporary, temporary, NEW_FILE_FLAGS, 0o666)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 lock_file(descriptor)
                 if mode is not None:
-                    os.fchmod(descriptor, mode)
+                    set_permissions(descriptor, mode)
                 yield file
                 file.flush()
                 if sync:
                     os.fsync(descriptor)
-                os.replace(temporary, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+                if not HAS_DESCRIPTORS:
+                    # Windows does not rename an open file. Its lock ends before that, which does no
+                    # harm: nobody takes so new a file for an abandoned one.
+                    file.close()
+                self.folder.rename(temporary, name)
         except BaseException:
             with suppress(OSError):
-                os.unlink(temporary, dir_fd=self.descriptor)
+                self.folder.remove_file(temporary)
             raise
         if sync:
             try:
-                os.fsync(self.descriptor)
+                self.folder.sync()
             except OSError as error:
                 if target is None:
                     raise
@@ -353,9 +364,9 @@ class Container:
         """
         parent, _, last = name.rpartition("/")
         with self.subfolder(parent) as folder:
-            os.unlink(last, dir_fd=folder.descriptor)
+            folder.folder.remove_file(last)
             if sync:
-                os.fsync(folder.descriptor)
+                folder.sync()
 
     def list_temporary(self, enters: Callable[[str], bool] = lambda path: True) -> list[str]:
         """Return the paths of temporary files.
@@ -425,26 +436,8 @@ def make_folders(path: str | Path, mode: int = 0o777) -> None:
     if folder.parent != folder and not folder.parent.is_file():
         make_folders(folder.parent)
     with Container.open(folder.absolute().parent) as parent:
-        if not _make_folder(parent.descriptor, folder.name, mode) and not folder.is_dir():
+        if not _make_folder(parent.folder, folder.name, mode) and not folder.is_dir():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
-
-
-def sync_path(path: str | Path) -> None:
-    """Flush a file or the entries of a folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def lock_file(descriptor: int) -> bool:
-    """Lock an open file; return False if another process has, or the file system has no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -455,7 +448,7 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     """
     left = memoryview(data)
     while left:
-        count = os.pwrite(descriptor, left, offset)
+        count = write_at(descriptor, left, offset)
         left, offset = left[count:], offset + count
 
 
@@ -523,68 +516,60 @@ def _split_path(name: str) -> list[str]:
     return parts
 
 
-def _open_folder(folder: int, part: str, name: str, *, create: bool) -> int:
+def _open_folder(folder: Folder, part: str, name: str, *, create: bool) -> Folder:
     is_new = create and _make_folder(folder, part)
     try:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        inner = os.open(part, flags, dir_fd=folder)
+        inner = folder.open_folder(part)
     except NotADirectoryError:
         raise _not_regular(folder, part, name) from None
     try:
-        if create and not is_new and not os.listdir(inner):
+        if create and not is_new and not inner.names():
             # As in make_folders().
-            os.fsync(folder)
+            folder.sync()
     except OSError:
-        os.close(inner)
+        inner.close()
         raise
     return inner
 
 
-def _make_folder(folder: int, part: str, mode: int = 0o777) -> bool:
+def _make_folder(folder: Folder, part: str, mode: int = 0o777) -> bool:
     """Make a folder and flush its name, without which a power loss takes its files away too.
 
     Returns:
         False if it exists.
     """
     try:
-        os.mkdir(part, mode, dir_fd=folder)
+        folder.make_folder(part, mode)
     except FileExistsError:
         return False
     try:
-        os.fsync(folder)
+        folder.sync()
     except OSError:
         with suppress(OSError):
-            os.rmdir(part, dir_fd=folder)
+            folder.remove_folder(part)
         raise
     return True
 
 
-def _open_regular(folder: int, part: str, name: str, flags: int, mode: int) -> int:
-    # Non-blocking, so that opening a pipe does not hang. The type is checked before truncating.
-    safe = (flags & ~os.O_TRUNC) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def _open_regular(folder: Folder, part: str, name: str, flags: int, mode: int) -> int:
     try:
-        descriptor = os.open(part, safe, mode, dir_fd=folder)
+        # The type is checked before truncating.
+        descriptor = folder.open_file(part, flags & ~os.O_TRUNC, mode)
     except FileNotFoundError:
         raise
     except OSError:
-        if _lstat_mode(folder, part) not in (None, stat.S_IFREG):
+        if folder.file_type(part) not in (None, stat.S_IFREG):
             raise _not_regular(folder, part, name) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_regular(folder, part, name)
-    os.set_blocking(descriptor, True)
     if flags & os.O_TRUNC:
         os.ftruncate(descriptor, 0)
     return descriptor
 
 
-def _lstat_mode(folder: int, part: str) -> int | None:
-    with suppress(OSError):
-        return stat.S_IFMT(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode)
-    return None
-
-
-def _not_regular(folder: int, part: str, name: str) -> StorageError:
-    kind = "a symbolic link" if _lstat_mode(folder, part) == stat.S_IFLNK else "not a regular file"
+def _not_regular(folder: Folder, part: str, name: str) -> StorageError:
+    is_link = folder.file_type(part) == stat.S_IFLNK
+    kind = "a symbolic link" if is_link else "not a regular file"
     return StorageError(f"{part!r} in {name!r} is {kind}", hint=_UNTRUSTED)

@@ -13,14 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tdx.foundation.container import (
-    Container,
-    UnsyncedError,
-    lock_file,
-    sync_path,
-    temporary_name,
-)
+from tdx.foundation.container import Container, UnsyncedError, temporary_name
 from tdx.foundation.errors import ArgumentError, OutputError, StorageError, TdxError
+from tdx.foundation.folders import HAS_DESCRIPTORS, lock_file, open_folder, sync_path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a disk, a quota or a file that is full."""
@@ -185,7 +180,7 @@ def _open_stream(path: str | Path) -> IO[bytes]:
     if found:
         number = {"stdout": 1, "stderr": 2}.get(found[1]) or int(found[2] or 0)
         return os.fdopen(os.dup(number), "wb")
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)), "wb")
 
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
@@ -327,9 +322,9 @@ def _scratch_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
     _remove_abandoned(target)
     folder = target.with_name(temporary_name(target.name))
     folder.mkdir(mode)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    handle = open_folder(folder)
     try:
-        lock_file(descriptor)
+        handle.lock(shared=False, wait=False)
         yield folder
     except UnsyncedError:
         # It holds what a power loss may bring back; a later write removes it.
@@ -340,7 +335,7 @@ def _scratch_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
     else:
         remove_path(folder)
     finally:
-        os.close(descriptor)
+        handle.close()
 
 
 def _remove_abandoned(target: Path) -> None:
@@ -354,16 +349,26 @@ def _remove_abandoned(target: Path) -> None:
                 # One that is not locked may be so new that its process locks it soon.
                 if time.time() - entry.stat(follow_symlinks=False).st_mtime < _SECONDS_TO_LOCK:
                     continue
-                descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-                try:
-                    is_abandoned = lock_file(descriptor)
-                finally:
-                    os.close(descriptor)
-                if is_abandoned:
+                if _is_abandoned(entry):
                     remove_path(Path(entry))
 
 
 _SECONDS_TO_LOCK = 60
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    """Return True if no process has locked a temporary file or folder."""
+    if HAS_DESCRIPTORS:
+        descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    elif entry.is_file(follow_symlinks=False):
+        descriptor = os.open(entry.path, os.O_RDONLY)
+    else:
+        # Windows locks no folders, so this one may still be in use.
+        return False
+    try:
+        return lock_file(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _move_into_place(part: Path, target: Path) -> None:
@@ -394,8 +399,9 @@ def _exchange(one: Path, other: Path) -> bool:
 
     at_fdcwd, rename_exchange = -100, 2  # see renameat2(2)
     try:
+        # Windows has no handle of the program itself, and macOS no such function.
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):
         return False
     paths = (at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other))
     if rename(*paths, rename_exchange) == 0:

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver, parent_process, resource_tracker
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import IO, Any, Concatenate
@@ -32,8 +32,9 @@ from tdx.foundation.safe_path import SAFE_PATH, python_command, safe_path
 _MEMORY_HINT = "the system kills processes when memory runs out"
 _KILL_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _PR_SET_PDEATHSIG = 1
+_SIGKILL = 9  # Windows has no name for it
 
 
 def usable_cores() -> int:
@@ -41,6 +42,14 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def total_memory() -> int | None:
+    """Return the number of bytes of memory of this machine; ``None``: the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def resolve_start_method(name: str | None) -> str:
@@ -86,7 +95,7 @@ class ExitReason:
             number = signal.Signals(-self.code)
         except ValueError:
             return f"was killed by signal {-self.code}"
-        return f"{'crashed with' if number in _CRASHES else 'was killed by'} {number.name}"
+        return f"{'crashed with' if number.name in _CRASHES else 'was killed by'} {number.name}"
 
     @property
     def is_signal(self) -> bool:
@@ -96,7 +105,7 @@ class ExitReason:
     @property
     def hint(self) -> str | None:
         """Probable cause; ``None``: it says nothing about the cause."""
-        return _MEMORY_HINT if self.code == -signal.SIGKILL else None
+        return _MEMORY_HINT if self.code == -_SIGKILL else None
 
 
 class Child(ABC):
@@ -190,11 +199,16 @@ class FunctionChild(Child):
         folder = None
         with suppress(FileNotFoundError):
             folder = os.getcwd()
-        with safe_path():
-            # Started first, because starting it unblocks the interrupts, and the others inherit.
-            resource_tracker.ensure_running()
+        if os.name != "nt":
+            from multiprocessing import resource_tracker
+
+            with safe_path():
+                # First, because starting it unblocks the interrupts; the others inherit it.
+                resource_tracker.ensure_running()
         with delay_interrupts(), safe_path():
             if chosen == "forkserver":
+                from multiprocessing import forkserver
+
                 multiprocessing.set_forkserver_preload([target.__module__, *preload])
                 # Also starts one again that was killed.
                 forkserver.ensure_running()
@@ -286,11 +300,14 @@ def delay_interrupts() -> Iterator[None]:
     pending: list[int] = []
     # Blocking is not enough: another thread may receive the signal, and this one handles it.
     handler = signal.signal(signal.SIGINT, lambda number, frame: pending.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Windows has no blocked signals: a child may print a traceback there.
+    has_mask = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_mask else set()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if has_mask:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
         if pending and callable(handler):
             handler(signal.SIGINT, None)
@@ -356,8 +373,9 @@ def prepare_program(nice: int) -> None:
     Args:
         nice: Added to the niceness that it inherits.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     # If a library crashes, print the Python traceback.
     faulthandler.enable()
     if sys.platform == "linux":
@@ -365,4 +383,5 @@ def prepare_program(nice: int) -> None:
         # the interpreter lock.
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(nice)
+    if hasattr(os, "nice"):
+        os.nice(nice)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ChainError, TdxError, Where, summarize_error
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.processes import total_memory
 from tdx.foundation.untrusted import MAX_ALL_REPEATS
 from tdx.pipeline.arguments import (
     BoundStage,
@@ -244,13 +244,15 @@ def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
 
 def _find_large_entries(stage: StageSpecs) -> Iterator[TdxError]:
     """Yield an error for each entry of which this machine cannot hold two: a step has two."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    memory = total_memory()
+    if memory is None:
+        return
     for spec in (stage.output_spec, stage.input_spec):
         for key, leaf in spec.items(True, True):
             if leaf is None or leaf.dtype is None:
                 continue
             size = math.prod(leaf.shape) * leaf.dtype.itemsize
-            if size > most:
+            if size > memory // 2:
                 yield ChainError(
                     f"each value has {size:,} bytes, which is more than this machine holds",
                     hint=_MEMORY_HINT,

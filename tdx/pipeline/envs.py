@@ -23,6 +23,7 @@ from tdx.foundation.errors import (
 from tdx.foundation.untrusted import MAX_ENVS, MAX_WORKERS
 from tdx.pipeline.arguments import ValueResolver, allow_current_folder
 from tdx.pipeline.coercion import coerce_untyped
+from tdx.pipeline.factories import unwrap_env
 from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.references import find_env_references
@@ -276,6 +277,8 @@ def _create_from_code(
     if not callable(factory):
         raise ArgumentError(f"{reference} is not callable", hint="name a function or a class")
     created = factory(**kwargs)
+    if created is not None:
+        created = unwrap_env(created, reference.name)
     if created is None:
         raise EnvError(
             f"{reference} returned nothing", hint=f"end {reference.name} with `return env`"

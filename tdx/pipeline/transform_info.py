@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
 
-from tdx.foundation.errors import UnknownNameError, did_you_mean
+from tdx.foundation.errors import UnknownNameError, did_you_mean, find_similar_names
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.plugins import explain_missing
 from tdx.foundation.serialization import json_field
+from tdx.pipeline.aliases import ALIASES, aliases_of, find_aliased
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
 
@@ -258,24 +259,38 @@ class Catalog:
         """
         info = self.find(name)
         if info is None:
-            hint = explain_missing("tdx.transforms", name) or did_you_mean(
-                name, [*self.names, COMPOSE.name], "`tdx list transforms` prints all of them"
+            hint = explain_missing("tdx.transforms", name) or self.nearest(name)
+            raise UnknownNameError(
+                f"unknown transform {name}", hint=hint or "`tdx list transforms` prints all of them"
             )
-            raise UnknownNameError(f"unknown transform {name}", hint=hint)
         return info
 
-    def search(self, words: str) -> list[TransformInfo]:
-        """Return the transforms whose name, category or summary contains every word.
+    def nearest(self, name: str) -> str | None:
+        """Return a hint with the transforms for a name of another library, or of similar names."""
+        aliased = find_aliased(name)
+        if not aliased:
+            known = [*self.names, COMPOSE.name, *ALIASES]
+            similar = find_similar_names(name, known)
+            own = [one for one in similar if one not in ALIASES]
+            if own or not similar:
+                return did_you_mean(name, own)
+            name = similar[0]
+            aliased = ALIASES[name]
+        return f"{name} of other libraries is {_join_names(aliased)} here"
 
-        If there is none, return those whose documentation has words that begin with all of them.
+    def search(self, words: str) -> list[TransformInfo]:
+        """Return the transforms whose name, category, summary or aliases contain every word.
+
+        A name of another library, such as ``frame stack``, finds its transforms, in the order in
+        which they would be used. If there is none, return those whose documentation has words that
+        begin with all of them.
         """
+        aliased = [info for name in find_aliased(words) if (info := self.find(name)) is not None]
+        if aliased:
+            return aliased
         terms = words.casefold().split()
         named = [
-            info
-            for info in self.transforms
-            if all(
-                term in f"{info.name} {info.category} {info.summary}".casefold() for term in terms
-            )
+            info for info in self.transforms if all(term in _search_text(info) for term in terms)
         ]
         starts = [re.compile(rf"\b{re.escape(term)}", re.IGNORECASE) for term in terms]
         return named or [
@@ -283,6 +298,15 @@ class Catalog:
             for info in self.transforms
             if all(start.search(f"{info.name} {info.doc}") for start in starts)
         ]
+
+
+def _search_text(info: TransformInfo) -> str:
+    names = " ".join(aliases_of(info.name))
+    return f"{info.name} {info.category} {info.summary} {names}".casefold()
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 _ENTRY = re.compile(r"(\*{0,2}\w+)(?: \([^)]*\))?:\s*(.*)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ import torch
 from tdx import __version__
 from tdx.foundation.accelerators import current_accelerator
 from tdx.foundation.plugins import installed_version
-from tdx.foundation.processes import usable_cores
+from tdx.foundation.processes import total_memory, usable_cores
 
 PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 
@@ -55,7 +54,7 @@ def detect_machine() -> Machine:
     return Machine(
         processor=_read_processor(),
         cores=usable_cores(),
-        memory_bytes=_read_memory(),
+        memory_bytes=total_memory() or 0,
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         packages={
@@ -75,13 +74,6 @@ def _read_processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _read_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError, AttributeError):
-        return 0
 
 
 def _list_accelerators() -> tuple[str, ...]:

@@ -16,11 +16,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_env as build_pipeline_env
 from tdx.pipeline.build import check_arguments
 from tdx.pipeline.coercion import coerce_untyped
+from tdx.pipeline.factories import call_function, required_parameters, unwrap_env
 from tdx.stacks.kinds import CHECKPOINT, describe_object, open_stack
 from tdx.stacks.sources import is_closed
 
@@ -160,7 +161,7 @@ def open_target(
             from tdx.stacks.callables import is_pipeline
 
             is_itself = is_pipeline(factory)
-        target = factory if is_itself else call_factory(reference, factory, kwargs)
+        target = factory if is_itself else call_factory(reference, factory, kwargs, samples is None)
         try:
             return open_stack(target, samples)
         except ArgumentError as error:
@@ -172,7 +173,10 @@ def open_target(
 
 
 def call_factory(
-    reference: CodeReference, factory: Callable[..., object], kwargs: dict[str, object]
+    reference: CodeReference,
+    factory: Callable[..., object],
+    kwargs: dict[str, object],
+    returns_env: bool = True,
 ) -> object:
     """Call a factory with named arguments.
 
@@ -180,6 +184,7 @@ def call_factory(
         reference: Its name, for messages.
         factory: The function or class.
         kwargs: Its arguments.
+        returns_env: True to return the env in its result (:func:`unwrap_env`).
 
     Raises:
         ArgumentError: It is not callable, or does not take these arguments.
@@ -191,15 +196,10 @@ def call_factory(
             f"{name} is {describe_object(factory)} and cannot be called",
             hint="name a function that returns an env",
         )
-    _check_arguments(name, factory, kwargs)
-    try:
-        target = factory(**kwargs)
-    except TdxError:
-        raise
-    except Exception as error:
-        raise EnvError(
-            f"{name}() raised {summarize_error(error)}", hint="--debug shows the traceback"
-        ) from error
+    _check_arguments(reference, factory, kwargs)
+    target = call_function(name, factory, kwargs)
+    if returns_env:
+        target = unwrap_env(target, name)
     if target is None:
         raise EnvError(f"{name}() returned nothing", hint=f"end {name} with `return env`")
     if is_closed(target):
@@ -207,23 +207,20 @@ def call_factory(
     return target
 
 
-def _check_arguments(name: str, factory: Callable[..., object], kwargs: dict[str, object]) -> None:
+def _check_arguments(
+    reference: CodeReference, factory: Callable[..., object], kwargs: dict[str, object]
+) -> None:
+    name = reference.name
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
         return
-    required = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and parameter.name not in kwargs
-    ]
+    required = [argument for argument in required_parameters(factory) if argument not in kwargs]
     if required:
-        example = ", ".join(f'"{argument}": …' for argument in required)
+        example = ", ".join(f"{argument}=…" for argument in required)
         raise ArgumentError(
             f"{name}() needs the argument{'s' * (len(required) > 1)} {', '.join(required)}",
-            hint=f"pass --env-kwargs '{{{example}}}', or write a function without arguments",
+            hint=f"give them: '{reference}({example})', or write a function without arguments",
         )
     known = {parameter.name for parameter in parameters}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

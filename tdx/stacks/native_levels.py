@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import Lane, Part, base_parts
-from tdx.core.transforms import Transform
+from tdx.core.tracing.places import env_hooks, stage_hooks
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.specs import TensorSpec
 from tdx.stacks.observe import LevelForm, Levels, RowEntries, Slot, base_key
@@ -42,17 +42,14 @@ class ChainLevels(Levels):
 
     def slots(self, rows: int | None = None) -> Iterator[Slot]:
         """See :class:`~tdx.stacks.observe.Levels`; the hooks that the env calls in each step."""
-        inside, prefix = (self.base, "completed_") if self._inside is None else (self._inside, "_")
-        yield Slot(-1, 0, _FORM, "step", inside, None, f"{prefix}step")
-        yield Slot(-1, 0, _FORM, "reset", inside, None, f"{prefix}reset")
+        for hook in env_hooks(self.base):
+            if self._inside is None:
+                yield Slot(-1, 0, _FORM, hook.method, hook.owner, None, hook.name)
+            else:
+                yield Slot(-1, 0, _FORM, hook.method, self._inside, None, f"_{hook.method}")
         for index, stage in enumerate(self.stages):
-            yield Slot(index, 0, _FORM, "step", stage, None, "_step")
-            yield Slot(index, 0, _FORM, "reset", stage, None, "_reset")
-            if stage.invertible:
-                yield Slot(index, 0, _FORM, "inverse", stage, None, "_inv_call")
-            own = type(stage)._reset_env_preprocess
-            if stage.invertible or own is not Transform._reset_env_preprocess:
-                yield Slot(index, 0, _FORM, "reset", stage, None, "_reset_env_preprocess")
+            for hook in stage_hooks(index, stage):
+                yield Slot(index, 0, _FORM, hook.method, stage, None, hook.name)
 
     def part(self, slot: Slot) -> Part:
         """Return the part that the time of a method belongs to."""

@@ -83,9 +83,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "did you mean a.yaml?",
         ),
         (
-            ("check", "code.py"),
-            "code.py is Python code, and no function is named",
-            "name the function that returns the env: code.py:make_env --allow-code",
+            ("inspect", "spec", "code.py"),
+            "env code.py:make_env: the env is Python code, and importing code is not allowed",
+            "add --allow-code if you trust it",
         ),
         (("init", "--out", "x.yaml"), "no such option: --out", "write tdx init FILE"),
         (

@@ -58,8 +58,11 @@ def stepped():
     env.step(env.action_space.sample())
     return env
 
+class Vector:
+    pass
+
 def a_class():
-    return gym.Env
+    return Vector
 
 value = 3
 """
@@ -151,10 +154,10 @@ def test_check_and_profile_of_wrapped_envs(tdx: Tdx) -> None:
     [
         ("raises", 3, "raises() raised ValueError: no simulator", "--debug"),
         ("nothing", 3, "nothing() returned nothing", "`return env`"),
-        ("needs", 2, "needs() needs the arguments size, name", "--env-kwargs"),
+        ("needs", 2, "needs() needs the arguments size, name", "needs(size=…, name=…)"),
         ("closed", 3, "closed() returned a closed env", "without close()"),
         ("unknown", 2, "unknown() returned an object of type dict", "entry-point group"),
-        ("a_class", 2, "a_class() returned the class Env", "create an instance"),
+        ("a_class", 2, "a_class() returned the class Vector", "create an instance"),
         ("value", 2, "value is an object of type int and cannot be called", "returns an env"),
         ("mak", 2, "has no mak", "did you mean make"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,98 @@ def test_completion_offers_envs_files_and_dumps(
     assert words[0] == "pendulum.yaml"
     assert ("runs/one", "dump") in complete_target("runs/")
     assert "Pendulum-v1" in [word for word, _ in complete_target("Pend")]
+
+
+SCRIPT = """import gymnasium as gym
+
+
+def make_env(env_id, idx, capture_video=False, run_name="run"):
+    def thunk():
+        env = gym.make(env_id)
+        return gym.wrappers.RecordEpisodeStatistics(env)
+
+    return thunk
+
+
+def make_all():
+    return [make_env("CartPole-v1", index) for index in range(3)]
+
+
+class Corridor(gym.Env):
+    observation_space = gym.spaces.Box(0, 9)
+    action_space = gym.spaces.Discrete(2)
+
+
+def make_pair():
+    return gym.make("CartPole-v1"), {"seed": 0}
+
+
+def make_class():
+    return Corridor
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "training_script.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def _stages(tdx: Tdx, target: str) -> list[str]:
+    outcome = tdx("inspect", "chain", target, "--allow-code", "--format", "json")
+    assert outcome.code == 0, outcome.err
+    return [stage["transform"] for stage in json.loads(outcome.out)["stages"]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "make_env(CartPole-v1, 0)",
+        "make_env('CartPole-v1', 0, False, run)",
+        'make_env(idx=0, env_id="CartPole-v1")',
+    ],
+)
+def test_function_with_arguments_that_returns_a_thunk(tdx: Tdx, script: str, call: str) -> None:
+    assert _stages(tdx, f"{script}:{call}")[-1] == "RecordEpisodeStatistics"
+
+
+def test_list_of_thunks_is_a_vector_env(tdx: Tdx, script: str) -> None:
+    assert _stages(tdx, f"{script}:make_all")[-1] == "SyncVectorEnv"
+    outcome = tdx("inspect", "spec", f"{script}:make_all", "--allow-code")
+    assert "[3, 4]" in outcome.out
+
+
+def test_tuple_with_an_env_and_class_of_envs(tdx: Tdx, script: str) -> None:
+    assert "PassiveEnvChecker" in _stages(tdx, f"{script}:make_pair")
+    assert tdx("inspect", "spec", f"{script}:make_class", "--allow-code").code == 0
+    chained = tdx("inspect", "spec", f"{script}:make_pair", "--allow-code", "-t", "StepCounter")
+    assert chained.code == 0, chained.err
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("make_env(CartPole-v1, 0, True, run, 5)", "takes 4 arguments"),
+        ("make_env(CartPole-v1, idx=0, env_id=x)", "'env_id' twice"),
+        ("make_env(__import__('os').getcwd(), 0)", "is not a literal"),
+        ("make_env(CartPole-v1)", "needs the argument idx"),
+        ("make_env", "make_env(env_id=…, idx=…)"),
+    ],
+)
+def test_wrong_arguments_are_named(tdx: Tdx, script: str, target: str, message: str) -> None:
+    outcome = tdx("inspect", "spec", f"{script}:{target}", "--allow-code")
+    assert outcome.code == 2
+    assert message in outcome.err
+
+
+def test_file_with_one_candidate_needs_no_name(tdx: Tdx, tmp_path: Path, script: str) -> None:
+    path = tmp_path / "one_factory.py"
+    path.write_text(FACTORY)
+    assert _stages(tdx, str(path))[-1] == "FrameStackObservation"
+    refused = tdx("inspect", "spec", str(path))
+    assert refused.code == 2
+    assert "--allow-code" in refused.err
+    several = tdx("inspect", "spec", script, "--allow-code")
+    assert several.code == 2
+    assert "make_all, make_pair, make_class" in several.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,10 +13,12 @@ import pytest
 from tdx.foundation.errors import UnknownNameError
 from tdx.foundation.serialization import to_plain
 from tdx.pipeline import load_catalog
+from tdx.pipeline.aliases import ALIASES
 from tdx.pipeline.catalog import format_catalog
 from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.generate import main, update_stub
 from tdx.pipeline.transform_info import TransformInfo, Type
+from tdx.stacks.counterparts import TABLE
 
 FILES = {
     "foundation/keys.py": """
@@ -250,3 +253,44 @@ def test_loading_the_catalog_imports_no_heavy_package() -> None:
 def test_argument_declared_by_a_protocol_takes_a_python_object() -> None:
     (logger, *_) = load_catalog()["VideoRecorder"].parameters
     assert logger.type.words() == "a Python object written module:name or None"
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("FrameStack", "CatFrames"),
+        ("frame stack", "CatFrames"),
+        ("frame_stack", "CatFrames"),
+        ("VecNormalize", "VecNormV2"),
+        ("AtariPreprocessing", "NoopResetEnv"),
+        ("TimeLimit", "StepCounter"),
+        ("RecordEpisodeStatistics", "RewardSum"),
+        ("MonitorWrapper", "RewardSum"),
+        ("RunningMeanStd", "VecNormV2"),
+    ],
+)
+def test_names_of_other_libraries_find_their_transforms(words: str, first: str) -> None:
+    assert load_catalog().search(words)[0].name == first
+
+
+def test_every_alias_leads_to_transforms_and_every_counterpart_has_one() -> None:
+    catalog = load_catalog()
+    for alias, names in ALIASES.items():
+        assert [info.name for info in catalog.search(alias)] == list(names)
+        assert catalog.find(alias) is None, alias
+    for rows in TABLE.values():
+        for name, row in rows.items():
+            becomes = {word for word in re.findall(r"\w+", row.becomes) if catalog.find(word)}
+            if becomes and catalog.find(name) is None:
+                assert becomes & {info.name for info in catalog.search(name)}, name
+
+
+def test_unknown_name_leads_to_the_nearest() -> None:
+    catalog = load_catalog()
+    assert catalog.nearest("FrameStack") == "FrameStack of other libraries is CatFrames here"
+    assert catalog.nearest("FramStackObservation") is not None
+    assert catalog.nearest("StepCouter") == "did you mean StepCounter?"
+    assert catalog.nearest("xyzzy") is None
+    with pytest.raises(UnknownNameError) as caught:
+        catalog["WarpFrame"]
+    assert caught.value.hint == "WarpFrame of other libraries is GrayScale and Resize here"

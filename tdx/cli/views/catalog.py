@@ -26,6 +26,7 @@ from tdx.cli.views import (
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.foundation.text import count_text
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.transform_info import Parameter, TransformInfo, Type, strip_markup
 
 if TYPE_CHECKING:
@@ -193,9 +194,14 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
         search: Words of the search.
     """
     transforms = [TransformRow(info) for info in infos]
+    nearest = None if infos else load_catalog().nearest(search)
 
     def blocks() -> list[Block]:
-        return [Fluid(partial(_transforms, infos))] if infos else [_no_match("transform", search)]
+        return (
+            [Fluid(partial(_transforms, infos))]
+            if infos
+            else [_no_match("transform", search, nearest)]
+        )
 
     names = ("name", "category", "time_behavior", "summary", "signature")
 
@@ -223,8 +229,9 @@ def _transforms(infos: Sequence[TransformInfo], width: int) -> list[Block]:
     return [Table([Column(fixed=True), Column()], rows)]
 
 
-def _no_match(noun: str, search: str) -> Paragraph:
-    return dim(f"no {noun} matches {search!r}" if search else f"no {noun}s")
+def _no_match(noun: str, search: str, nearest: str | None = None) -> Paragraph:
+    text = f"no {noun} matches {search!r}" if search else f"no {noun}s"
+    return dim(text if nearest is None else f"{text}: {nearest}")
 
 
 @dataclass(frozen=True, slots=True)

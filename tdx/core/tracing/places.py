@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import tensordict.nn
 from tensordict import TensorDictBase
@@ -24,6 +25,42 @@ from tdx.foundation.patches import Patches
 from tdx.specs.violations import spec_leaves
 
 Hooked = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHook:
+    """A method that an env calls in a step or reset.
+
+    Args:
+        index: Index of the stage; -1 for the env inside.
+        owner: The stage or the env.
+        name: Name of the method.
+        method: What it does: ``_reset_env_preprocess`` is a part of a reset.
+        direction: Direction of what it writes.
+    """
+
+    index: int
+    owner: Transform | EnvBase
+    name: str
+    method: Literal["step", "reset", "inverse"]
+    direction: Direction
+
+
+def stage_hooks(index: int, stage: Transform) -> Iterator[ChainHook]:
+    """Yield the methods of a stage that its env calls, in the order of a step, then of a reset."""
+    if stage.invertible:
+        yield ChainHook(index, stage, "_inv_call", "inverse", "inverse")
+    yield ChainHook(index, stage, "_step", "step", "forward")
+    own = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
+    if stage.invertible or own:
+        yield ChainHook(index, stage, "_reset_env_preprocess", "reset", "inverse")
+    yield ChainHook(index, stage, "_reset", "reset", "forward")
+
+
+def env_hooks(env: EnvBase) -> Iterator[ChainHook]:
+    """Yield the methods of the env inside that its chain calls."""
+    yield ChainHook(-1, env, "completed_step", "step", "forward")
+    yield ChainHook(-1, env, "completed_reset", "reset", "forward")
 
 
 class HookRecorder(Protocol):
@@ -57,8 +94,6 @@ def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Pla
     names = (*stage.out_keys, *stage.written_keys, *added)
     # A stage that steps the env passes on everything that the env wrote.
     anything = stage.changes_batch or stage.steps_env
-    own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
-    invertible = stage.invertible
     return Place(
         kind="stage",
         index=index,
@@ -70,8 +105,6 @@ def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Pla
             "inverse": frozenset(_normal((*stage.in_keys_inv, *stage.exposed_keys, *added))),
         },
         pure=is_pure(stage),
-        acts=invertible,
-        acts_at_reset=invertible or own_preprocess,
     )
 
 
@@ -209,20 +242,14 @@ class TracedChain:
         for level in self._levels:
             level.observe_hooks(True)
         for place, stage, sees_given_next in self._places:
-            if place.acts:
-                hook(stage, "_inv_call", partial(self._recorded, place, "inverse"))
-            if place.acts_at_reset:
-                hook(stage, "_reset_env_preprocess", partial(self._recorded, place, "inverse"))
-            hook(stage, "_reset", partial(self._recorded, place, "forward"))
-            forward = partial(self._recorded, place, "forward")
-            hook(
-                stage,
-                "_step",
-                partial(self._after_given_next, forward) if sees_given_next else forward,
-            )
+            for called in stage_hooks(place.index, stage):
+                wrap = partial(self._recorded, place, called.direction)
+                if sees_given_next and called.name == "_step":
+                    wrap = partial(self._after_given_next, wrap)
+                hook(stage, called.name, wrap)
         if self._levels:
-            hook(self.inner, "completed_step", partial(self._recorded, self.env_place, "forward"))
-            hook(self.inner, "completed_reset", partial(self._recorded, self.env_place, "forward"))
+            for called in env_hooks(self.inner):
+                hook(self.inner, called.name, partial(self._recorded, self.env_place, "forward"))
         hook(self.env, "completed_step", self._outermost_step)
         hook(self.env, "completed_reset", self._outermost_reset)
 

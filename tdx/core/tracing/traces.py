@@ -65,8 +65,6 @@ class Place:
         reads: Keys that it declares to read, by direction.
         writes: Keys that it declares to write, by direction. ``None``: any.
         pure: True if it is known not to write in place, so that its inputs need no copy.
-        acts: True if its inverse does anything in a step.
-        acts_at_reset: True if its inverse does anything in a reset.
     """
 
     kind: Kind
@@ -76,8 +74,6 @@ class Place:
     reads: dict[Direction, tuple[NestedKey, ...]]
     writes: dict[Direction, frozenset[NestedKey] | None]
     pure: bool
-    acts: bool = True
-    acts_at_reset: bool = True
 
     def declares(self, key: NestedKey, direction: Direction) -> bool:
         """Return True if a key, or a group that contains it, is declared to be written."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tdx.foundation.container import lock_file, make_folders
+from tdx.foundation.container import make_folders
 from tdx.foundation.errors import StorageError, TdxError
+from tdx.foundation.folders import lock_file
 from tdx.foundation.settings import state_path
 from tdx.pipeline.conversions import from_flags, to_flags
 from tdx.pipeline.draft import Draft, DraftStage
@@ -329,7 +330,7 @@ class SessionStore:
         """Acquire a lock; ``None`` if another process holds it, or locks are not supported."""
         try:
             make_folders(path.parent, 0o700)
-            holder = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            holder = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         except OSError:
             return None
         if lock_file(holder):

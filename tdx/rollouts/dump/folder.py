@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -175,7 +174,7 @@ def remove_leftovers(root: Container, state: StateFile | None) -> None:
                     folder.remove(name)
         if current is None:
             with suppress(OSError):
-                os.rmdir(STATE, dir_fd=root.descriptor)
+                root.folder.remove_folder(STATE)
     root.discard(list_temporary(root))
 
 

@@ -7,6 +7,7 @@ A damaged shard of a sharded dump is moved there as a whole, so that it is recor
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections.abc import Iterator
@@ -128,13 +129,14 @@ class _SetAside:
         """
         parent, _, last = file.rpartition("/")
         with self._root.subfolder(parent) as source:
-            os.stat(last, dir_fd=source.descriptor, follow_symlinks=False)
+            if source.folder.file_type(last) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
             name = self._choose_name(file).rpartition("/")[2]
             with self._root.subfolder(DAMAGED_FOLDER) as target:
-                os.rename(last, name, src_dir_fd=source.descriptor, dst_dir_fd=target.descriptor)
+                source.folder.rename(last, name, target.folder)
                 try:
-                    os.fsync(target.descriptor)
-                    os.fsync(source.descriptor)
+                    target.sync()
+                    source.sync()
                 except OSError as error:
                     raise UnsyncedError(self.names[file], error) from error
 

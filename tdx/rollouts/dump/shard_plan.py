@@ -200,8 +200,8 @@ def list_shards(root: Container, count: int) -> ShardListing:
     """
     found: dict[str, list[int]] = {"": [], ".part": [], ".failed": []}
     try:
-        with root.subfolder(SHARDS) as inner, os.scandir(inner.descriptor) as entries:
-            for entry in entries:
+        with root.subfolder(SHARDS) as inner:
+            for entry in inner.folder.entries():
                 if TEMPORARY_FILE.fullmatch(entry.name):
                     continue
                 match = _ENTRY.fullmatch(entry.name)

@@ -6,7 +6,6 @@ into memory at a time.
 
 from __future__ import annotations
 
-import os
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
@@ -126,8 +125,8 @@ class ShardedFolder:
                 self.shards.append(ShardSummary.of(shard, manifest, end))
                 self.tracks = {track.name: track for track, _ in manifest.tracks}
         self._manifests = RecentlyUsed(len(self.shards), self._load)
-        self.root = Container(root.path, os.dup(root.descriptor))
-        weakref.finalize(self, os.close, self.root.descriptor)
+        self.root = Container(root.path, root.folder.duplicate())
+        weakref.finalize(self, self.root.folder.close)
 
     def path(self, place: int) -> Path:
         """Return the folder of a shard by its place among the committed ones."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from tdx.data.layout import Layout, Leaves
 from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
+from tdx.foundation.folders import open_path
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.untrusted import MAX_COUNT, MAX_NESTING, Fields
 from tdx.rollouts.dump.encoding import DAMAGED, DTYPES
@@ -173,8 +174,8 @@ class Track:
         """Flush the lists of files of all folders to the disk."""
         for path in self._folders():
             with root.subfolder(self._folder(path)) as folder:
-                os.fsync(folder.descriptor)
-        os.fsync(root.descriptor)
+                folder.sync()
+        root.sync()
 
     def _folders(self) -> list[Parts]:
         found: set[Parts] = {(), *self.groups, *(path[:-1] for path in self.leaves)}
@@ -281,7 +282,7 @@ class Track:
         else:
             # Map the file that was checked, even if its name was replaced since.
             with root.open_file(self.file(path)) as file:
-                name = f"/proc/self/fd/{file.fileno()}"
+                name = open_path(file, root.path / self.file(path))
                 try:
                     flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
                 except RuntimeError as error:

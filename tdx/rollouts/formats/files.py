@@ -10,7 +10,7 @@ The note is the metadata that tdx stores in an export, so that it can be importe
 from __future__ import annotations
 
 import math
-import os
+import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -231,8 +231,7 @@ def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path)
             )
         total += size
     place = next(path for path in (target, *target.absolute().parents) if path.is_dir())
-    space = os.statvfs(place)
-    free = space.f_bavail * space.f_frsize
+    free = shutil.disk_usage(place).free
     if total > free:
         raise StorageError(
             f"{source} needs {total:,} bytes as a dump, {free:,} are free at {place}",

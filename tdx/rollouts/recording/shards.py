@@ -19,13 +19,14 @@ import numpy as np
 import torch
 
 from tdx.core import TransformedEnv
-from tdx.foundation.container import Container, make_folders, sync_path
+from tdx.foundation.container import Container, make_folders
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.foundation.files import (
     atomic_folder,
     remove_path,
     report_write_errors,
 )
+from tdx.foundation.folders import sync_path
 from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 
@@ -41,7 +40,7 @@ def read_part(container: Container, name: str, limit: int) -> bytes:
 
 def _find_blob(container: Container, name: str) -> str | None:
     try:
-        match = _BLOB.match(os.readlink(name, dir_fd=container.descriptor))
+        match = _BLOB.match(container.folder.read_link(name))
     except (OSError, ValueError):
         return None
     if match is None or container.path.resolve().parent.name != "snapshots":

@@ -1,0 +1,242 @@
+"""Factories of envs in Python code, as users have them: read without running, called, unwrapped.
+
+A training script rarely has a function without arguments that returns an env. Its function returns
+a thunk (``make_env(env_id, idx, capture_video, run_name)``), a list of thunks for a vector env, or
+the env with something else.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any, TypeGuard
+
+from tdx.foundation.errors import ArgumentError, EnvError, PipelineError, TdxError, summarize_error
+from tdx.pipeline.grammar import parse_value, split_outside_brackets
+from tdx.pipeline.values import CodeReference, Value
+
+_MOST_CALLS = 4
+_CALL = re.compile(r"(.+?:[\w.]+)\((.*)\)", re.DOTALL)
+_BARE_WORD = re.compile(r"[A-Za-z][\w./:-]*")
+_NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionHead:
+    """A function at the top level of a file.
+
+    Args:
+        name: Its name.
+        parameters: Names of its parameters, in order.
+        required: How many of them have no default.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    required: int
+
+
+def list_functions(path: str | Path) -> list[FunctionHead]:
+    """Return the public functions of a Python file, without running it; none if it is broken."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    heads = []
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+            arguments = statement.args
+            positional = [*arguments.posonlyargs, *arguments.args]
+            required = len(positional) - len(arguments.defaults)
+            required += sum(default is None for default in arguments.kw_defaults)
+            names = [argument.arg for argument in [*positional, *arguments.kwonlyargs]]
+            heads.append(FunctionHead(statement.name, tuple(names), required))
+    return heads
+
+
+def choose_function(path: str) -> str:
+    """Return ``file.py:function`` for the only function of a file that can return an env.
+
+    Args:
+        path: Path of a Python file.
+
+    Raises:
+        ArgumentError: Several functions, or none, take no arguments.
+    """
+    heads = list_functions(path)
+    names = [head.name for head in heads if not head.required]
+    if len(names) == 1:
+        return f"{path}:{names[0]}"
+    if names:
+        raise ArgumentError(
+            f"{path} has {len(names)} functions that may return an env: {', '.join(names)}",
+            hint=f"name one of them: {path}:{names[0]} --allow-code",
+        )
+    if heads:
+        arguments = ", ".join(heads[0].parameters)
+        raise ArgumentError(
+            f"every function of {path} needs arguments",
+            hint=f"give them: '{path}:{heads[0].name}({arguments})' --allow-code",
+        )
+    raise ArgumentError(
+        f"{path} is Python code without a function that returns an env",
+        hint=f"write one, and name it: {path}:FUNCTION --allow-code",
+    )
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Value]] | None:
+    """Split ``file.py:make_env(CartPole-v1, 0, seed=1)`` into the reference and its arguments.
+
+    Only literals are read; a word without quotes is a text. Positional arguments get the names of
+    the parameters, which are read from the file without running it.
+
+    Args:
+        text: What a user typed.
+
+    Returns:
+        The reference and the arguments by name; ``None`` if the text is no such call.
+
+    Raises:
+        ArgumentError: An argument is not a literal, or the function does not take it.
+
+    Example:
+        >>> parse_call("envs:make(env_id=CartPole-v1, size=(84, 84))")
+        ('envs:make', {'env_id': 'CartPole-v1', 'size': (84, 84)})
+        >>> parse_call("Pendulum-v1")
+    """
+    match = _CALL.fullmatch(text)
+    reference = None if match is None else CodeReference.of(match[1])
+    if match is None or reference is None:
+        return None
+    names: tuple[str, ...] | None = None
+    if reference.is_file:
+        heads = {head.name: head.parameters for head in list_functions(reference.module)}
+        names = heads.get(reference.name)
+    arguments: dict[str, Value] = {}
+    for position, part in enumerate(split_outside_brackets(match[2], ",".__eq__)):
+        named = _NAMED.fullmatch(part)
+        if named is None and names is None:
+            raise ArgumentError(
+                f"the parameters of {reference} are not known before it is imported",
+                hint=f"name each argument: {reference}(name={part.strip()})",
+            )
+        if named is None and names is not None and position >= len(names):
+            raise ArgumentError(
+                f"{reference.name}() takes {len(names)} arguments, not {position + 1}",
+                hint=f"its parameters: {', '.join(names)}" if names else "leave them out",
+            )
+        name = named[1] if named is not None else (names or ())[position]
+        if name in arguments:
+            raise ArgumentError(
+                f"{reference.name}() gets {name!r} twice", hint="remove one of them"
+            )
+        arguments[name] = _parse_argument(part if named is None else named[2])
+    return str(reference), arguments
+
+
+def _parse_argument(text: str) -> Value:
+    text = text.strip()
+    try:
+        return parse_value(text)
+    except PipelineError:
+        if _BARE_WORD.fullmatch(text):
+            return text
+        raise ArgumentError(
+            f"{text!r} is not a literal", hint="write a number, a text in quotes, or a list of them"
+        ) from None
+
+
+def is_thunk(target: object) -> TypeGuard[Callable[[], object]]:
+    """Return True for a function that needs no arguments."""
+    if not isinstance(target, FunctionType | MethodType | partial):
+        return False
+    return not required_parameters(target)
+
+
+def required_parameters(function: Callable[..., object]) -> list[str]:
+    """Return the names of the parameters without a default; none if they are not known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+
+
+def call_function(
+    name: str, function: Callable[..., object], kwargs: Mapping[str, object]
+) -> object:
+    """Call a function of a user.
+
+    Raises:
+        EnvError: It raises.
+    """
+    try:
+        return function(**kwargs)
+    except TdxError:
+        raise
+    except Exception as error:
+        raise EnvError(
+            f"{name}() raised {summarize_error(error)}", hint="--debug shows the traceback"
+        ) from error
+
+
+def unwrap_env(target: object, name: str) -> object:
+    """Return the env in what a factory returned.
+
+    A thunk and a class of envs are called, thunks in a list or tuple become the envs of a
+    :class:`gymnasium.vector.SyncVectorEnv`, and a tuple that begins with an env is that env.
+    Anything else is returned unchanged.
+
+    Args:
+        target: What the factory returned.
+        name: Name of the factory, for messages.
+
+    Raises:
+        EnvError: A thunk raises, or returns no Gymnasium env in a list.
+    """
+    for _ in range(_MOST_CALLS):
+        is_env_class = isinstance(target, type) and _has_env_methods(target)
+        if is_thunk(target) or (
+            is_env_class and callable(target) and not required_parameters(target)
+        ):
+            target = call_function(name, target, {})
+        elif isinstance(target, list | tuple) and target and all(map(is_thunk, target)):
+            return _make_vector_env(list(target), name)
+        elif isinstance(target, tuple) and target and _has_env_methods(target[0]):
+            target = target[0]
+        else:
+            break
+    return target
+
+
+def _has_env_methods(target: object) -> bool:
+    return all(callable(getattr(target, method, None)) for method in ("reset", "step"))
+
+
+def _make_vector_env(thunks: list[Callable[[], object]], name: str) -> object:
+    import gymnasium
+
+    def keep(env: gymnasium.Env[Any, Any]) -> Callable[[], gymnasium.Env[Any, Any]]:
+        return lambda: env
+
+    factories = []
+    for index, thunk in enumerate(thunks):
+        env = call_function(f"{name}()[{index}]", thunk, {})
+        if not isinstance(env, gymnasium.Env):
+            raise EnvError(
+                f"{name}()[{index}] returned {type(env).__name__}, not a Gymnasium env",
+                hint="return the vector env that is made of them",
+            )
+        factories.append(keep(env))
+    return gymnasium.vector.SyncVectorEnv(factories)

@@ -1,0 +1,42 @@
+"""The commands that Windows users need run without the POSIX parts of Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_commands_without_posix(tmp_path: Path) -> None:
+    pipeline = "sample_pipelines/pendulum.yaml"
+    contract, dump = str(tmp_path / "contract"), str(tmp_path / "dump")
+    commands = {
+        ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter"): "step_count",
+        ("check", "sample_pipelines/checkpoints/renamed_statistics"): "TDX601",
+        ("check", "sample_pipelines/wrapped_pendulum.py:make", "--allow-code"): "TDX405",
+        ("diff", pipeline, "sample_pipelines/cartpole_batch.yaml"): "step_count",
+        ("profile", pipeline, "--steps", "50"): "RewardSum",
+        ("freeze", pipeline, "--out", contract): "",
+        ("check", pipeline, "--against", contract): "same: ",
+        ("rollout", pipeline, "--steps", "50", "--out", dump): "",
+        ("rollout", pipeline, "--steps", "60", "--out", dump, "--force"): "",
+        ("show", dump): "60",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.windows", *map(json.dumps, commands)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "unexpected" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
+    printed = re.split(r"^exit [01]\n", done.stdout, flags=re.MULTILINE)
+    assert len(printed) == len(commands) + 1, done.stdout
+    for (command, expected), text in zip(commands.items(), printed, strict=False):
+        assert expected in text, command
+    assert not list(tmp_path.rglob("*.tmp"))
