@@ -42,6 +42,10 @@ class Openable(Result):
 _CODE = "FILE.py:FUNCTION --allow-code"
 _SAMPLES = f"{_CODE} --samples FILE"
 _FOLDER = "FOLDER"
+_DATASETS = (
+    ("meta/info.json (LeRobot 2.1 and 3.0)", "pyarrow"),
+    ("data/metadata.json (Minari)", "minari"),
+)
 _DESCRIPTORS = (
     ("metadata of an ONNX policy (mjlab)", "FILE.onnx"),
     ("IO descriptors (Isaac Lab)", "FILE.yaml"),
@@ -89,13 +93,13 @@ def _entries() -> Iterator[Openable]:
         yield Openable("env", f"objects of the plugin {plugin.name}", _CODE, package, version)
     for form in FORMATS:
         yield Openable("checkpoint", form.title, _FOLDER)
-    name = "meta/info.json (LeRobot 2.1 and 3.0)"
-    yield Openable("dataset", name, _FOLDER, "pyarrow", _version("pyarrow"))
+    for name, needed in _DATASETS:
+        yield Openable("dataset", name, _FOLDER, needed, _version(needed))
     for name, target in _DESCRIPTORS:
         yield Openable("descriptor", name, target)
     for name, needed in _PIPELINES:
-        found = None if needed is None else _version(needed)
-        yield Openable("data pipeline", name, _SAMPLES, needed, found)
+        version = None if needed is None else _version(needed)
+        yield Openable("data pipeline", name, _SAMPLES, needed, version)
     for name, target in _OWN:
         yield Openable("tdx", name, target)
 
