@@ -93,8 +93,8 @@ def _entries() -> Iterator[Openable]:
         yield Openable("env", f"objects of the plugin {plugin.name}", _CODE, package, version)
     for form in FORMATS:
         yield Openable("checkpoint", form.title, _FOLDER)
-    for name, needed in _DATASETS:
-        yield Openable("dataset", name, _FOLDER, needed, _version(needed))
+    for name, reader in _DATASETS:
+        yield Openable("dataset", name, _FOLDER, reader, _version(reader))
     for name, target in _DESCRIPTORS:
         yield Openable("descriptor", name, target)
     for name, needed in _PIPELINES:

@@ -126,8 +126,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="DATASET",
-        help="Compare the statistics of a policy checkpoint with data: a LeRobot or Minari dataset, a "
-        "dump, or norm_stats.json of openpi.",
+        help="Compare the statistics of a policy checkpoint with a LeRobot or Minari dataset, "
+        "a dump, or norm_stats.json of openpi.",
         rich_help_panel=_RULES,
     ),
 ]
