@@ -98,8 +98,8 @@ def _entries() -> Iterator[Openable]:
     for name, target in _DESCRIPTORS:
         yield Openable("descriptor", name, target)
     for name, needed in _PIPELINES:
-        version = None if needed is None else _version(needed)
-        yield Openable("data pipeline", name, _SAMPLES, needed, version)
+        installed = None if needed is None else _version(needed)
+        yield Openable("data pipeline", name, _SAMPLES, needed, installed)
     for name, target in _OWN:
         yield Openable("tdx", name, target)
 
