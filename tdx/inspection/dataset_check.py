@@ -39,6 +39,7 @@ from tdx.stacks.checkpoints.dataset import (
     compute_statistics,
 )
 from tdx.stacks.checkpoints.frames import SampledImages, sample_images
+from tdx.stacks.checkpoints.openpi import NAMES_IN_DATA
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.steps import IMAGENET_MEAN, IMAGENET_STD
 
@@ -210,13 +211,10 @@ def _other_fps(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
         )
 
 
-_OPENPI_NAMES = {"state": "observation.state", "actions": "action"}
-
-
 def _name_in_data(checkpoint: Checkpoint, key: str) -> str:
     """Return the name of a feature in datasets: before the preprocessor renames it."""
     if checkpoint.library == "openpi":
-        return _OPENPI_NAMES.get(key, key)
+        return NAMES_IN_DATA.get(key, key)
     processor = checkpoint.processor("preprocessor")
     for step in reversed(() if processor is None else processor.steps):
         names = step.config.get("rename_map")

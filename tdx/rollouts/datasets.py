@@ -14,12 +14,12 @@ from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.stacks.checkpoints import is_checkpoint, is_dataset, read_checkpoint, read_dataset
 from tdx.stacks.checkpoints.dataset import BATCH_ROWS, Dataset, DatasetFeature
+from tdx.stacks.checkpoints.openpi import NAMES_IN_DATA
 
 if TYPE_CHECKING:
     from tdx.rollouts.dump.reading import Dump
     from tdx.stacks.checkpoints.model import Array
 
-OPENPI_NAMES = {"state": "observation.state", "actions": "action"}
 _BATCH_BYTES = 2**26
 
 
@@ -147,7 +147,7 @@ def _read_norm_stats(path: Path) -> Dataset:
             hint="pass a LeRobot or Minari dataset, a dump, or the norm_stats.json of openpi",
         )
     step = checkpoint.processors[0].steps[0]
-    names = {key: OPENPI_NAMES.get(key, key) for key in step.features}
+    names = {key: NAMES_IN_DATA.get(key, key) for key in step.features}
     features = {
         names[key]: DatasetFeature("float32", feature.shape)
         for key, feature in step.features.items()
