@@ -445,6 +445,8 @@ def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
         for key, feature in declared.items():
             other = step.features.get(key)
             mode = config.modes.get(feature.kind, IDENTITY)
+            if other is None and any(key in sibling.features for sibling in processor.steps):
+                continue  # a reward classifier normalizes inputs and outputs in two steps
             if other is None and mode != IDENTITY:
                 unknown = [name for name in step.features if name not in declared]
                 near = get_close_matches(key, unknown, 1) or unknown[:1]
@@ -606,6 +608,8 @@ DEFAULT_STEPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         }
         for policy, further in _FURTHER_STEPS.items()
     },
+    "reward_classifier": {"preprocessor": ("normalizer_processor",), "postprocessor": ()},
+    "sarm": {"preprocessor": _COMMON, "postprocessor": ()},
     "groot": {
         "preprocessor": (
             "rename_observations_processor",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,24 +32,71 @@ from tdx.inspection.checkpoint_codes import (
     STALE,
 )
 from tdx.stacks.checkpoints import Checkpoint, Dataset
-from tdx.stacks.checkpoints.dataset import QUANTILES, STATS, RunningStatistics
+from tdx.stacks.checkpoints.dataset import (
+    QUANTILES,
+    STATS,
+    Progress,
+    RunningStatistics,
+    compute_statistics,
+)
+from tdx.stacks.checkpoints.frames import SampledImages, sample_images
+from tdx.stacks.checkpoints.openpi import NAMES_IN_DATA
 from tdx.stacks.checkpoints.scaling import STATISTICS
+from tdx.stacks.checkpoints.steps import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:
     from tdx.stacks.checkpoints.model import Array
 
 TOLERANCE = 0.01
 """Share of the standard deviation or of the range by which statistics may differ from the data."""
+IMAGE_TOLERANCE = 0.1
+"""Difference from the sampled images, in 0 … 1, by which their statistics may differ."""
 RANK_TOLERANCE = 0.02
 """Share of the steps by which a quantile may be off; the sketch is off by 0.4 % at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """A dataset with the statistics of its data."""
+    """A dataset with the statistics of its data.
+
+    Args:
+        dataset: The dataset.
+        computed: Statistics that were computed from the data, by feature.
+        images: Statistics of some of its images, by feature.
+        skipped: Why the other images were not decoded, by feature.
+    """
 
     dataset: Dataset
     computed: Mapping[str, RunningStatistics]
+    images: Mapping[str, SampledImages] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """What was not checked, and why."""
+        return tuple(f"{key} was not decoded: {reason}" for key, reason in self.skipped.items())
+
+    def stored(self, key: str) -> Mapping[str, Array]:
+        """Return the statistics that the dataset stores of a feature; empty if there are none."""
+        return (self.dataset.stored or {}).get(key, {})
+
+
+def read_facts(
+    dataset: Dataset, keys: Sequence[str] | None = None, on_progress: Progress | None = None
+) -> DatasetFacts:
+    """Compute the statistics of a dataset: in one pass over its numbers, and of sampled images.
+
+    Args:
+        dataset: The dataset.
+        keys: Numeric features. Defaults to all of them.
+        on_progress: Called after each part of the numbers.
+
+    Raises:
+        MissingPackageError: A package that reads its numbers is not installed.
+        StorageError: A file cannot be read, or has another form than declared.
+    """
+    computed = compute_statistics(dataset, keys, on_progress)
+    return DatasetFacts(dataset, computed, *sample_images(dataset))
 
 
 def check_dataset(
@@ -64,11 +111,11 @@ def check_dataset(
     """
     violations = (*_stale(facts), *_not_finite(facts), *_suspicious(facts))
     findings = select_findings(violations, select, ignore)
-    images = [key for key, feature in facts.dataset.features.items() if feature.is_image]
-    hidden = (f"images were not decoded: {', '.join(images)}",) if images else ()
     steps = max((data.count + data.nonfinite for data in facts.computed.values()), default=0)
     parts = f"{steps:,} steps of {len(facts.computed)} features"
-    path = str(facts.dataset.path)
+    for key, sample in facts.images.items():
+        parts += f", {sample.frames} frames of {key}"
+    path, hidden = str(facts.dataset.path), facts.not_checked
     return CheckReport(path, 0, ("lints",), tuple(findings), hidden=hidden, parts=parts)
 
 
@@ -93,7 +140,8 @@ def check_against_data(
         *_stale(facts),
         *_not_finite(facts),
     ]
-    return checkpoint_report(checkpoint, further, select, ignore)
+    report = checkpoint_report(checkpoint, further, select, ignore)
+    return replace(report, hidden=(*report.hidden, *facts.not_checked))
 
 
 def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violation]:
@@ -110,8 +158,14 @@ def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violati
             used = {s: statistics[s] for s in STATISTICS.get(mode, ()) if s in statistics}
             if name in facts.computed:
                 how = describe_difference(used, facts.computed[name], feature.names)
-            elif (stored := facts.dataset.stored.get(name)) is not None:
-                how = _describe_stored(used, stored)
+            elif name in facts.images:
+                how = (
+                    None
+                    if _is_imagenet(used)
+                    else describe_image_difference(used, facts.images[name])
+                )
+            elif not (feature.is_image and _is_imagenet(used)):
+                how = _describe_stored(used, facts.stored(name))
             if how is not None:
                 yield Violation(
                     f"the statistics of {key!r} are not those of the dataset: {how}",
@@ -128,7 +182,10 @@ def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation
         name = _name_in_data(checkpoint, key)
         known = dataset.features.get(name)
         if known is None:
+            if not dataset.vectors and feature.kind == "VISUAL":
+                continue  # openpi has no statistics of images
             others = [other for other in dataset.features if other.startswith("observation")]
+            others = others or list(dataset.features)
             yield Violation(
                 f"the policy reads {name!r}, which the dataset does not have",
                 f"the dataset has {', '.join(map(repr, others))}: rename one of them (rename_map)",
@@ -155,13 +212,10 @@ def _other_fps(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
         )
 
 
-_OPENPI_NAMES = {"state": "observation.state", "actions": "action"}
-
-
 def _name_in_data(checkpoint: Checkpoint, key: str) -> str:
     """Return the name of a feature in datasets: before the preprocessor renames it."""
     if checkpoint.library == "openpi":
-        return _OPENPI_NAMES.get(key, key)
+        return NAMES_IN_DATA.get(key, key)
     processor = checkpoint.processor("preprocessor")
     for step in reversed(() if processor is None else processor.steps):
         names = step.config.get("rename_map")
@@ -238,6 +292,37 @@ def _permutation(statistics: Mapping[str, Array], truth: Mapping[str, Array]) ->
     return find_order(len(gaps), gaps.item)
 
 
+def _is_imagenet(statistics: Mapping[str, Array]) -> bool:
+    """Return True for the statistics of ImageNet, by which LeRobot normalizes by default."""
+    wanted = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+    return wanted.keys() <= statistics.keys() and all(
+        statistics[name].size == len(values)
+        and np.allclose(statistics[name].ravel(), values, atol=1e-3)
+        for name, values in wanted.items()
+    )
+
+
+def describe_image_difference(statistics: Mapping[str, Array], sample: SampledImages) -> str | None:
+    """Return how statistics of images differ from those of a sample; ``None`` if they do not.
+
+    Args:
+        statistics: Statistics by name, one number per channel.
+        sample: Statistics of some of the images.
+    """
+    for name in ("mean", "std"):
+        expected = sample.statistics[name]
+        value = np.asarray(statistics.get(name, ()), np.float64).ravel()
+        if value.shape != expected.shape:
+            continue
+        at = int(np.argmax(np.abs(value - expected)))
+        if abs(value[at] - expected[at]) > IMAGE_TOLERANCE:
+            return (
+                f"{name} of channel {at} is {value[at]:.4g}, and {expected[at]:.4g} in "
+                f"{sample.frames} decoded frames"
+            )
+    return None
+
+
 def _describe_stored(statistics: Mapping[str, Array], stored: Mapping[str, Array]) -> str | None:
     for name, value in statistics.items():
         expected = stored.get(name)
@@ -252,9 +337,11 @@ def _describe_stored(statistics: Mapping[str, Array], stored: Mapping[str, Array
 
 
 def _stale(facts: DatasetFacts) -> Iterator[Mismatch]:
+    if facts.dataset.stored is None:
+        return
     for key, data in facts.computed.items():
-        stored = facts.dataset.stored.get(key)
-        if stored is None:
+        stored = facts.stored(key)
+        if not stored:
             yield mismatch(
                 STALE,
                 f"the dataset stores no statistics of {key!r}",
@@ -284,9 +371,13 @@ def _not_finite(facts: DatasetFacts) -> Iterator[Mismatch]:
 
 
 def _suspicious(facts: DatasetFacts) -> Iterator[Mismatch]:
-    for key, stored in facts.dataset.stored.items():
-        feature = facts.dataset.features.get(key)
-        if feature is None or not (feature.is_image or key in facts.computed):
+    for key, feature in facts.dataset.features.items():
+        stored = facts.stored(key)
+        if facts.dataset.stored is None and key in facts.computed:
+            stored = facts.computed[key].result()
+        elif not stored and key in facts.images:
+            stored = facts.images[key].statistics
+        if not stored or not (feature.is_image or key in facts.computed):
             continue
         # Those of other features are compared with the data.
         reason = why_impossible(stored) if feature.is_image else None
@@ -317,5 +408,15 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Mismatch]:
                 PIXELS,
                 f"the stored statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g})",
                 "divide them by 255: policies read images in 0 … 1",
+                key=key,
+            )
+            continue
+        sample = facts.images.get(key)
+        how = None if sample is None else describe_image_difference(stored, sample)
+        if how is not None:
+            yield mismatch(
+                STALE,
+                f"the stored statistics of {key!r} are not those of its images: {how}",
+                "compute them again: they are older than the data, or were merged wrongly",
                 key=key,
             )

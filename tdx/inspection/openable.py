@@ -41,6 +41,10 @@ class Openable(Result):
 _CODE = "FILE.py:FUNCTION --allow-code"
 _SAMPLES = f"{_CODE} --samples FILE"
 _FOLDER = "FOLDER"
+_DATASETS = (
+    ("meta/info.json (LeRobot 2.1 and 3.0)", "pyarrow"),
+    ("data/metadata.json (Minari)", "minari"),
+)
 _DESCRIPTORS = (
     ("metadata of an ONNX policy (mjlab)", "FILE.onnx"),
     ("IO descriptors (Isaac Lab)", "FILE.yaml"),
@@ -88,12 +92,12 @@ def _entries() -> Iterator[Openable]:
         yield Openable("env", f"objects of the plugin {plugin.name}", _CODE, package, version)
     for form in FORMATS:
         yield Openable("checkpoint", form.title, _FOLDER)
-    name = "meta/info.json (LeRobot 2.1 and 3.0)"
-    yield Openable("dataset", name, _FOLDER, "pyarrow", installed_version("pyarrow"))
+    for name, reader in _DATASETS:
+        yield Openable("dataset", name, _FOLDER, reader, installed_version(reader))
     for name, target in _DESCRIPTORS:
         yield Openable("descriptor", name, target)
     for name, needed in _PIPELINES:
-        found = None if needed is None else installed_version(needed)
-        yield Openable("data pipeline", name, _SAMPLES, needed, found)
+        installed = None if needed is None else installed_version(needed)
+        yield Openable("data pipeline", name, _SAMPLES, needed, installed)
     for name, target in _OWN:
         yield Openable("tdx", name, target)

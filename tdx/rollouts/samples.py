@@ -1,4 +1,4 @@
-"""Samples for stacks without an env: from an exported file, a LeRobot dataset or a dump."""
+"""Samples for stacks without an env: from an exported file, a dataset or a dump."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMATS = {".npz": "npz", ".safetensors": "safetensors"}
 
 
 def read_samples(path: str | Path) -> Sequence[Mapping[str, object]]:
-    """Read samples from a file, a LeRobot dataset or a dump.
+    """Read samples from a file, a LeRobot or Minari dataset, or a dump.
 
     Args:
         path: ``.npz`` or ``.safetensors`` file with arrays ``[N, ...]`` by key, or a folder.
@@ -24,18 +24,18 @@ def read_samples(path: str | Path) -> Sequence[Mapping[str, object]]:
     Raises:
         StorageError: They cannot be read, are too large, or their arrays have different lengths.
     """
-    from tdx.stacks.checkpoints import is_dataset, read_dataset
+    from tdx.rollouts.datasets import is_recorded, read_data
     from tdx.stacks.checkpoints.dataset import DatasetSamples
 
     path = Path(path)
-    if is_dataset(path):
-        return DatasetSamples(read_dataset(path))
+    if is_recorded(path):
+        return DatasetSamples(read_data(path))
     if (path / "manifest.json").exists():
         return _read_dump(path)
     if path.suffix not in _FORMATS:
         raise StorageError(
             f"{path} has no samples",
-            hint="save them with numpy.savez(path, **arrays), or name a LeRobot dataset or a dump",
+            hint="save them with numpy.savez(path, **arrays), or name a dataset or a dump",
         )
     return _read_file(path)
 

@@ -112,8 +112,9 @@ class CheckpointKind:
         """Return what a target that it accepts is, for messages."""
         from tdx.stacks.checkpoints import Dataset, is_dataset
 
-        is_path = isinstance(target, str | Path)
-        is_data = is_dataset(target) if is_path else isinstance(target, Dataset)
+        if isinstance(target, Dataset):
+            return target.title
+        is_data = isinstance(target, str | Path) and is_dataset(target)
         return "a LeRobot dataset" if is_data else "a policy checkpoint"
 
     def open(self, target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:

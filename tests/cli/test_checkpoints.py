@@ -238,3 +238,20 @@ def test_kinds_that_can_be_opened_are_listed(tdx: Tdx) -> None:
     assert result.code == 0
     assert "norm_stats.json (openpi)" in result.out
     assert "no kind matches 'nothing'" in tdx("list", "kinds", "nothing").out
+
+
+def test_minari_dataset_is_a_target_and_data(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    dump, data = str(tmp_path / "pendulum"), str(tmp_path / "pendulum-v0")
+    tdx("rollout", "Pendulum-v1", "--steps", "30", "--seed", "0", "--out", dump)
+    assert tdx("export", dump, "--to", "minari", "--out", data).code == 0
+    assert "30 steps of 2 features: all checks passed" in tdx("check", data).out
+    assert "observation@0" in tdx("inspect", "values", data).out
+    assert "observation@0" in tdx("inspect", "values", data, "--steps", "29").out
+    assert tdx("inspect", "spec", data).code == 0
+    for recorded in (dump, data):
+        result = tdx("check", str(folder), "--data", recorded)
+        assert result.code == 1
+        assert f"the policy reads {STATE!r}, which the dataset does not have" in result.out
+    result = tdx("inspect", "plan", data)
+    assert result.code == 2
+    assert "is a Minari dataset" in result.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,15 @@ def test_policy_with_its_default_steps_is_sound(policy: str, tmp_path: Path) -> 
             folder.after.insert(0, {"registry_name": name, "config": {}})
     if policy == "xvla":
         folder.set_mode("VISUAL", "IDENTITY")
+    assert findings(folder, tmp_path / "checkpoint") == []
+
+
+def test_reward_classifier_normalizes_inputs_and_outputs_in_two_steps(tmp_path: Path) -> None:
+    folder = Folder("reward_classifier")
+    second = copy.deepcopy(folder.before[-1])
+    folder.normalizer["features"].pop(ACTION)
+    second["config"]["features"] = {ACTION: second["config"]["features"][ACTION]}
+    folder.before.append(second)
     assert findings(folder, tmp_path / "checkpoint") == []
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,21 @@ import pytest
 
 from tdx.foundation.errors import StorageError
 from tdx.inspection.check_report import CheckReport
-from tdx.inspection.dataset_check import DatasetFacts, check_against_data, check_dataset
-from tdx.stacks.checkpoints import read_checkpoint, read_dataset
-from tdx.stacks.checkpoints.dataset import RunningStatistics, compute_statistics, merge
-from tests.stacks.checkpoints.datasets import draw, write_dataset, write_statistics
+from tdx.inspection.dataset_check import DatasetFacts, check_against_data, check_dataset, read_facts
+from tdx.rollouts.datasets import read_data
+from tdx.stacks.checkpoints import read_checkpoint
+from tdx.stacks.checkpoints.dataset import RunningStatistics, merge
+from tdx.stacks.checkpoints.steps import IMAGENET_MEAN, IMAGENET_STD
+from tests.stacks.checkpoints.datasets import (
+    add_image_column,
+    draw,
+    draw_frames,
+    encode_image,
+    image_statistics,
+    write_dataset,
+    write_statistics,
+    write_video,
+)
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Arrays, Folder, statistics
 
 SIZES = (400, 900, 100)
@@ -28,8 +41,7 @@ def episodes() -> list[Arrays]:
 
 
 def facts(path: Path) -> DatasetFacts:
-    dataset = read_dataset(path)
-    return DatasetFacts(dataset, compute_statistics(dataset))
+    return read_facts(read_data(path))
 
 
 def codes(report: CheckReport) -> list[tuple[str, object]]:
@@ -57,7 +69,7 @@ def test_sound_dataset_has_no_findings(
 ) -> None:
     report = check_dataset(facts(write_dataset(tmp_path / "data", episodes, version)))
     assert report.findings == ()
-    assert report.hidden == (f"images were not decoded: {IMAGE}",)
+    assert report.hidden == (f"{IMAGE} was not decoded: the dataset has no file of it",)
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -229,3 +241,113 @@ def test_damaged_dataset_gets_one_error(
     damage(path)
     with pytest.raises(StorageError):
         facts(path)
+
+
+VIDEO = f"videos/{IMAGE}/chunk-000/file-000.mp4"
+
+
+def with_images(path: Path, episodes: list[Arrays], images: dict[str, Any]) -> Path:
+    """Write a dataset whose stored statistics of images are given."""
+    write_dataset(path, episodes)
+    numeric = {key: statistics(rows) for key, rows in joined(episodes).items()}
+    write_statistics(path, {**numeric, IMAGE: images})
+    return path
+
+
+@pytest.mark.parametrize("kind", ["video", "PNG", "JPEG"])
+@pytest.mark.parametrize("brightness", [0.5, 0.1])
+def test_images_are_compared_with_their_statistics(
+    kind: str, brightness: float, episodes: list[Arrays], tmp_path: Path
+) -> None:
+    path = with_images(tmp_path / "data", episodes, image_statistics(draw_frames(4)))
+    frames = draw_frames(40, brightness)
+    if kind == "video":
+        write_video(path / VIDEO, frames)
+    else:
+        add_image_column(path, [encode_image(frame, kind) for frame in frames])
+    report = check_dataset(facts(path))
+    assert report.hidden == ()
+    assert f"frames of {IMAGE}" in (report.parts or "")
+    assert codes(report) == ([] if brightness == 0.5 else [("TDX623", IMAGE)])
+
+
+def test_videos_of_version_2_are_found(episodes: list[Arrays], tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", episodes, "v2.1")
+    write_video(path / f"videos/chunk-000/{IMAGE}/episode_000000.mp4", draw_frames(8))
+    assert facts(path).images[IMAGE].frames > 1
+
+
+def test_images_without_stored_statistics_are_checked(
+    episodes: list[Arrays], tmp_path: Path
+) -> None:
+    path = write_dataset(tmp_path / "data", episodes)
+    write_statistics(path, {key: statistics(rows) for key, rows in joined(episodes).items()})
+    write_video(path / VIDEO, [np.zeros((32, 32, 3), np.uint8)] * 4)
+    assert codes(check_dataset(facts(path))) == [("TDX625", IMAGE)]
+
+
+def test_normalizer_of_images_is_compared_with_them(episodes: list[Arrays], tmp_path: Path) -> None:
+    frames = draw_frames(8, 0.2)
+    path = with_images(tmp_path / "data", episodes, image_statistics(frames))
+    write_video(path / VIDEO, frames)
+    folder = checkpoint_of(episodes)
+    checkpoint = read_checkpoint(folder.write(tmp_path / "checkpoint"))
+    assert codes(check_against_data(checkpoint, facts(path))) == [("TDX621", IMAGE)]
+    # LeRobot normalizes by the statistics of ImageNet by default.
+    for group in folder.both:
+        for name, values in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD)):
+            group[IMAGE][name] = np.asarray(values, np.float32)[:, None, None]
+    checkpoint = read_checkpoint(folder.write(tmp_path / "checkpoint"))
+    assert check_against_data(checkpoint, facts(path)).findings == ()
+
+
+@pytest.mark.parametrize("package", ["av", "PIL"])
+def test_missing_package_is_named_and_the_rest_is_checked(
+    package: str, episodes: list[Arrays], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = with_images(tmp_path / "data", episodes, image_statistics(draw_frames(4)))
+    if package == "av":
+        write_video(path / VIDEO, draw_frames(4))
+    else:
+        add_image_column(path, [encode_image(frame) for frame in draw_frames(4)])
+    monkeypatch.setitem(sys.modules, package, None)
+    report = check_dataset(facts(path))
+    assert report.findings == ()
+    (line,) = report.hidden
+    assert line.startswith(f"{IMAGE} was not decoded: ")
+    assert line.endswith("is not installed (install tdx with its extra `video`)")
+
+
+def not_a_video(path: Path) -> None:
+    write_video(path / VIDEO, draw_frames(4))
+    (path / VIDEO).write_bytes(b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
+
+
+def video_is_a_link(path: Path) -> None:
+    write_video(path.parent / "secret.mp4", draw_frames(4))
+    (path / VIDEO).parent.mkdir(parents=True)
+    (path / VIDEO).symlink_to(path.parent / "secret.mp4")
+
+
+def huge_image(path: Path) -> None:
+    data = bytearray(encode_image(draw_frames(1)[0]))
+    data[16:24] = (60_000).to_bytes(4) * 2  # width and height
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4)
+    add_image_column(path, [bytes(data)])
+
+
+def not_an_image(path: Path) -> None:
+    add_image_column(path, [b"GIF89a"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [not_a_video, video_is_a_link, huge_image, not_an_image],
+    ids=lambda damage: damage.__name__,
+)
+def test_damaged_images_get_one_error(damage: Any, episodes: list[Arrays], tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", episodes)
+    damage(path)
+    with pytest.raises(StorageError) as raised:
+        facts(path)
+    assert "\n" not in str(raised.value)

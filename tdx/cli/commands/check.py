@@ -125,7 +125,8 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="DATASET",
-        help="Compare the statistics of a policy checkpoint with a LeRobot dataset.",
+        help="Compare the statistics of a policy checkpoint with a LeRobot or Minari dataset, "
+        "a dump, or norm_stats.json of openpi.",
         rich_help_panel=_RULES,
     ),
 ]
@@ -169,7 +170,7 @@ def check(
     from tdx.cli.pipelines import find_checkpoint, find_descriptor, read_source, with_target
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
-    from tdx.stacks.checkpoints import is_dataset
+    from tdx.rollouts.datasets import is_recorded
 
     if (descriptor := find_descriptor(pipeline)) is not None:
         from tdx.inspection.descriptor_check import check_descriptor, compare_descriptors
@@ -195,7 +196,7 @@ def check(
                 f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
             )
         return check_against(pipeline, against, output, evaluation=evaluation, samples=samples)
-    if pipeline.target is not None and is_dataset(pipeline.target):
+    if pipeline.target is not None and is_recorded(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 
         chosen = split_list(select), split_list(ignore)
@@ -269,14 +270,13 @@ def _reference(path: str) -> Descriptor:
 def _facts(path: str) -> DatasetFacts:
     """Read a dataset, and compute the statistics of its data."""
     from tdx.cli.progress import activity_on
-    from tdx.inspection.dataset_check import DatasetFacts
-    from tdx.stacks.checkpoints import read_dataset
-    from tdx.stacks.checkpoints.dataset import compute_statistics
+    from tdx.inspection.dataset_check import read_facts
+    from tdx.rollouts.datasets import read_data
 
-    dataset = read_dataset(path)
+    dataset = read_data(path)
     with activity_on(sys.stderr) as show:
         progress = None if show is None else partial(show, "reading steps")
-        return DatasetFacts(dataset, compute_statistics(dataset, on_progress=progress))
+        return read_facts(dataset, on_progress=progress)
 
 
 def _rules(

@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ ONE_HOT = "one_hot"
 """Key in the note for actions that are exported as indices."""
 _METADATA, _NUMBERS = "data/metadata.json", "data/main_data.hdf5"
 _MAX_OBJECTS = 10_000_000
+_MAX_EPISODE_BYTES = 2**31
 _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
 _SPACES = ("observation_space", "action_space")
 _AGAIN = "write the dataset again with Minari 0.5 or newer"
@@ -454,27 +456,43 @@ def flatten_arrays(values: Any, name: str, path: Sequence[str] = ()) -> dict[str
 @contextmanager
 def read(path: Path) -> Iterator[ColumnReader]:
     """Open a dataset; episodes are read on demand."""
-    from minari.dataset.minari_storage import MinariStorage
-
     metadata, size = check_dataset(path)
     note = metadata.get(NOTE)
-    try:
-        with ignore_warnings():
-            storage = MinariStorage.read(path / "data")
-    except Exception as error:
-        message = f"{path} cannot be read as a Minari dataset: {' '.join(str(error).split())}"
-        raise StorageError(message, hint="name the folder that `data` is in") from error
+    storage = _open_storage(path)
     if note is None:
         yield ForeignReader(storage)
     else:
         yield OwnReader(storage, note, path, size)
 
 
-def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
+@contextmanager
+def read_steps(path: Path) -> Iterator[ForeignReader]:
+    """Open a dataset of any program with the columns that Minari defines.
+
+    Raises:
+        StorageError: It cannot be read, or an episode, which is read as a whole, is too large.
+    """
+    check_dataset(path, _MAX_EPISODE_BYTES)
+    yield ForeignReader(_open_storage(path))
+
+
+def _open_storage(path: Path) -> MinariStorage:
+    from minari.dataset.minari_storage import MinariStorage
+
+    try:
+        with ignore_warnings():
+            return MinariStorage.read(path / "data")
+    except Exception as error:
+        message = f"{path} cannot be read as a Minari dataset: {' '.join(str(error).split())}"
+        raise StorageError(message, hint="name the folder that `data` is in") from error
+
+
+def check_dataset(folder: Path, most: int | None = None) -> tuple[dict[str, Any], int]:
     """Check the metadata and the HDF5 file of a dataset.
 
     Args:
         folder: Folder of the dataset.
+        most: Largest number of bytes of an episode. ``None``: any.
 
     Returns:
         The metadata, and the number of bytes that the dataset has after decompression.
@@ -509,11 +527,14 @@ def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
     path = folder / _NUMBERS
     with open_hdf5(path) as file:
         datasets = find_datasets(path, file, _MAX_OBJECTS)
-        sizes = (
-            array_bytes(dataset.shape or (), dataset.dtype, name)
-            for name, dataset in datasets.items()
-        )
-        return metadata, sum(sizes)
+        sizes: Counter[str] = Counter()
+        for name, dataset in datasets.items():
+            episode = name.partition("/")[0]
+            sizes[episode] += array_bytes(dataset.shape or (), dataset.dtype, name)
+        for episode, size in sizes.most_common(1):
+            if most is not None and size > most:
+                raise StorageError(f"{episode} of {folder} has {size:,} bytes, more than {most:,}")
+        return metadata, sizes.total()
 
 
 def _parts(space: Any) -> Iterator[dict[str, Any]]:

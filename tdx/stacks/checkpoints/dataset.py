@@ -1,6 +1,6 @@
 """Read LeRobot datasets, versions 2.1 and 3.0: their stored statistics, and their data.
 
-Images and videos are not decoded; their statistics are those that the dataset stores.
+Statistics of datasets of any format are computed here; ``frames.py`` samples images and videos.
 
 References:
     https://huggingface.co/docs/lerobot/lerobot-dataset-v3
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -31,6 +32,8 @@ SKETCH_SIZE = 1_000
 """Size of a KLL sketch: a quantile is off by at most 0.4 % of the steps, with 99 % confidence."""
 BATCH_ROWS = 65_536
 
+RowReader = Callable[[Sequence[str]], Iterator[Mapping[str, Array]]]
+"""Reads features in parts, each an array ``[n, numbers]`` by feature."""
 Progress = Callable[[int, int], None]
 """Called with the steps that were read, and their number."""
 
@@ -57,34 +60,32 @@ class DatasetFeature:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset of LeRobot, without its data.
+    """A dataset, without its data.
 
     Args:
         path: Its folder.
-        version: Version of the format, such as ``v3.0``.
+        title: What it is, for messages.
         fps: Steps per second; ``None`` if it is not declared.
         steps: Number of steps that it declares.
         features: Features by key.
-        stored: Statistics that it stores, by feature and name.
+        stored: Statistics that it stores, by feature and name; ``None`` if its format has none.
+        vectors: Keys of the numeric features of observations and actions.
+        read_rows: Reads them.
     """
 
     path: Path
-    version: str
+    title: str
     fps: float | None
     steps: int
     features: Mapping[str, DatasetFeature]
-    stored: Mapping[str, Mapping[str, Array]]
+    stored: Mapping[str, Mapping[str, Array]] | None
+    vectors: Sequence[str]
+    read_rows: RowReader
 
     @property
-    def vectors(self) -> tuple[str, ...]:
-        """Keys of the numeric features, without those that LeRobot adds, such as ``index``."""
-        return tuple(
-            key
-            for key, feature in self.features.items()
-            if key.startswith(("observation", "action"))
-            and not feature.is_image
-            and feature.dtype.startswith(("float", "int", "uint", "bool"))
-        )
+    def images(self) -> tuple[str, ...]:
+        """Keys of the images and videos."""
+        return tuple(key for key, feature in self.features.items() if feature.is_image)
 
 
 def is_dataset(path: str | Path) -> bool:
@@ -117,17 +118,28 @@ def read_dataset(path: str | Path) -> Dataset:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StorageError(f"{folder} is not a LeRobot dataset: {INFO}: {reason}") from error
-    fps, steps, version = info.get("fps"), info.get("total_frames"), info.get("codebase_version")
+    features = {
+        key: _feature(_mapping(value, f"feature {key!r} of {INFO}"), key)
+        for key, value in _mapping(info.get("features"), f"features of {INFO}").items()
+    }
+    # Without what LeRobot adds, such as ``index``.
+    vectors = [
+        key
+        for key, feature in features.items()
+        if key.startswith(("observation", "action"))
+        and not feature.is_image
+        and feature.dtype.startswith(("float", "int", "uint", "bool"))
+    ]
+    steps = info.get("total_frames")
     return Dataset(
         folder,
-        version if isinstance(version, str) else "unknown",
-        parse_fps(fps),
+        "a LeRobot dataset",
+        parse_fps(info.get("fps")),
         steps if isinstance(steps, int) else 0,
-        {
-            key: _feature(_mapping(value, f"feature {key!r} of {INFO}"), key)
-            for key, value in _mapping(info.get("features"), f"features of {INFO}").items()
-        },
+        features,
         stored,
+        vectors,
+        partial(_read_tables, folder, features),
     )
 
 
@@ -199,7 +211,7 @@ class DatasetSamples(Sequence[Mapping[str, Array]]):
         self._begin()
 
     def _begin(self) -> None:
-        self._batches = _batches(self._dataset, self._dataset.vectors)
+        self._batches = self._dataset.read_rows(self._dataset.vectors)
         self._batch: Mapping[str, Array] = {}
         self._start, self._count = 0, 0
 
@@ -224,8 +236,8 @@ class DatasetSamples(Sequence[Mapping[str, Array]]):
             if batch is None:
                 self._begin()
                 raise StorageError(
-                    f"{self._dataset.path} has fewer steps than {INFO} declares, {len(self):,}",
-                    hint="download its Parquet files too",
+                    f"{self._dataset.path} has fewer steps than it declares, {len(self):,}",
+                    hint="download all of its data",
                 )
             self._batch = batch
             self._count = len(next(iter(batch.values())))
@@ -347,7 +359,7 @@ def compute_statistics(
     chosen = [key for key in dataset.vectors if keys is None or key in keys]
     running = {key: RunningStatistics(int(np.prod(dataset.features[key].shape))) for key in chosen}
     done = 0
-    for batch in _batches(dataset, chosen):
+    for batch in dataset.read_rows(chosen):
         for key, rows in batch.items():
             running[key].add(rows)
         done += len(next(iter(batch.values())))
@@ -355,12 +367,14 @@ def compute_statistics(
             on_progress(done, max(dataset.steps, done))
     if chosen and not done:
         raise StorageError(
-            f"{dataset.path} has no steps in data/", hint="download its Parquet files too"
+            f"the data of {dataset.path} has no steps", hint="download all of its files"
         )
     return running
 
 
-def _batches(dataset: Dataset, keys: Sequence[str]) -> Iterator[dict[str, Array]]:
+def _read_tables(
+    folder: Path, features: Mapping[str, DatasetFeature], keys: Sequence[str]
+) -> Iterator[Mapping[str, Array]]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -370,8 +384,8 @@ def _batches(dataset: Dataset, keys: Sequence[str]) -> Iterator[dict[str, Array]
         ) from error
     if not keys:
         return
-    with Container.open(dataset.path) as container:
-        for name in _data_files(dataset.path):
+    with Container.open(folder) as container:
+        for name in list_files(folder, "data", ".parquet"):
             try:
                 with container.open_file(name) as file:
                     table = pq.ParquetFile(file)
@@ -383,24 +397,22 @@ def _batches(dataset: Dataset, keys: Sequence[str]) -> Iterator[dict[str, Array]
                         )
                     for batch in table.iter_batches(BATCH_ROWS, columns=list(keys)):
                         yield {
-                            key: _rows(batch.column(key), dataset.features[key], key, name)
-                            for key in keys
+                            key: _rows(batch.column(key), features[key], key, name) for key in keys
                         }
             except StorageError:
                 raise
             except (pa.ArrowException, OSError) as error:
-                raise StorageError(f"{name} of {dataset.path} cannot be read: {error}") from error
+                raise StorageError(f"{name} of {folder} cannot be read: {error}") from error
 
 
-def _data_files(path: Path) -> list[str]:
-    data = path / "data"
-    files = (
-        Path(root, name).relative_to(path).as_posix()
-        for root, _, names in os.walk(data)
+def list_files(folder: Path, part: str, suffix: str) -> list[str]:
+    """Return the files with a suffix below a subfolder, relative to the folder, in order."""
+    return sorted(
+        Path(root, name).relative_to(folder).as_posix()
+        for root, _, names in os.walk(folder / part)
         for name in names
-        if name.endswith(".parquet")
+        if name.endswith(suffix)
     )
-    return sorted(files)
 
 
 def _rows(column: ChunkedArray, feature: DatasetFeature, key: str, name: str) -> Array:

@@ -25,6 +25,8 @@ from tdx.stacks.checkpoints.model import (
 )
 
 FILE = "norm_stats.json"
+NAMES_IN_DATA = {"state": "observation.state", "actions": "action"}
+"""Names of its features in datasets."""
 _MAX_DEPTH = 4
 _KINDS = {"state": "STATE", "actions": "ACTION"}
 

@@ -96,7 +96,7 @@ class DatasetStack(SampleStack):
     @property
     def notes(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; the images, which are not decoded."""
-        images = [key for key, feature in self.original.features.items() if feature.is_image]
+        images = self.original.images
         return (f"images are not decoded: {', '.join(images)}",) if images else ()
 
 

@@ -6,6 +6,7 @@ is opaque: tokenizers, teleoperation, steps of a plugin. It is passed over, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -461,8 +462,7 @@ _SIX_D_SIZE = 10
 def _axis_angle_action(step: Step, sample: Entries) -> Entries:
     """Turn the rotation of actions ``[B, 10]`` into an axis times its angle: ``[B, 7]``.
 
-    The gripper becomes 1 or -1. LeRobot computes the rotation by eigenvectors, so that values
-    differ from these in the last digits.
+    The gripper becomes 1 or -1.
     """
     action = sample.get(ACTION)
     if not isinstance(action, np.ndarray):
@@ -486,26 +486,35 @@ def _unit(vectors: Array) -> Array:
 
 
 def _axis_angles(matrix: Array) -> Array:
-    """Return rotation matrices ``[B, 3, 3]`` as axes times angles from 0 to π, ``[B, 3]``."""
-    diagonal = np.diagonal(matrix, axis1=1, axis2=2)
-    trace = diagonal.sum(1, keepdims=True)
-    # Of the unit quaternion: the real part, and the size of each imaginary part.
-    real = np.sqrt(np.maximum(1 + trace, 0)) / 2
-    sizes = np.sqrt(np.maximum(1 - trace + 2 * diagonal, 0)) / 2
-    skew = np.stack(
-        [
-            matrix[:, 2, 1] - matrix[:, 1, 2],
-            matrix[:, 0, 2] - matrix[:, 2, 0],
-            matrix[:, 1, 0] - matrix[:, 0, 1],
-        ],
-        1,
+    """Return rotation matrices ``[B, 3, 3]`` as axes times angles, ``[B, 3]``.
+
+    The unit quaternion of a rotation is the eigenvector with the largest eigenvalue of a symmetric
+    matrix of its entries (Bar-Itzhack, 2000).
+    """
+    m = matrix.astype(np.float32)
+    # eigh reads the lower triangle only.
+    symmetric = np.zeros((len(m), 4, 4), np.float32)
+    for axis in range(3):
+        before, after = (axis + 1) % 3, (axis + 2) % 3
+        # In the order of LeRobot, which decides the last bit.
+        low, high = min(before, after), max(before, after)
+        symmetric[:, axis, axis] = m[:, axis, axis] - m[:, low, low] - m[:, high, high]
+        symmetric[:, 3, axis] = m[:, after, before] - m[:, before, after]
+    for row, column in ((1, 0), (2, 0), (2, 1)):
+        symmetric[:, row, column] = m[:, row, column] + m[:, column, row]
+    symmetric[:, 3, 3] = m[:, 0, 0] + m[:, 1, 1] + m[:, 2, 2]
+    values, vectors = np.linalg.eigh(symmetric / np.float32(3))
+    largest = np.argmax(values, axis=1)
+    quaternions = vectors[np.arange(len(m)), :, largest]
+    quaternions = np.where(quaternions[:, 3:] < 0, -quaternions, quaternions)
+    real = np.minimum(quaternions[:, 3], np.float32(1))
+    sines = np.sqrt(1 - real * real)
+    # LeRobot takes the arc cosine of the C library; that of NumPy may have another last bit.
+    angles = np.asarray([math.acos(value) for value in real.tolist()], np.float32)
+    scaled = quaternions[:, :3] * np.float32(2) * angles[:, None]
+    result: Array = np.where(
+        sines[:, None] == 0, 0, scaled / np.where(sines == 0, 1, sines)[:, None]
     )
-    # The sizes are inexact near 0, and the quotient for an angle near π.
-    quotient = skew / (4 * np.maximum(real, 0.1))
-    imaginary = np.where(real > 0.5, quotient, np.copysign(sizes, skew))
-    length = np.linalg.norm(imaginary, axis=1, keepdims=True)
-    angle = 2 * np.arctan2(length, real)
-    result: Array = imaginary * (angle / np.where(length > 0, length, 1))
     return result
 
 

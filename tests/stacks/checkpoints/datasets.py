@@ -1,14 +1,17 @@
-"""LeRobot datasets as folders, versions 2.1 and 3.0, without videos."""
+"""LeRobot datasets as folders, versions 2.1 and 3.0."""
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, Arrays, statistics
 
@@ -81,3 +84,49 @@ def write_table(path: Path, columns: Arrays) -> None:
         for key, value in columns.items()
     }
     pq.write_table(pa.table(arrays), path)
+
+
+def draw_frames(count: int, brightness: float = 0.5, size: int = 32) -> list[np.ndarray[Any, Any]]:
+    """Return frames with a gradient, whose values have a mean near the brightness."""
+    ramp = np.linspace(brightness - 0.3, brightness + 0.3, size)
+    frame = np.broadcast_to(ramp[:, None, None], (size, size, 3))
+    return [(np.clip(frame, 0, 1) * 255).astype(np.uint8)] * count
+
+
+def image_statistics(frames: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """Return statistics as LeRobot stores them, ``[3, 1, 1]``."""
+    values = np.stack(frames) / 255
+    named = {name: getattr(values, name)((0, 1, 2)) for name in ("mean", "std", "min", "max")}
+    return {name: value[:, None, None] for name, value in named.items()}
+
+
+def write_video(path: Path, frames: list[np.ndarray[Any, Any]]) -> None:
+    """Write frames as H.264, as far as LeRobot's datasets have it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(path, "w", format="mp4") as file:
+        height, width = frames[0].shape[:2]
+        stream = file.add_stream("libx264", rate=30, options={"crf": "10"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for frame in frames:
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        file.mux(stream.encode())
+
+
+def encode_image(frame: np.ndarray[Any, Any], form: str = "PNG") -> bytes:
+    """Return a frame as a PNG or JPEG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(frame).save(buffer, form)
+    return buffer.getvalue()
+
+
+def add_image_column(path: Path, images: list[bytes]) -> None:
+    """Store the images of a dataset in its tables instead of videos; the last one is repeated."""
+    info = path / "meta" / "info.json"
+    document = json.loads(info.read_text())
+    document["features"][IMAGE]["dtype"] = "image"
+    info.write_text(json.dumps(document))
+    for file in (path / "data").rglob("*.parquet"):
+        table = pq.read_table(file)
+        padded = (images + images[-1:] * table.num_rows)[: table.num_rows]
+        column = pa.array([{"bytes": data, "path": None} for data in padded])
+        pq.write_table(table.append_column(IMAGE, column), file)

@@ -1,0 +1,131 @@
+"""Minari datasets, dumps and the statistics of openpi as data."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tdx import Pipeline, export_dump, open_dump, record_dump
+from tdx.foundation.errors import StorageError
+from tdx.inspection.dataset_check import check_against_data, check_dataset, read_facts
+from tdx.pipeline import EnvConfig
+from tdx.rollouts import DumpRequest, Goal, roll_out_shards
+from tdx.rollouts.datasets import is_recorded, read_data
+from tdx.rollouts.samples import read_samples
+from tdx.stacks.checkpoints import read_checkpoint
+from tests.stacks.checkpoints.folders import ACTION, STATE, Folder, statistics
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steps of two envs."""
+    path = tmp_path_factory.mktemp("dumps") / "pendulum"
+    record_dump(Pipeline(EnvConfig("Pendulum-v1", num_envs=2)), path, steps=300, seed=0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def minari_folder(dump: Path) -> Path:
+    """The same steps as a Minari dataset."""
+    return Path(export_dump(dump, dump.parent / "pendulum-v0", to="minari").path)
+
+
+@pytest.mark.parametrize("kind", ["dump", "minari_folder"])
+def test_statistics_are_those_of_all_steps(
+    kind: str, dump: Path, request: pytest.FixtureRequest
+) -> None:
+    facts = read_facts(read_data(request.getfixturevalue(kind)))
+    steps = open_dump(dump).data
+    for key in ("observation", "action"):
+        rows = steps[key].reshape(-1, steps[key].shape[-1]).numpy()
+        result = facts.computed[key].result()
+        assert result["count"].tolist() == [len(rows)]
+        np.testing.assert_allclose(result["mean"], rows.mean(0), atol=1e-5)
+        np.testing.assert_allclose(result["std"], rows.std(0), rtol=1e-4)
+        np.testing.assert_array_equal(result["max"], rows.max(0))
+    # Neither stores statistics that could be stale.
+    assert check_dataset(facts).findings == ()
+
+
+def test_dataset_of_minari_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import minari
+    from gymnasium.spaces import Box, Dict, Discrete
+    from minari.data_collector import EpisodeBuffer
+
+    rng = np.random.default_rng(0)
+    observations = {
+        "arm": rng.normal(size=(21, 3)).astype(np.float32),
+        "still": np.full((21, 1), 2.5, np.float32),
+    }
+    observations["arm"][4, 1] = np.nan
+    space = Dict({name: Box(-9, 9, value.shape[1:]) for name, value in observations.items()})
+    episode = EpisodeBuffer(
+        observations=observations,
+        actions=rng.integers(0, 4, 20),
+        rewards=np.zeros(20),
+        terminations=np.zeros(20, bool),
+        truncations=np.eye(20, dtype=bool)[-1],
+    )
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an author and a link for a dataset to be published
+        minari.create_dataset_from_buffers(
+            "arm-v0", [episode, episode], observation_space=space, action_space=Discrete(4)
+        )
+    path = tmp_path / "arm-v0"
+    assert is_recorded(path)
+    report = check_dataset(read_facts(read_data(path)))
+    assert {(finding.code, finding.where.key) for finding in report.findings} == {
+        ("TDX624", "arm"),
+        ("TDX625", "still"),
+    }
+    samples = read_samples(path)
+    np.testing.assert_array_equal(samples[25]["arm"], observations["arm"][5])
+
+
+def test_sharded_dump(tmp_path: Path) -> None:
+    request = DumpRequest(Pipeline.of("Pendulum-v1"), Goal(steps=40), seed=0)
+    roll_out_shards(request, tmp_path / "sharded", 2, workers=1)
+    facts = read_facts(read_data(tmp_path / "sharded"))
+    rows = open_dump(tmp_path / "sharded")[:]["observation"].reshape(-1, 3).numpy()
+    assert facts.computed["observation"].count == len(rows) == facts.dataset.steps
+    np.testing.assert_array_equal(facts.computed["observation"].result()["min"], rows.min(0))
+
+
+def test_statistics_of_openpi_as_data(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(2, 3, (500, 6))
+    named = {name: value.tolist() for name, value in statistics(rows).items()}
+    stored = {
+        key: {s: named[s] for s in ("mean", "std", "q01", "q99")} for key in ("state", "actions")
+    }
+    (tmp_path / "openpi").mkdir()
+    (tmp_path / "openpi" / "norm_stats.json").write_text(json.dumps({"norm_stats": stored}))
+    folder = Folder()
+    for group in folder.both:
+        group.update({key: statistics(rows) for key in (STATE, ACTION)})
+    facts = read_facts(read_data(tmp_path / "openpi"))
+    checkpoint = read_checkpoint(folder.write(tmp_path / "checkpoint"))
+    assert check_against_data(checkpoint, facts).findings == ()
+    folder.statistics["before"][STATE]["mean"] += 1
+    checkpoint = read_checkpoint(folder.write(tmp_path / "checkpoint"))
+    report = check_against_data(checkpoint, facts)
+    assert [(f.code, f.where.key) for f in report.findings] == [("TDX621", STATE)]
+
+
+def test_checkpoint_is_no_data(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="is a policy checkpoint, not a dataset"):
+        read_data(Folder().write(tmp_path / "checkpoint"))
+    with pytest.raises(StorageError, match="is not a LeRobot dataset"):
+        read_data(tmp_path)
+
+
+def test_large_episode_gets_one_error(minari_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tdx.rollouts.formats import minari
+
+    monkeypatch.setattr(minari, "_MAX_EPISODE_BYTES", 1_000)
+    with pytest.raises(StorageError, match=r"episode_0 of .* bytes, more than 1,000"):
+        read_data(minari_folder)
