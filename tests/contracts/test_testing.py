@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 import tdx
 from tdx.testing import assert_matches_contract, assert_same_pipeline
+from tests.cli.processes import start_function
 from tests.contracts import envs as made
 
 MODULE = """
@@ -66,8 +68,21 @@ def test_fixture_writes_and_checks_contracts(tmp_path: Path) -> None:
 
 def _pytest(folder: Path, *options: str) -> str:
     plugin = ["-p", "no:cacheprovider"] + ([] if _is_installed() else ["-p", "tdx.testing"])
-    command = [sys.executable, "-m", "pytest", "-q", *plugin, *options, "test_it.py"]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False, text=True).stdout
+    arguments = ["-q", *plugin, *options, "test_it.py"]
+    output = os.memfd_create("output")
+
+    def run() -> None:
+        os.chdir(folder)
+        # Those of this test would make errors of its warnings.
+        warnings.resetwarnings()
+        sys.exit(pytest.main(arguments))
+
+    # A fork does not import torch again, which would take most of the time.
+    child = start_function(run, {1: output, 2: output})
+    os.waitpid(child, 0)
+    os.lseek(output, 0, os.SEEK_SET)
+    with open(output, encoding="utf-8") as file:
+        return file.read()
 
 
 def _is_installed() -> bool:

@@ -17,9 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TypeVar
-
-import torch
+from typing import TYPE_CHECKING, TypeVar
 
 from tdx.foundation.errors import ExitCode
 from tests.robustness.interposer import (
@@ -39,7 +37,9 @@ from tests.robustness.power_loss import (
     read_tree,
     write_tree,
 )
-from tests.robustness.writers import Writer, make_writers
+
+if TYPE_CHECKING:
+    from tests.robustness.writers import Writer
 
 _Item = TypeVar("_Item")
 _SAYS_NEW = re.compile(r"(was|were|is|are) (written|replaced|saved|complete|repaired)")
@@ -243,14 +243,19 @@ def choose(items: Sequence[_Item], number: int | None, random: Random) -> Sequen
 
 def main() -> int:
     """Run all writers; return 1 if there was a fault."""
+    restart_interposed()
+    # Imported after the restart, which would import torch and the writers twice.
+    import torch
+
+    from tests.robustness.writers import make_writers
+
+    torch.set_num_threads(1)
     writers = make_writers()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=list(writers), help="repeatable")
     parser.add_argument("--states", type=int, help="states of each kind; by default all")
     parser.add_argument("--kind", choices=("errors", "losses"), help="by default both")
     options = parser.parse_args()
-    restart_interposed()
-    torch.set_num_threads(1)
     interposer = Interposer()
     has_faults = False
     try:

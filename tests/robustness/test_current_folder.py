@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import is_exhaustive
+from tests.programs import exhaustive, is_exhaustive
 
 MODULES = (
     *("_pickle", "copyreg", "ctypes", "json", "logging", "multiprocessing", "pickle", "random"),
@@ -149,7 +149,14 @@ def test_processes_of_a_library_import_nothing_from_the_current_folder(hostile: 
     assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
-@pytest.mark.parametrize("program", [START_WORKER, SUBMIT, ASYNC], ids=["app", "slurm", "async"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(START_WORKER, id="app"),
+        pytest.param(SUBMIT, id="slurm", marks=exhaustive),
+        pytest.param(ASYNC, id="async", marks=exhaustive),
+    ],
+)
 def test_processes_import_nothing_from_the_current_folder(hostile: Path, program: str) -> None:
     completed = start(hostile, program)
     assert completed.returncode == 0, completed.stdout + completed.stderr
@@ -165,7 +172,7 @@ def test_served_app_imports_nothing_from_the_current_folder(
     assert not (hostile.parent / "imported").exists()
 
 
-@pytest.mark.parametrize(("reference", "batching"), CODE if is_exhaustive() else CODE[:2])
+@pytest.mark.parametrize(("reference", "batching"), CODE if is_exhaustive() else CODE[:1])
 def test_allowed_code_of_the_current_folder_runs_in_workers(
     hostile: Path, reference: str, batching: str
 ) -> None:

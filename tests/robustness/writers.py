@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from rerun.chunk import RrdReader
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import GymEnv, LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
@@ -30,7 +28,6 @@ from tdx.pipeline.editing.documents import Document, RecentFiles
 from tdx.pipeline.editing.sessions import Session, SessionStore
 from tdx.profiling.saved import profile_from_json
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify
-from tdx.rollouts.formats.rerun import check as check_complete
 from tests.cli.processes import call_main
 from tests.robustness.power_loss import Tree
 
@@ -250,6 +247,9 @@ class TensorboardWriter(Writer):
     """Exports event files, whose times differ in each run."""
 
     def _compared(self, tree: Tree) -> Tree:
+        # A second of imports, which pytest would pay when it collects this module.
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
         compared = super()._compared(tree)
         for name in [name for name in compared if ".tfevents." in name]:
             content = compared.pop(name)
@@ -269,6 +269,8 @@ class RerunWriter(Writer):
     """Exports a recording of Rerun, which has times."""
 
     def _compared(self, tree: Tree) -> Tree:
+        from tdx.rollouts.formats.rerun import check as check_complete
+
         compared = super()._compared(tree)
         name = "a.rerun"
         if name in compared:
@@ -283,6 +285,8 @@ class RerunWriter(Writer):
 
 def _read_rerun(path: Path) -> bytes:
     """Return the entities of a complete recording and its numbers."""
+    from rerun.chunk import RrdReader
+
     return b"".join(
         sorted(
             repr([chunk.entity_path, name, values]).encode()

@@ -148,12 +148,10 @@ def colors(app: Driver) -> set[str]:
 
 
 async def test_no_color_removes_colors_and_keeps_signs(monkeypatch: pytest.MonkeyPatch) -> None:
-    themes = ("tdx-dark", "tdx-light", "ansi-dark")
+    # The filter of colors depends on whether a theme has ANSI colors.
+    themes = ("tdx-dark", "ansi-dark")
     async with driven("CatFrames", preferences=Preferences(themes[0])) as app:
-        for theme in themes:
-            app.app.theme = theme
-            await app.settle()
-            assert colors(app), theme
+        assert colors(app)
     monkeypatch.setenv("NO_COLOR", "1")
     async with driven("CatFrames", "RewardSum", preferences=Preferences(themes[0])) as app:
         for theme in themes:
