@@ -609,7 +609,7 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 
 
 @contextmanager
-def open_stack(
+def open_pipeline(
     pipeline: Pipeline,
     options: PipelineOptions,
     *,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tdx.compare.arguments import plain_arguments
 from tdx.compare.model import (
     DEFAULT_PARTS,
     Contract,
@@ -20,7 +21,7 @@ from tdx.compare.model import (
     StateRecord,
 )
 from tdx.compare.replay import record, replay, restored
-from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
+from tdx.compare.roles import PASSIVE, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
 from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tdx.compare.alignment import match_stages
+from tdx.compare.arguments import MISSING, changed_arguments
 from tdx.compare.orders import find_order
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.checkpoint_report import inspect_checkpoint
@@ -59,10 +60,10 @@ def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> DiffReport:
 
 def _compare_settings(a: Checkpoint, b: Checkpoint) -> Iterator[SettingChange]:
     one, other = ({} if c.config is None else c.config.values for c in (a, b))
-    for name in dict.fromkeys([*one, *other]):
+    for name, *values in changed_arguments(one, other, rtol=0.0):
         # Features are compared as specs.
-        if name not in _FEATURES and one.get(name) != other.get(name):
-            sides = (repr(side[name]) if name in side else "missing" for side in (one, other))
+        if name not in _FEATURES:
+            sides = ("missing" if value is MISSING else repr(value) for value in values)
             yield SettingChange(name, *sides)
     if a.fps != b.fps and one.get("fps") == other.get("fps"):
         # That of the options of the training.
@@ -95,10 +96,9 @@ def _compare_steps(a: Checkpoint, b: Checkpoint) -> Iterator[StageChange]:
 
 
 def _compare_arguments(one: Step, other: Step) -> Iterator[SettingChange]:
-    for name in dict.fromkeys([*one.config, *other.config]):
-        if one.config.get(name) != other.config.get(name):
-            sides = (repr(s.config[name]) if name in s.config else "default" for s in (one, other))
-            yield SettingChange(name, *sides)
+    for name, *values in changed_arguments(one.config, other.config, rtol=0.0):
+        sides = ("default" if value is MISSING else repr(value) for value in values)
+        yield SettingChange(name, *sides)
     for name in dict.fromkeys([*one.state, *other.state]):
         first, second = one.state.get(name), other.state.get(name)
         if first is None or second is None:

@@ -13,7 +13,7 @@ from tdx.compare.report import Difference
 from tdx.compare.values import Change, Tolerance, compare_entries, element_gaps
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
-from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
+from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_checked_env
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.conversion import (
     ConvertedStack,
@@ -307,7 +307,7 @@ def _build(pipeline: Pipeline, base: EnvBase | None) -> EnvBase:
     if base is not None:
         # The env exists, so that its name does not matter.
         pipeline = replace(pipeline, env=EnvConfig("env"))
-    return build_env(pipeline, base=base)
+    return build_checked_env(pipeline, base=base)
 
 
 @dataclass(frozen=True, slots=True)

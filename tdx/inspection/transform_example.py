@@ -113,10 +113,10 @@ def _fit_in_keys(stage: StageConfig, key: str) -> StageConfig:
 
 
 def _try(pipeline: Pipeline) -> TransformExample | None:
-    from tdx.pipeline import build_env
+    from tdx.pipeline import build_checked_env
 
     try:
-        env = build_env(pipeline)
+        env = build_checked_env(pipeline)
     except TdxError:
         return None
     try:

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx.core.envs import EnvBase
-from tdx.pipeline import EnvConfig, Pipeline, build_env, format_stage
+from tdx.pipeline import EnvConfig, Pipeline, build_checked_env, format_stage
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.result import DeviceUse, Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
@@ -38,7 +38,7 @@ def advised(*stages: str, mode: Mode = "planned", **others: Any) -> Suggestions:
 
 
 def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
-    env = build_env(pipeline, allow_code=True)
+    env = build_checked_env(pipeline, allow_code=True)
     (found,) = profile_env(env, [mode], plan).modes
     env.close()
     assert found.error is None

@@ -95,7 +95,7 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, find_descriptor, open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, find_descriptor, open_pipeline, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
@@ -109,7 +109,7 @@ def inspect_spec(
             raise ArgumentError(f"{option} does not apply to a deployment descriptor")
         write_view(descriptor_view(descriptor), output)
         return
-    # `open_stack` opens checkpoints too, but loads torch, which their specs do not need.
+    # `open_pipeline` opens checkpoints too, but loads torch, which their specs do not need.
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_report import inspect_checkpoint
         from tdx.stacks.checkpoints.specs import checkpoint_calls
@@ -118,7 +118,7 @@ def inspect_spec(
         write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
         return
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         report = compare_specs(stack, config.env.id)
         calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
@@ -134,12 +134,12 @@ def inspect_chain(
     tdx inspect chain pendulum.yaml --format svg > chain.svg
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.chain import chain_view
     from tdx.inspection.chain_report import inspect_chain
 
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = stack.calls
     if output.format in (Format.MERMAID, Format.SVG):
@@ -165,7 +165,7 @@ def inspect_keys(
     tdx inspect keys pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
+    from tdx.cli.pipelines import open_pipeline, read_pipeline, with_target
     from tdx.cli.views.chain import lineage_diagram, lineage_view
     from tdx.inspection.lineage import inspect_keys
 
@@ -173,7 +173,7 @@ def inspect_keys(
     if keys and pipeline.env is None and pipeline.pipeline is None:
         pipeline = with_target(pipeline, keys.pop(0))
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
     if output.format is Format.MERMAID:
@@ -200,14 +200,14 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
     from tdx.rollouts.policies.policy import load_actor
 
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         actor = load_actor(
             config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
         )
@@ -241,7 +241,7 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
@@ -249,7 +249,7 @@ def inspect_state(
     if export is not None:
         check_replaceable(export, force=force)
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         if load is not None:
             from tdx.contracts import load_state
 

@@ -72,22 +72,15 @@ class Changes(Fact):
 
     def add(self, call: StageCall) -> None:
         """See :class:`Fact`."""
+        from tdx.core.tracing.passages import is_same
+
         stage, before = call.stage, call.before
         for key, version in stage.written.items():
-            if key not in before or not is_same_value(before[key].value, version.value):
+            if key not in before or not is_same(before[key].value, version.value):
                 self.written[stage.direction][key] = None
         if stage.direction == "forward":
             known = call.context.leaves[max(stage.index, 0)]
             self.drops = self.drops or any(key in known for key in stage.dropped)
-
-
-def is_same_value(one: object, other: object) -> bool:
-    """Return True if two values of a key are one object, or equal tensors of one dtype."""
-    from torch import Tensor
-
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one is other or (one.dtype == other.dtype and one.equal(other))
-    return one is other
 
 
 F = TypeVar("F", bound=Fact)
