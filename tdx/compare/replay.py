@@ -427,7 +427,9 @@ def coverage_of(
     for root in recording.roots:
         count(root, None, is_lacking=False)
     relevant = {stage.index for stage in relevant_stages(contract)} - set(lacking)
-    return Coverage(len(relevant & stages), len(relevant), compared, values)
+    trained = sum(stage.index in lacking for stage in relevant_stages(contract))
+    others = len(contract.stages) - 1 - len(relevant) - trained
+    return Coverage(len(relevant & stages), len(relevant), compared, values, others, trained)
 
 
 def _result_counts(method: str, returned: object, parts: Sequence[str]) -> Iterator[int]:

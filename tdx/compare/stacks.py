@@ -175,7 +175,8 @@ class _Comparison:
             compared += count * is_compared
         indices = {index for _, index in self._compared}
         compared_stages = sum(stage.index in indices for stage in stages)
-        return Coverage(compared_stages, len(stages), compared, values)
+        others = len(self.a.stages) - 1 - len(stages)
+        return Coverage(compared_stages, len(stages), compared, values, others)
 
     def excluded(self) -> Iterator[str]:
         """Yield the stages whose values are not compared."""

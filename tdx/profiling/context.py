@@ -181,13 +181,13 @@ def _count_steps(block: list[CallTimes]) -> int:
 
 STACK_NOTE = (
     "Only time inside the env and its wrappers counts. Modes, memory, operators and the device are "
-    "measured for chains of tdx: add a stage by --t."
+    "measured only for envs with a chain of tdx."
 )
 SAMPLES_NOTE = (
     "Only time in the steps and in getting the samples counts. Modes, memory, operators and the "
     "device are measured only for envs with a chain of tdx."
 )
-"""For checkpoints and data pipelines, to which ``--t`` adds no stage."""
+"""For checkpoints and data pipelines, which have no env."""
 
 
 def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:

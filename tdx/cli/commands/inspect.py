@@ -188,6 +188,7 @@ def inspect_values(
     steps: Steps = 1,
     policy: PolicyName = None,
     each: Each = False,
+    key: Key = None,
     samples: Samples = None,
 ) -> None:
     """Reset and step an env, and show the values that each stage writes.
@@ -217,6 +218,8 @@ def inspect_values(
         calls = stack.calls
         if report.error is not None:
             add_source_line(report.error, config, stack.target)
+    if key is not None:
+        report = report.only(key)
     write_view(values_view(report, calls), output)
     if report.error is not None:
         raise report.error

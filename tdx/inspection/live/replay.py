@@ -108,10 +108,10 @@ class Replay:
             if key in old
             and key not in self.differences
             # Objects without an equality are other ones in each session.
-            and type(value).__eq__ is not object.__eq__
+            and value.__class__.__eq__ is not object.__eq__
         ]
-        sides = ({key: values[key] for key in shared} for values in (old, new))
-        for key, change in compare_entries(*sides).items():
+        before, after = ({key: values[key] for key in shared} for values in (old, new))
+        for key, change in compare_entries(before, after).items():
             if change is not None:
                 self.differences[key] = trace.index
 

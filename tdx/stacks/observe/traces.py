@@ -283,7 +283,9 @@ class _Build:
                     self._results(index, events), is_stage=is_stage
                 )
             read = tuple(before[key] for key in (*written, *dropped) if key in before)
-            steps = sum(event.method != "reset" for event in events)
+            # A stage may step the env inside after a reset, like one that presses a button.
+            is_reset = self._phase == "reset"
+            steps = sum(is_reset or event.method != "reset" for event in events)
             overwritten = dict.fromkeys(
                 key for event in events for key in self._values[id(event)].overwritten
             )
