@@ -245,7 +245,7 @@ class _Comparison:
             keys = {key for at, _, key in self.a.values if at == "inverse"}
             return sorted(keys) if "action" in self.a.compare else []
         specs = self.a.stage(at).specs
-        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        ignored = passive_keys(self.a) | passive_keys(self.b)
         return [
             spec.key
             for spec in specs
@@ -344,7 +344,7 @@ class _Comparison:
         self, a: StageRecord, b: StageRecord
     ) -> Iterator[tuple[str, DifferenceKind, str]]:
         """Yield what differs between the specs after two stages: key, kind and message."""
-        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        ignored = passive_keys(self.a) | passive_keys(self.b)
         ours, theirs = (
             {
                 spec.key: spec
@@ -628,7 +628,7 @@ def _first_key(stage: StageRecord) -> str | None:
     return next(iter((*rest, *names, *declared)), None)
 
 
-def _passive_keys(contract: Contract) -> set[str]:
+def passive_keys(contract: Contract) -> set[str]:
     """Return the keys that counters and monitors write, which a policy does not read."""
     keys: set[str] = set()
     for stage in contract.stages[1:]:

@@ -344,7 +344,8 @@ def diff(
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx check
-    --against; their libraries may differ. A pipeline that is compared with a dump runs with the
+    --against; their libraries may differ. Deployment descriptors are compared as by tdx check
+    --against too. A pipeline that is compared with a dump runs with the
     seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
@@ -357,6 +358,7 @@ def diff(
     from tdx.cli.views.comparisons import diff_view
     from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
+    from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     if (checkpoints := _checkpoints(a, b)) is not None:
         from tdx.inspection.checkpoint_diff import compare_checkpoints
@@ -369,6 +371,24 @@ def diff(
         report = compare_checkpoints(*checkpoints)
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
+    if is_descriptor(b):
+        from tdx.cli.pipelines import read_reference
+        from tdx.cli.views.check import check_view
+        from tdx.inspection.descriptor_check import compare_descriptors
+
+        if any(value is not None for value in (steps, seed, html, samples)):
+            raise ArgumentError(
+                "--steps, --seed, --html and --samples do not apply to deployment descriptors",
+                hint="leave them out: a descriptor has no values",
+            )
+        compared = compare_descriptors(read_reference(a), read_descriptor(b))
+        write_view(check_view(compared, None, None, verbose=False), output)
+        return compared.exit_code(strict=True)
+    if is_descriptor(a):
+        raise ArgumentError(
+            f"{a} is a deployment descriptor, and {b} is not",
+            hint=f"compare it with another one, or with a contract: tdx diff {b} {a}",
+        )
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
     if html is not None or any(is_code(target) or is_contract(target) for target in (a, b)):
