@@ -56,7 +56,7 @@ class _Chain:
     pipeline: Pipeline
     env: TransformedEnv
     program: Program
-    measured: ModeProfile
+    baseline: ModeProfile
 
     @property
     def configs(self) -> tuple[StageConfig, ...]:
@@ -71,16 +71,16 @@ class _Chain:
 
 
 def find_candidates(
-    pipeline: Pipeline, env: TransformedEnv, measured: ModeProfile
+    pipeline: Pipeline, env: TransformedEnv, baseline: ModeProfile
 ) -> list[Candidate]:
     """Find all changes that are worth a try.
 
     Args:
         pipeline: The pipeline.
         env: Its env.
-        measured: Its profile.
+        baseline: Its profile.
     """
-    chain = _Chain(pipeline, env, program_of(env), measured)
+    chain = _Chain(pipeline, env, program_of(env), baseline)
     if len(chain.stages) != len(chain.configs):
         return []
     finders = (
@@ -243,9 +243,9 @@ def _make_freeze(place: int) -> Callable[[TransformedEnv], None]:
 
 
 def _find_launch_bound(chain: _Chain) -> Iterator[Candidate]:
-    waiting = {key for key, use in chain.measured.on_device.items() if use.launch_bound}
-    places = sorted({row.part.index for row in chain.measured.rows if row.key in waiting} - {-1})
-    if places and chain.measured.mode != "compiled":
+    waiting = {key for key, use in chain.baseline.on_device.items() if use.launch_bound}
+    places = sorted({row.part.index for row in chain.baseline.rows if row.key in waiting} - {-1})
+    if places and chain.baseline.mode != "compiled":
         numbers = ", ".join(map(str, places))
         yield Candidate(
             "launch-bound",

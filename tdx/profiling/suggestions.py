@@ -96,7 +96,7 @@ class Suggestions(Result):
 
 def try_changes(
     pipeline: Pipeline,
-    measured: ModeProfile,
+    baseline: ModeProfile,
     plan: ProfilePlan | None = None,
     *,
     allow_code: bool = False,
@@ -107,7 +107,7 @@ def try_changes(
 
     Args:
         pipeline: The pipeline.
-        measured: Its profile in the mode that should become faster.
+        baseline: Its profile in the mode that should become faster.
         plan: Steps, warm-up, repeats, policy, seed, threads and clock of each try.
         allow_code: Allow importing Python objects that the pipeline names.
         further: Further changes to try, such as lint fixes.
@@ -121,16 +121,16 @@ def try_changes(
         >>> pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
         >>> plan = ProfilePlan(steps=20, warmup=0, repeats=2, passes=())
         >>> with build_env(pipeline) as env:
-        ...     (measured,) = profile_env(env, ["planned"], plan).modes
-        >>> try_changes(pipeline, measured, plan).advice
+        ...     (baseline,) = profile_env(env, ["planned"], plan).modes
+        >>> try_changes(pipeline, baseline, plan).advice
         ()
     """
     plan = plan or ProfilePlan()
     with ExitStack() as stack:
-        trial = _Trial(pipeline, measured, plan, allow_code, policy_of, stack)
+        trial = _Trial(pipeline, baseline, plan, allow_code, policy_of, stack)
         env = trial.build(Candidate("", (), "", "", pipeline))
         proposed: list[Candidate] = []
-        for candidate in (*find_candidates(pipeline, env, measured), *further):
+        for candidate in (*find_candidates(pipeline, env, baseline), *further):
             known = [pipeline, *(other.pipeline for other in proposed)]
             in_place = candidate.prepare is not None or candidate.mode is not None
             if in_place or candidate.pipeline not in known:
@@ -141,7 +141,7 @@ def try_changes(
 @dataclass(slots=True)
 class _Trial:
     pipeline: Pipeline
-    measured: ModeProfile
+    baseline: ModeProfile
     plan: ProfilePlan
     allow_code: bool
     policy_of: Callable[[EnvBase], Any] | None
@@ -164,7 +164,7 @@ class _Trial:
         for candidate in proposed:
             try:
                 changed = self.build(candidate)
-                values = compare_values(expected, run_seeded_rollout(changed, _STEPS, _SEED))
+                values = find_agreement(expected, run_seeded_rollout(changed, _STEPS, _SEED))
             except TdxError as error:
                 refused.append(f"{candidate.change}: {error}")
                 continue
@@ -174,22 +174,22 @@ class _Trial:
             tried.append((candidate, values))
             contenders.append(self._contender(changed, candidate))
         if not tried:
-            return Suggestions(self.measured.mode, (), (), tuple(refused))
-        turns = measure_interleaved(contenders, self.measured.mode, self.plan)
-        measured: list[TriedChange] = []
+            return Suggestions(self.baseline.mode, (), (), tuple(refused))
+        turns = measure_interleaved(contenders, self.baseline.mode, self.plan)
+        changes: list[TriedChange] = []
         for place, (candidate, values) in enumerate(tried, 1):
             if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
                 refused.append(f"{candidate.change}: {turns.failures.get(place, 'not measured')}")
                 continue
-            measured.append(TriedChange(candidate, turns.difference(0, place), values))
-        measured.sort(key=lambda change: -change.saving.saved_us)
+            changes.append(TriedChange(candidate, turns.difference(0, place), values))
+        changes.sort(key=lambda change: -change.saving.saved_us)
         good = [
             change
-            for change in measured
+            for change in changes
             if change.saving.is_significant and change.saving.saved_us > 0
         ]
-        rest = [change for change in measured if change not in good]
-        mode, interrupted = self.measured.mode, turns.interrupted
+        rest = [change for change in changes if change not in good]
+        mode, interrupted = self.baseline.mode, turns.interrupted
         return Suggestions(mode, tuple(good), tuple(rest), tuple(refused), interrupted)
 
     def _contender(self, env: TransformedEnv, candidate: Candidate | None) -> Contender:
@@ -197,7 +197,7 @@ class _Trial:
         return Contender(env, policy, None if candidate is None else candidate.mode)
 
 
-def compare_values(expected: TensorDictBase | None, changed: TensorDictBase) -> Agreement:
+def find_agreement(expected: TensorDictBase | None, changed: TensorDictBase) -> Agreement:
     """Compare the values of two rollouts.
 
     Args:

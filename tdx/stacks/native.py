@@ -174,9 +174,9 @@ class NativeStack(Stack):
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.native_times import measured_env
+        from tdx.stacks.native_times import timed_env
 
-        return measured_env(self.target, meter, all_wrappers=all_stages)
+        return timed_env(self.target, meter, all_wrappers=all_stages)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""

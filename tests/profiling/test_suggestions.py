@@ -15,7 +15,7 @@ from tdx.pipeline import EnvConfig, Pipeline, build_checked_env, format_stage
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.result import DeviceUse, Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.suggestions import Suggestions, compare_values, try_changes
+from tdx.profiling.suggestions import Suggestions, find_agreement, try_changes
 from tests.profiling.fake_clock import FakeClock
 from tests.profiling.fake_stages import simulated_work
 
@@ -146,9 +146,9 @@ def test_launch_bound_stages_are_tried_compiled(
 
 def test_values_are_compared_with_a_tolerance() -> None:
     one = TensorDict(a=torch.ones(3), b=torch.zeros(3, dtype=torch.long), batch_size=[3])
-    assert compare_values(one, one.clone()) == "same"
-    assert compare_values(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"
-    assert compare_values(one, one.clone().set("a", torch.full((3,), 1.5))) == "other"
-    assert compare_values(one, one.clone().set("b", torch.ones(3, dtype=torch.long))) == "other"
-    assert compare_values(one, one.clone().set("a", torch.ones(3, dtype=torch.float64))) == "other"
-    assert compare_values(one, one.exclude("a")) == "other"
+    assert find_agreement(one, one.clone()) == "same"
+    assert find_agreement(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"
+    assert find_agreement(one, one.clone().set("a", torch.full((3,), 1.5))) == "other"
+    assert find_agreement(one, one.clone().set("b", torch.ones(3, dtype=torch.long))) == "other"
+    assert find_agreement(one, one.clone().set("a", torch.ones(3, dtype=torch.float64))) == "other"
+    assert find_agreement(one, one.exclude("a")) == "other"

@@ -14,7 +14,7 @@ from tdx.stacks.observe.events import (
 from tdx.stacks.observe.levels import Levels, NestedLevels, RowEntries, Slot
 from tdx.stacks.observe.recorder import LastResults
 from tdx.stacks.observe.replay import MAX_EVENTS, Recorder, Replay, preserved_generators
-from tdx.stacks.observe.times import check_threads, measured
+from tdx.stacks.observe.times import check_threads, timed_levels
 from tdx.stacks.observe.traces import Actor, locate, traced
 
 __all__ = [
@@ -38,9 +38,9 @@ __all__ = [
     "check_threads",
     "is_same_plain",
     "locate",
-    "measured",
     "plain_copy",
     "preserved_generators",
     "replaced_env",
+    "timed_levels",
     "traced",
 ]
