@@ -27,8 +27,8 @@ from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance
 from tdx.contracts.reference_run import (
     STEPS,
-    Layout,
-    Run,
+    ContractLayout,
+    ReferenceRun,
     collect_inputs,
     observed_levels,
     run_inputs,
@@ -40,7 +40,7 @@ from tdx.stacks import open_stack
 if TYPE_CHECKING:
     from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
-    from tdx.stacks.observe import Recording
+    from tdx.stacks.observe import CallRecording
 
 _LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "tdx", "torch", "torchrl")
 _MAX_FEATURES = 256
@@ -81,7 +81,7 @@ def freeze(
             f"steps must be 1 to {_MAX_STEPS}, got {steps}", hint="a dozen steps are enough"
         )
     with stack_in_this_process(open_stack(env)) as (stack, notes):
-        layout = Layout(stack)
+        layout = ContractLayout(stack)
         recorded = record(stack, seed, steps)
         recording, again = (None, None) if recorded is None else recorded
         with restored(stack):
@@ -109,10 +109,10 @@ def observe(
     inputs: Sequence[Segment],
     seed: int,
     compare: Sequence[str],
-    layout: Layout | None = None,
+    layout: ContractLayout | None = None,
     *,
     find_random: bool = False,
-    recording: Recording | None = None,
+    recording: CallRecording | None = None,
 ) -> Contract:
     """Record the stages of a stack on given inputs, with the env inside replaced.
 
@@ -130,7 +130,7 @@ def observe(
     Raises:
         TdxError: A stage raised.
     """
-    layout = Layout(stack) if layout is None else layout
+    layout = ContractLayout(stack) if layout is None else layout
     with restored(stack):
         learned = run_inputs(stack, layout, inputs, seed, learning=True)
         frozen = run_inputs(stack, layout, inputs, seed, learning=False)
@@ -163,7 +163,7 @@ def observe(
     )
 
 
-def _random_stages(stack: Stack, recording: Recording) -> dict[int, str]:
+def _random_stages(stack: Stack, recording: CallRecording) -> dict[int, str]:
     """Return the stages that do not repeat themselves, and those that follow the seed."""
     same = {index: index for index in recording.forms}
     other = replay(stack, replace(recording, seed=recording.seed + 1), same)
@@ -185,7 +185,7 @@ def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]
 
 
 def _find_random(
-    stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, first: Run
+    stack: Stack, layout: ContractLayout, inputs: Sequence[Segment], seed: int, first: ReferenceRun
 ) -> dict[int, str]:
     """Return the stages whose values another run, or another seed, changes."""
     again = run_inputs(stack, layout, inputs, seed, learning=False)
@@ -209,7 +209,11 @@ def _find_random(
 
 class _Builder:
     def __init__(
-        self, layout: Layout, learned: Run, frozen: Run, random: Mapping[int, str]
+        self,
+        layout: ContractLayout,
+        learned: ReferenceRun,
+        frozen: ReferenceRun,
+        random: Mapping[int, str],
     ) -> None:
         self._layout, self._learned, self._frozen = layout, learned, frozen
         self._random = random

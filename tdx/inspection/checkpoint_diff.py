@@ -23,7 +23,7 @@ from tdx.inspection.diff import (
 )
 from tdx.inspection.spec_report import compare_leaves
 from tdx.specs.leaf import LeafSpec
-from tdx.stacks.checkpoints import Checkpoint, Entries, Step
+from tdx.stacks.checkpoints import Checkpoint, SampleEntries, Step
 from tdx.stacks.checkpoints.model import Array
 from tdx.stacks.checkpoints.specs import checkpoint_calls
 from tdx.stacks.checkpoints.steps import run
@@ -155,7 +155,7 @@ def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
     return sample
 
 
-def _run(checkpoint: Checkpoint, sample: Entries, action: Entries) -> dict[str, object]:
+def _run(checkpoint: Checkpoint, sample: SampleEntries, action: SampleEntries) -> dict[str, object]:
     result: dict[str, object] = {}
     for processor in checkpoint.processors:
         given = sample if processor.role == "preprocessor" else action

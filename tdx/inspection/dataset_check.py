@@ -13,7 +13,7 @@ from tdx.inspection.check_report import CheckReport
 from tdx.inspection.checkpoint_check import (
     TINY_IMAGE_STD,
     TINY_STD,
-    Violation,
+    CheckpointViolation,
     checkpoint_report,
     normalized_features,
     normalizers,
@@ -100,7 +100,7 @@ def check_against_data(
     return checkpoint_report(checkpoint, further, select, ignore)
 
 
-def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violation]:
+def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[CheckpointViolation]:
     for processor, step in normalizers(checkpoint):
         for key, feature_of_policy, mode in normalized_features(step):
             if checkpoint.library == "openpi" and feature_of_policy.kind == "ACTION":
@@ -117,14 +117,14 @@ def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violati
             elif (stored := facts.dataset.stored.get(name)) is not None:
                 how = _describe_stored(used, stored)
             if how is not None:
-                yield Violation(
+                yield CheckpointViolation(
                     f"the statistics of {key!r} are not those of the dataset: {how}",
                     "normalize with the statistics that the policy was trained with",
                     *(processor, step, key),
                 )
 
 
-def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
+def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[CheckpointViolation]:
     config = checkpoint.config
     if config is None:
         return
@@ -133,7 +133,7 @@ def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation
         known = dataset.features.get(name)
         if known is None:
             others = [other for other in dataset.features if other.startswith("observation")]
-            yield Violation(
+            yield CheckpointViolation(
                 f"the policy reads {name!r}, which the dataset does not have",
                 f"the dataset has {', '.join(map(repr, others))}: rename one of them (rename_map)",
                 key=key,
@@ -143,17 +143,17 @@ def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation
         if known.is_image and len(shape) == 3:
             shape = (shape[2], *shape[:2]) if shape[0] > shape[2] else shape
         if shape != feature.shape and not known.is_image:
-            yield Violation(
+            yield CheckpointViolation(
                 f"{key!r} has shape {list(feature.shape)} in config.json, and {list(shape)} in the "
                 "dataset",
                 key=key,
             )
 
 
-def _other_fps(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
+def _other_fps(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[CheckpointViolation]:
     ours, theirs = checkpoint.fps, dataset.fps
     if ours is not None and theirs is not None and abs(ours - theirs) > 0.01 * theirs:
-        yield Violation(
+        yield CheckpointViolation(
             f"the policy has {ours:g} steps per second, and the dataset has {theirs:g}",
             f"run the policy {theirs:g} times per second if this is the data of its training",
         )
@@ -255,7 +255,7 @@ def _describe_stored(statistics: Mapping[str, Array], stored: Mapping[str, Array
     return None
 
 
-Found = tuple[CheckpointRule, Violation]
+Found = tuple[CheckpointRule, CheckpointViolation]
 
 
 def _stale(facts: DatasetFacts) -> Iterator[Found]:
@@ -264,7 +264,7 @@ def _stale(facts: DatasetFacts) -> Iterator[Found]:
         if stored is None:
             yield (
                 STALE,
-                Violation(
+                CheckpointViolation(
                     f"the dataset stores no statistics of {key!r}",
                     f"compute them again: {STATS} is written when episodes are recorded",
                     key=key,
@@ -275,7 +275,7 @@ def _stale(facts: DatasetFacts) -> Iterator[Found]:
         if how is not None:
             yield (
                 STALE,
-                Violation(
+                CheckpointViolation(
                     f"the stored statistics of {key!r} are not those of its data: {how}",
                     "compute them again: they are older than the data, or were merged wrongly",
                     key=key,
@@ -289,7 +289,7 @@ def _not_finite(facts: DatasetFacts) -> Iterator[Found]:
             total = data.nonfinite + data.count
             yield (
                 NOT_FINITE,
-                Violation(
+                CheckpointViolation(
                     f"{key!r} is NaN or infinite in {data.nonfinite:,} of {total:,} steps", key=key
                 ),
             )
@@ -305,7 +305,7 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
         if reason is not None:
             yield (
                 STALE,
-                Violation(
+                CheckpointViolation(
                     f"the stored statistics of {key!r} cannot be those of any data: {reason}",
                     "compute them again from the data",
                     key=key,
@@ -319,7 +319,7 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
             label = f" ({feature.names[at]})" if at < len(feature.names) else ""
             yield (
                 CONSTANT,
-                Violation(
+                CheckpointViolation(
                     f"{key!r} hardly moves at {at}{label}: its standard deviation is "
                     f"{float(np.abs(std).min()):.3g}",
                     "a normalizer amplifies noise there: leave it out, or record data in which it "
@@ -331,7 +331,7 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
         if feature.is_image and largest > 2:
             yield (
                 PIXELS,
-                Violation(
+                CheckpointViolation(
                     f"the stored statistics of {key!r} are of pixels in 0 … 255 (up to "
                     f"{largest:.4g})",
                     "divide them by 255: policies read images in 0 … 1",

@@ -13,7 +13,7 @@ from tdx.compare.orders import find_order
 from tdx.foundation.errors import CheckError
 from tdx.foundation.text import count_text
 from tdx.inspection.check_report import CheckReport
-from tdx.inspection.checkpoint_check import Violation, select_findings
+from tdx.inspection.checkpoint_check import CheckpointViolation, select_findings
 from tdx.inspection.checkpoint_codes import CheckpointRule
 from tdx.inspection.contract_descriptor import CONTRACT
 from tdx.inspection.descriptor_codes import (
@@ -38,7 +38,7 @@ _MAX_ORDERED = 500
 """Values of which an order is looked for, which takes quadratic time."""
 
 
-Mismatch: TypeAlias = tuple[CheckpointRule, Violation]
+Mismatch: TypeAlias = tuple[CheckpointRule, CheckpointViolation]
 
 
 def check_descriptor(
@@ -73,7 +73,7 @@ def compare_descriptors(
     Raises:
         CheckError: They declare nothing that could be compared.
     """
-    comparison = _Comparison(reference, other)
+    comparison = _DescriptorComparison(reference, other)
     mismatches = [*_contradictions(other), *comparison.mismatches()]
     if not comparison.compared:
         raise CheckError(
@@ -144,7 +144,7 @@ def _contradictions(descriptor: Descriptor) -> Iterator[Mismatch]:
 def _repeated(place: str, joints: tuple[str, ...], key: str | None = None) -> Iterator[Mismatch]:
     if len(set(joints)) < len(joints):
         name = next(name for name in joints if joints.count(name) > 1)
-        yield CONTRADICTION, Violation(f"{place} has the joint {name!r} twice", key=key)
+        yield CONTRADICTION, CheckpointViolation(f"{place} has the joint {name!r} twice", key=key)
 
 
 def _miscounted(
@@ -154,14 +154,14 @@ def _miscounted(
         place = "" if key is None else f"{key!r} has "
         yield (
             CONTRADICTION,
-            Violation(f"{place}{len(values)} {what} for {len(joints)} joints", key=key),
+            CheckpointViolation(f"{place}{len(values)} {what} for {len(joints)} joints", key=key),
         )
 
 
 def _not_finite(what: str, values: Numbers | None, key: str | None = None) -> Iterator[Mismatch]:
     for index, value in enumerate(values or ()):
         if not math.isfinite(value):
-            yield CONTRADICTION, Violation(f"{what} is {value} at {index}", key=key)
+            yield CONTRADICTION, CheckpointViolation(f"{what} is {value} at {index}", key=key)
             return
 
 
@@ -169,7 +169,7 @@ def _not_finite(what: str, values: Numbers | None, key: str | None = None) -> It
 
 
 @dataclass(slots=True)
-class _Comparison:
+class _DescriptorComparison:
     reference: Descriptor
     other: Descriptor
     not_compared: list[str] = field(default_factory=list)
@@ -201,7 +201,9 @@ class _Comparison:
         ):
             yield (
                 CONTROL_STEP,
-                Violation(f"{b.step:g} s pass between two actions instead of {a.step:g} s"),
+                CheckpointViolation(
+                    f"{b.step:g} s pass between two actions instead of {a.step:g} s"
+                ),
             )
 
     def _terms_of_contract(self) -> Iterator[Mismatch]:
@@ -221,22 +223,25 @@ class _Comparison:
         size, expected = self.other.size, self.reference.size
         if self._both("the size of the observation", expected, size) and size != expected:
             text = f"the observation has {size} numbers instead of {expected}"
-            yield TERM_SHAPE, Violation(text, "concatenate the terms and frames of the training")
+            yield (
+                TERM_SHAPE,
+                CheckpointViolation(text, "concatenate the terms and frames of the training"),
+            )
 
     def _names(self, what: str, one: list[str], other: list[str]) -> Iterator[Mismatch]:
         self.compared += bool(one or other)
         missing = [repr(name) for name in one if name not in other]
         extra = [repr(name) for name in other if name not in one]
         if missing:
-            yield TERMS, Violation(f"{what} are missing: {', '.join(missing)}")
+            yield TERMS, CheckpointViolation(f"{what} are missing: {', '.join(missing)}")
         if extra:
-            yield TERMS, Violation(f"{what} are new: {', '.join(extra)}")
+            yield TERMS, CheckpointViolation(f"{what} are new: {', '.join(extra)}")
         shared = [name for name in one if name in other]
         order = _order_of(shared, [name for name in other if name in one])
         if order is not None:
             yield (
                 TERM_ORDER,
-                Violation(
+                CheckpointViolation(
                     f"the {what} are in another order, {order} of {', '.join(shared)}",
                     "concatenate them in the order of the training",
                 ),
@@ -248,7 +253,9 @@ class _Comparison:
         if self._both("histories", a.history, b.history) and a.history != b.history:
             yield (
                 HISTORY,
-                Violation(f"{name!r} has {b.history} frames instead of {a.history}", key=name),
+                CheckpointViolation(
+                    f"{name!r} has {b.history} frames instead of {a.history}", key=name
+                ),
             )
         # The layout of a single frame does not matter.
         if (
@@ -259,7 +266,7 @@ class _Comparison:
             layouts = ("a dimension of their own", "one dimension with the term's values")
             yield (
                 HISTORY,
-                Violation(
+                CheckpointViolation(
                     f"the frames of {name!r} have {layouts[bool(b.flat_history)]} instead of "
                     f"{layouts[bool(a.flat_history)]}",
                     "flatten the history as in the training: flatten_history_dim",
@@ -301,7 +308,7 @@ class _Comparison:
     def _shapes(self, what: str, a: Term | Action, b: Term | Action) -> Iterator[Mismatch]:
         if self._both(what, a.shape, b.shape) and a.shape != b.shape:
             text = f"{b.name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}"
-            yield TERM_SHAPE, Violation(text, key=b.name)
+            yield TERM_SHAPE, CheckpointViolation(text, key=b.name)
 
     def _joints(
         self, what: str, one: tuple[str, ...], other: tuple[str, ...], key: str | None
@@ -316,11 +323,11 @@ class _Comparison:
                 for text, names in (("lacks", missing), ("also has", extra))
                 if names
             ]
-            yield JOINTS, Violation(f"{what} {' and '.join(parts)}", key=key)
+            yield JOINTS, CheckpointViolation(f"{what} {' and '.join(parts)}", key=key)
         elif (order := _order_of(list(one), list(other))) is not None:
             yield (
                 JOINT_ORDER,
-                Violation(
+                CheckpointViolation(
                     f"the joints of {what} are in another order, {order} of {', '.join(one)}",
                     "map the joints by their names",
                     key=key,
@@ -342,7 +349,10 @@ class _Comparison:
         size = max(len(a), len(b))
         a, b = (values * size if len(values) == 1 else values for values in (a, b))
         if len(a) != len(b):
-            yield rule, Violation(f"{what} has {len(b)} values instead of {len(a)}", key=key)
+            yield (
+                rule,
+                CheckpointViolation(f"{what} has {len(b)} values instead of {len(a)}", key=key),
+            )
             return
         names: tuple[str, ...] = ()
         if all(len(side) == size == len(set(side)) for side in joints):
@@ -358,11 +368,17 @@ class _Comparison:
             order = find_order(size, lambda i, j: 2.0 * (self._gap(a[i], b[j]) > 1))
         if order is not None:
             text = ", ".join(map(str, order))
-            yield rule, Violation(f"{what} has its values in another order, {text}", key=key)
+            yield (
+                rule,
+                CheckpointViolation(f"{what} has its values in another order, {text}", key=key),
+            )
             return
         worst = max(range(size), key=gaps.__getitem__)
         place = f" of {names[worst]!r}" if names else f" at {worst}" if size > 1 else ""
-        yield rule, Violation(f"{what}{place} is {b[worst]:g} instead of {a[worst]:g}", key=key)
+        yield (
+            rule,
+            CheckpointViolation(f"{what}{place} is {b[worst]:g} instead of {a[worst]:g}", key=key),
+        )
 
     def _gap(self, a: float, b: float) -> float:
         """Return how far apart two numbers are, in units of the tolerance."""

@@ -3,17 +3,17 @@
 from tdx.stacks.observe.env_inside import BaseCalls, base_key, replaced_env
 from tdx.stacks.observe.events import (
     OPAQUE,
+    CallRecording,
     Event,
     LevelForm,
     Method,
     RecordedMethod,
-    Recording,
     is_same_plain,
     plain_copy,
 )
 from tdx.stacks.observe.levels import Levels, NestedLevels, RowEntries, Slot
 from tdx.stacks.observe.recorder import LastResults
-from tdx.stacks.observe.replay import MAX_EVENTS, Recorder, Replay, preserved_generators
+from tdx.stacks.observe.replay import MAX_EVENTS, CallRecorder, CallReplay, preserved_generators
 from tdx.stacks.observe.times import check_threads, timed_levels
 from tdx.stacks.observe.traces import Actor, locate, traced
 
@@ -22,6 +22,9 @@ __all__ = [
     "OPAQUE",
     "Actor",
     "BaseCalls",
+    "CallRecorder",
+    "CallRecording",
+    "CallReplay",
     "Event",
     "LastResults",
     "LevelForm",
@@ -29,9 +32,6 @@ __all__ = [
     "Method",
     "NestedLevels",
     "RecordedMethod",
-    "Recorder",
-    "Recording",
-    "Replay",
     "RowEntries",
     "Slot",
     "base_key",
