@@ -10,7 +10,6 @@ import numpy as np
 
 from tdx.compare.alignment import match_stages
 from tdx.compare.arguments import MISSING, changed_arguments
-from tdx.compare.orders import find_order
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.diff import (
@@ -96,6 +95,11 @@ def _compare_steps(a: Checkpoint, b: Checkpoint) -> Iterator[StageChange]:
 
 
 def _compare_arguments(one: Step, other: Step) -> Iterator[SettingChange]:
+    import torch
+
+    from tdx.compare.states import order_of
+    from tdx.compare.values import differing_elements
+
     for name, *values in changed_arguments(one.config, other.config, rtol=0.0):
         sides = ("default" if value is MISSING else repr(value) for value in values)
         yield SettingChange(name, *sides)
@@ -103,11 +107,10 @@ def _compare_arguments(one: Step, other: Step) -> Iterator[SettingChange]:
         first, second = one.state.get(name), other.state.get(name)
         if first is None or second is None:
             yield SettingChange(name, _text(first), _text(second))
-        elif not np.array_equal(first, second, equal_nan=True):
-            order = None
-            if first.size == second.size:
-                gaps = 2 * (first.reshape(-1, 1) != second.reshape(1, -1))
-                order = find_order(first.size, gaps.item)
+            continue
+        arrays = torch.from_numpy(first), torch.from_numpy(second)
+        if first.shape != second.shape or bool(differing_elements(*arrays).any()):
+            order = order_of(*(array.reshape(-1) for array in arrays))
             note = "" if order is None else f" (in another order: {', '.join(map(str, order))})"
             yield SettingChange(name, _text(first), _text(second) + note)
 
