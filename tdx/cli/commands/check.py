@@ -115,7 +115,7 @@ Against = Annotated[
         "--against",
         metavar="FOLDER",
         help="Compare the stages with a contract of `tdx freeze` instead of applying the rules; a "
-        "deployment descriptor with another one.",
+        "deployment descriptor with a contract or another descriptor.",
         rich_help_panel=_RULES,
     ),
 ]
