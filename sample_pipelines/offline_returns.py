@@ -23,8 +23,9 @@ from tdx import (
     ReplayBuffer,
     Reward2GoTransform,
     SliceSampler,
+    build_env,
 )
-from tdx.pipeline import build_env, read_pipeline
+from tdx.pipeline import read_pipeline
 
 PIPELINE = Path(__file__).with_suffix(".yaml")
 STEPS_PER_SEQUENCE = 8

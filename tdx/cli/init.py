@@ -24,7 +24,7 @@ from tdx.pipeline import (
     EnvConfig,
     Pipeline,
     StageConfig,
-    build_env,
+    build_checked_env,
     format_stage,
     load_catalog,
     parse_stage,
@@ -141,7 +141,7 @@ class PipelineDialog:
     def _show_specs(self, *, last_only: bool = False) -> None:
         pipeline = Pipeline(self._env, tuple(self._stages))
         with third_party_code():
-            env = build_env(pipeline, self._allow_code)
+            env = build_checked_env(pipeline, self._allow_code)
             try:
                 report = inspect_spec(env, self._env.id)
             finally:

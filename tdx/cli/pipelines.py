@@ -386,6 +386,28 @@ def find_descriptor(options: TargetOptions) -> Descriptor | None:
     return read_descriptor(target)
 
 
+def read_reference(path: str) -> Descriptor:
+    """Read the descriptor or the contract that a deployment descriptor is compared with.
+
+    Raises:
+        ArgumentError: It is something else.
+        StorageError: It cannot be read.
+    """
+    from tdx.contracts.storage import is_contract, load_contract
+    from tdx.inspection.contract_descriptor import describe_contract
+    from tdx.stacks.descriptors import is_descriptor, read_descriptor
+
+    if is_contract(path):
+        return describe_contract(load_contract(path), path)
+    if not is_descriptor(path):
+        raise ArgumentError(
+            f"{path} is neither a deployment descriptor nor a contract",
+            hint="compare a descriptor with an ONNX file of mjlab, the IO descriptors of Isaac "
+            "Lab, or a folder of `tdx freeze`",
+        )
+    return read_descriptor(path)
+
+
 def read_source(
     options: PipelineOptions, *, tolerant: bool = False
 ) -> tuple[Pipeline, PipelineFile | None]:
@@ -618,7 +640,7 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 
 
 @contextmanager
-def open_stack(
+def open_pipeline(
     pipeline: Pipeline,
     options: PipelineOptions,
     *,

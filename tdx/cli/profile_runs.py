@@ -81,7 +81,7 @@ def measure(
         TdxError: The env cannot be built.
         KeyboardInterrupt: The user pressed Ctrl-C before the first measurement.
     """
-    from tdx.cli.pipelines import open_env, open_stack
+    from tdx.cli.pipelines import open_env, open_pipeline
     from tdx.cli.progress import activity_on
     from tdx.profiling.context import profile_stack
     from tdx.profiling.interleaved import measure_marginal_costs
@@ -90,7 +90,7 @@ def measure(
     if request.as_stack:
         with (
             activity_on(sys.stderr) as on_progress,
-            open_stack(
+            open_pipeline(
                 request.config, request.options, is_measured=True, samples=request.samples
             ) as stack,
         ):

@@ -13,7 +13,7 @@ from tdx.foundation.keys import NestedKey, format_key, normalize_key
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.stacks.observe import Recording
+    from tdx.stacks.observe import CallRecording
 
 VERSION = 2
 """Version of the format of a contract; version 1 has no recorded calls."""
@@ -186,7 +186,7 @@ class Contract:
     inputs: tuple[Segment, ...] = field(repr=False)
     values: Mapping[Place, Values] = field(repr=False)
     notes: tuple[str, ...] = ()
-    recording: Recording | None = field(default=None, repr=False)
+    recording: CallRecording | None = field(default=None, repr=False)
     golden_random: Mapping[int, str] = field(default_factory=dict)
 
     def stage(self, index: int) -> StageRecord:

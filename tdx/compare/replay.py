@@ -25,11 +25,11 @@ from tdx.compare.values import (
 )
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
+    CallRecorder,
+    CallRecording,
+    CallReplay,
     Event,
     NestedLevels,
-    Recorder,
-    Recording,
-    Replay,
     base_key,
     is_same_plain,
     preserved_generators,
@@ -60,7 +60,7 @@ def restored(stack: Stack, *, generators: bool = True) -> Iterator[None]:
         keeper.restore()
 
 
-def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | None:
+def record(stack: Stack, seed: int, steps: int) -> tuple[CallRecording, Replayed] | None:
     """Record a few random steps of a stack, and replay them on itself.
 
     The env is reset and stepped. The state of the stages is restored, that of the env is not.
@@ -96,8 +96,8 @@ def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | 
 
 def _record(
     stack: Stack, levels: NestedLevels, seed: int, steps: int, *, learning: bool
-) -> Recording:
-    recorder = Recorder(levels, seed, MAX_ROWS)
+) -> CallRecording:
+    recorder = CallRecorder(levels, seed, MAX_ROWS)
     with restored(stack), _learning(stack, learning), stack.seeded(seed):
         before = stack.state()
         with _located_errors(stack), recorder.recording():
@@ -167,7 +167,7 @@ class Replayed:
             the number of the event.
     """
 
-    run: Replay
+    run: CallReplay
     values: Mapping[Place, list[tuple[int, Tensor, Tensor]]]
 
     def keys(self, lane: Lane, index: int) -> list[str]:
@@ -234,7 +234,7 @@ class Replayed:
         return recorded, own
 
 
-def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Replayed:
+def replay(stack: Stack, recording: CallRecording, pairs: Mapping[int, int]) -> Replayed:
     """Replay recorded calls on a stack, whose env runs live; the state of its stages is restored.
 
     Args:
@@ -244,7 +244,7 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
     """
     levels = stack.observed_levels()
     assert isinstance(levels, NestedLevels)
-    run = Replay(levels, recording, pairs)
+    run = CallReplay(levels, recording, pairs)
     with restored(stack), _learning(stack, recording.learning), _located_errors(stack):
         # The counters and queues of the stages are those of the recorded episode.
         current = stack.state()
@@ -266,7 +266,7 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
     return Replayed(run, values)
 
 
-def prepare(stack: Stack, recording: Recording) -> None:
+def prepare(stack: Stack, recording: CallRecording) -> None:
     """Seed and reset the env inside a stack, whose state wrappers may read."""
     levels = stack.observed_levels()
     assert isinstance(levels, NestedLevels)
@@ -275,7 +275,7 @@ def prepare(stack: Stack, recording: Recording) -> None:
 
 
 def pair_levels(
-    contract: Contract, target: Contract, recording: Recording, stack: Stack
+    contract: Contract, target: Contract, recording: CallRecording, stack: Stack
 ) -> dict[int, int] | None:
     """Return the index of the recorded level for each level of a target that has a counterpart.
 
@@ -319,7 +319,7 @@ class Effect:
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
-def effect_of(recording: Recording, level: int) -> Effect:
+def effect_of(recording: CallRecording, level: int) -> Effect:
     """Return what a level changed in a recording."""
     effect = Effect()
     changes: dict[str, list[tuple[Any, Any]]] = {}
@@ -378,7 +378,7 @@ def _result_parts(event: Event) -> dict[str, object]:
 
 
 def coverage_of(
-    contract: Contract, recording: Recording, replayed: Replayed, lacking: Collection[int] = ()
+    contract: Contract, recording: CallRecording, replayed: Replayed, lacking: Collection[int] = ()
 ) -> Coverage:
     """Count the recorded values, and those that a replay compared.
 
@@ -427,7 +427,9 @@ def coverage_of(
     for root in recording.roots:
         count(root, None, is_lacking=False)
     relevant = {stage.index for stage in relevant_stages(contract)} - set(lacking)
-    return Coverage(len(relevant & stages), len(relevant), compared, values)
+    trained = sum(stage.index in lacking for stage in relevant_stages(contract))
+    others = len(contract.stages) - 1 - len(relevant) - trained
+    return Coverage(len(relevant & stages), len(relevant), compared, values, others, trained)
 
 
 def _result_counts(method: str, returned: object, parts: Sequence[str]) -> Iterator[int]:

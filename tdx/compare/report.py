@@ -77,12 +77,17 @@ class Coverage(Result):
         all_stages: Number of these stages in the contract.
         values: Recorded values that were compared: entries of results, and actions passed on.
         all_values: Number of recorded values in the compared parts.
+        other_stages: Stages of the contract that change nothing that a policy reads or does, such
+            as monitors; they are not compared.
+        training_stages: Stages of a training that the target, an evaluation, does not have.
     """
 
     stages: int
     all_stages: int
     values: int
     all_values: int
+    other_stages: int = 0
+    training_stages: int = 0
 
     @property
     def is_enough(self) -> bool:
@@ -92,10 +97,20 @@ class Coverage(Result):
 
     def __str__(self) -> str:
         """Return the coverage as it is printed beside an answer."""
-        stages = "stage" if self.all_stages == 1 else "stages"
+        total = self.all_stages + self.other_stages + self.training_stages
+        stages = "stage" if total == 1 else "stages"
         values = "value" if self.all_values == 1 else "values"
+        left_out = []
+        if self.other_stages:
+            change = "changes" if self.other_stages == 1 else "change"
+            left_out.append(f"{self.other_stages} {change} nothing that a policy reads or does")
+        if self.training_stages:
+            left_out.append(f"{self.training_stages} of training only")
+        if self.stages < self.all_stages:
+            left_out.append(f"{self.all_stages - self.stages} not compared")
+        reason = f" ({', '.join(left_out)})" if left_out else ""
         return (
-            f"compared {self.stages} of {self.all_stages} {stages}, "
+            f"compared {self.stages} of {total} {stages} of the contract{reason}, "
             f"{self.values:,} of {self.all_values:,} {values}"
         )
 

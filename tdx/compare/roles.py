@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tdx.compare.alignment import Status, match_stages
 from tdx.compare.model import Contract, StageRecord
@@ -51,15 +50,6 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("normalize reward", r"normalizereward"),
 )
 
-_MODES = {
-    *("training", "norm_reward", "update_running_mean", "frozen", "num_envs", "lock"),
-    *("shared_td", "shapes", "disable_render_order_enforcing", "clip_reward", "gamma"),
-}
-"""Arguments in which training and evaluation differ on purpose; state and values show the rest."""
-MAX_LENGTH = 64
-"""Longest list among the arguments of a stage."""
-MAX_DEPTH = 4
-
 
 def role_of(name: str) -> str:
     """Return what a stage does by the name of its class; the name itself if it is not known.
@@ -70,42 +60,6 @@ def role_of(name: str) -> str:
     """
     folded = name.casefold()
     return next((role for role, names in _ROLES if re.fullmatch(names, folded)), name)
-
-
-def plain_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of a stage as plain data, except mode switches.
-
-    Example:
-        >>> plain_arguments({"func": len, "clip": 10.0, "training": True})
-        {'func': 'len()', 'clip': 10.0}
-    """
-    return {
-        str(name): plain_argument(value) for name, value in arguments.items() if name not in _MODES
-    }
-
-
-def plain_argument(value: object, depth: int = 0) -> object:
-    """Return an argument as plain data; an object as the name of its class."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value if not isinstance(value, str) else str(value)[:1_000]
-    if isinstance(value, type):
-        return value.__name__
-    if hasattr(value, "tolist") and hasattr(value, "dtype"):
-        array: Any = value
-        size = getattr(array, "size", 0)
-        count = size if isinstance(size, int) else array.numel()
-        return array.tolist() if count <= MAX_LENGTH else f"<{type(value).__name__}>"
-    if depth < MAX_DEPTH and isinstance(value, Mapping):
-        items = list(value.items())[:MAX_LENGTH]
-        return {str(name): plain_argument(item, depth + 1) for name, item in items}
-    if depth < MAX_DEPTH and isinstance(value, Sequence | set | frozenset):
-        parts = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)
-        return [plain_argument(part, depth + 1) for part in parts[:MAX_LENGTH]]
-    if type(value).__name__ in ("dtype", "device"):
-        return str(value)
-    if callable(value):
-        return f"{getattr(value, '__name__', type(value).__name__)}()"
-    return f"<{type(value).__name__}>"
 
 
 _EXACT = {STACK, "flatten", "transpose", "cast", "clip action", "skip frames", *PASSIVE}

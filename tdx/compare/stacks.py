@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
 from tdx.compare.model import Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
@@ -17,6 +17,8 @@ from tdx.foundation.errors import summarize_error
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
 _SAME_ENV = "create the env as in training: same id, arguments and wrappers inside"
+_ROUNDING = 1e-6
+"""Relative difference of arguments that float32 and float64 round differently."""
 _CROSS_LIBRARY = Tolerance(1e-4, 1e-5)
 
 
@@ -173,7 +175,8 @@ class _Comparison:
             compared += count * is_compared
         indices = {index for _, index in self._compared}
         compared_stages = sum(stage.index in indices for stage in stages)
-        return Coverage(compared_stages, len(stages), compared, values)
+        others = len(self.a.stages) - 1 - len(stages)
+        return Coverage(compared_stages, len(stages), compared, values, others)
 
     def excluded(self) -> Iterator[str]:
         """Yield the stages whose values are not compared."""
@@ -242,7 +245,7 @@ class _Comparison:
             keys = {key for at, _, key in self.a.values if at == "inverse"}
             return sorted(keys) if "action" in self.a.compare else []
         specs = self.a.stage(at).specs
-        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        ignored = passive_keys(self.a) | passive_keys(self.b)
         return [
             spec.key
             for spec in specs
@@ -307,15 +310,13 @@ class _Comparison:
         return Difference("order", b.index, a.index, b.name, key, text, self._end_size(key), hint)
 
     def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
-        for name in dict.fromkeys((*a.arguments, *b.arguments)):
-            if name not in a.arguments or name not in b.arguments:
-                continue
-            one, other = a.arguments[name], b.arguments[name]
-            if _same_argument(one, other):
+        for name, one, other in changed_arguments(a.arguments, b.arguments, rtol=_ROUNDING):
+            # Versions of a library differ in the arguments that they have.
+            if one is MISSING or other is MISSING:
                 continue
             key = _first_key(b) or _first_key(a)
-            text = f"{name} is {_text(other)} instead of {_text(one)}"
-            hint = f"pass {name}={_text(one)} to {b.name}"
+            text, hint = _argument_change(name, one, other)
+            hint = f"{hint} to {b.name}"
             lanes = () if key is None else _LANES
             changes = (self._change_at(lane, key or "", a, b, a.tolerance) for lane in lanes)
             change = next((change for change in changes if change is not None), None)
@@ -330,11 +331,11 @@ class _Comparison:
 
     def _settings(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
         """Compare the settings that both sides declare, which are those of the env inside."""
-        for name, one in a.arguments.items():
-            if name not in b.arguments or _same_argument(one, b.arguments[name]):
+        for name, one, other in changed_arguments(a.arguments, b.arguments, rtol=_ROUNDING):
+            if one is MISSING or other is MISSING:
                 continue
-            text = f"{name} is {_text(b.arguments[name])} instead of {_text(one)}"
-            hint = f"set {name} to {_text(one)}, as in the contract"
+            text, _ = _argument_change(name, one, other)
+            hint = f"set {name} to {argument_text(one)}, as in the contract"
             yield Difference("setting", -1, -1, b.name, None, text, None, hint)
 
     # Specs
@@ -343,7 +344,7 @@ class _Comparison:
         self, a: StageRecord, b: StageRecord
     ) -> Iterator[tuple[str, DifferenceKind, str]]:
         """Yield what differs between the specs after two stages: key, kind and message."""
-        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        ignored = passive_keys(self.a) | passive_keys(self.b)
         ours, theirs = (
             {
                 spec.key: spec
@@ -627,7 +628,7 @@ def _first_key(stage: StageRecord) -> str | None:
     return next(iter((*rest, *names, *declared)), None)
 
 
-def _passive_keys(contract: Contract) -> set[str]:
+def passive_keys(contract: Contract) -> set[str]:
     """Return the keys that counters and monitors write, which a policy does not read."""
     keys: set[str] = set()
     for stage in contract.stages[1:]:
@@ -637,18 +638,12 @@ def _passive_keys(contract: Contract) -> set[str]:
     return keys
 
 
-def _same_argument(a: object, b: object) -> bool:
-    if isinstance(a, bool) or isinstance(b, bool):
-        return a is b
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) or (a != a and b != b)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same_argument, a, b))
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_same_argument(a[name], b[name]) for name in a)
-    return bool(a == b)
-
-
-def _text(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+def _argument_change(name: str, one: object, other: object) -> tuple[str, str]:
+    """Return how an argument differs from that of the contract, and the start of a hint."""
+    expected, actual = argument_text(one), argument_text(other)
+    hint = f"pass {name}={expected}"
+    if isinstance(one, Mapping):
+        hint = f"pass the {name} of the contract"
+    if expected == actual:
+        return f"{name} has other values than in the contract", hint
+    return f"{name} is {actual} instead of {expected}", hint

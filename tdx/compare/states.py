@@ -107,7 +107,7 @@ def _other_values(
             change = compare_tensors(one.value.double(), other.value.double(), _TOLERANCE)
             if change is not None and change.size is not None:
                 text = f"{name} differs by up to {format_number(change.size)}"
-                if (order := _order(one.value, other.value)) is not None:
+                if (order := order_of(one.value, other.value)) is not None:
                     text = f"{name} is in another order: {', '.join(map(str, order))}"
                 hint = f"load the state of the training into {b.name}"
                 if not one.changes:
@@ -118,9 +118,9 @@ def _other_values(
 _MAX_ORDERED = 256
 
 
-def _order(one: Tensor, other: Tensor) -> list[int] | None:
+def order_of(one: Tensor, other: Tensor) -> list[int] | None:
     """Return which number of a vector each number of another one is, if that explains them."""
-    if one.ndim != 1 or not 1 < one.numel() <= _MAX_ORDERED:
+    if one.ndim != 1 or one.shape != other.shape or not 1 < one.numel() <= _MAX_ORDERED:
         return None
     limits = _TOLERANCE.atol + _TOLERANCE.rtol * one.double().abs()
     gaps = (one.double()[:, None] - other.double()[None]).abs() / limits[:, None]

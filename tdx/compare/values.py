@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tdx.compare.orders import find_order
+from tdx.core.tracing.passages import is_same
 
 MAX_NUMBERS = 1_024
 """Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""
@@ -198,8 +199,9 @@ def compare_entries(
         elif isinstance(one, Tensor) and isinstance(other, Tensor):
             changes[key] = compare_tensors(one, other, tolerance, step_dim=step_dim)
         else:
+            # Non-tensor data of TensorDict, and arrays, are compared by what they hold.
             plain = [getattr(side, "tolist", lambda side=side: side)() for side in (one, other)]
-            changes[key] = None if plain[0] == plain[1] else Change("value", "it differs")
+            changes[key] = None if is_same(*plain) else Change("value", "it differs")
     return changes
 
 

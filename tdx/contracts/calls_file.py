@@ -20,7 +20,7 @@ from tdx.compare.values import digest
 from tdx.contracts.decoding import damaged
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
-from tdx.stacks.observe import MAX_EVENTS, OPAQUE, Event, LevelForm, RecordedMethod, Recording
+from tdx.stacks.observe import MAX_EVENTS, OPAQUE, CallRecording, Event, LevelForm, RecordedMethod
 
 MAX_ARRAY_BYTES = 2**30
 """Size of all arrays together, after they are unpacked."""
@@ -83,7 +83,7 @@ def _bytes(raw: bytes) -> Tensor:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8) if raw else torch.empty(0).byte()
 
 
-def encode_recording(recording: Recording) -> tuple[bytes, dict[str, Tensor]]:
+def encode_recording(recording: CallRecording) -> tuple[bytes, dict[str, Tensor]]:
     """Return the content of ``calls.json``, and the tensors that belong to it."""
     encoder = _Encoder()
     rows: list[list[Any]] = []
@@ -117,7 +117,9 @@ def encode_recording(recording: Recording) -> tuple[bytes, dict[str, Tensor]]:
     return f'{head[:-2]},\n "events": [\n{lines}\n]}}\n'.encode(), encoder.tensors
 
 
-def decode_recording(data: bytes, tensors: Mapping[str, Tensor], last: int, name: str) -> Recording:
+def decode_recording(
+    data: bytes, tensors: Mapping[str, Tensor], last: int, name: str
+) -> CallRecording:
     """Parse the recorded calls of a contract.
 
     Args:
@@ -148,7 +150,7 @@ class _Decoder:
         self._arrays: dict[int, Any] = {}
         self._size = 0
 
-    def recording(self) -> Recording:
+    def recording(self) -> CallRecording:
         rows, seed = self._integer("rows", 1, MAX_ROWS), self._integer("seed", 0, 2**63)
         forms = {
             self._level(int(index)): LevelForm(protocol, is_batch is True)
@@ -161,7 +163,7 @@ class _Decoder:
             if name.startswith("start/"):
                 _, index, attribute = name.split("/", 2)
                 start.setdefault(self._level(int(index)), {})[attribute] = value
-        return Recording(
+        return CallRecording(
             seed,
             rows,
             forms,

@@ -121,7 +121,8 @@ def _failed(
         None,
         error.hint,
     )
-    coverage = Coverage(0, len(relevant_stages(contract)), 0, 0)
+    relevant = len(relevant_stages(contract))
+    coverage = Coverage(0, relevant, 0, 0, len(contract.stages) - 1 - relevant)
     return ContractReport(
         *names,
         len(stack.stages),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tdx.compare.arguments import plain_arguments
 from tdx.compare.model import (
     DEFAULT_PARTS,
     Contract,
@@ -19,14 +20,14 @@ from tdx.compare.model import (
     StateRecord,
 )
 from tdx.compare.replay import record, replay, restored
-from tdx.compare.roles import PASSIVE, plain_arguments, role_of, tolerance_of
+from tdx.compare.roles import PASSIVE, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
 from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance
 from tdx.contracts.reference_run import (
     STEPS,
-    Layout,
-    Run,
+    ContractLayout,
+    ReferenceRun,
     collect_inputs,
     observed_levels,
     run_inputs,
@@ -39,7 +40,7 @@ from tdx.stacks import open_stack
 if TYPE_CHECKING:
     from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
-    from tdx.stacks.observe import Recording
+    from tdx.stacks.observe import CallRecording
 
 _LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "tdx", "torch", "torchrl")
 _MAX_FEATURES = 256
@@ -80,7 +81,7 @@ def freeze(
             f"steps must be 1 to {_MAX_STEPS}, got {steps}", hint="a dozen steps are enough"
         )
     with stack_in_this_process(open_stack(env)) as (stack, notes):
-        layout = Layout(stack)
+        layout = ContractLayout(stack)
         recorded = record(stack, seed, steps)
         recording, again = (None, None) if recorded is None else recorded
         with restored(stack):
@@ -108,10 +109,10 @@ def observe(
     inputs: Sequence[Segment],
     seed: int,
     compare: Sequence[str],
-    layout: Layout | None = None,
+    layout: ContractLayout | None = None,
     *,
     find_random: bool = False,
-    recording: Recording | None = None,
+    recording: CallRecording | None = None,
 ) -> Contract:
     """Record the stages of a stack on given inputs, with the env inside replaced.
 
@@ -129,7 +130,7 @@ def observe(
     Raises:
         TdxError: A stage raised.
     """
-    layout = Layout(stack) if layout is None else layout
+    layout = ContractLayout(stack) if layout is None else layout
     with restored(stack):
         learned = run_inputs(stack, layout, inputs, seed, learning=True)
         frozen = run_inputs(stack, layout, inputs, seed, learning=False)
@@ -184,7 +185,7 @@ def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]
 
 
 def _find_random(
-    stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, first: Run
+    stack: Stack, layout: ContractLayout, inputs: Sequence[Segment], seed: int, first: ReferenceRun
 ) -> dict[int, str]:
     """Return the stages whose values another run, or another seed, changes."""
     again = run_inputs(stack, layout, inputs, seed, learning=False)
@@ -208,7 +209,11 @@ def _find_random(
 
 class _Builder:
     def __init__(
-        self, layout: Layout, learned: Run, frozen: Run, random: Mapping[int, str]
+        self,
+        layout: ContractLayout,
+        learned: ReferenceRun,
+        frozen: ReferenceRun,
+        random: Mapping[int, str],
     ) -> None:
         self._layout, self._learned, self._frozen = layout, learned, frozen
         self._random = random

@@ -185,7 +185,7 @@ State = Mapping[int, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReferenceRun:
     """What the stages of a stack did with recorded inputs.
 
     Args:
@@ -206,7 +206,7 @@ class Run:
         return is_changed(old, new)
 
 
-class Layout:
+class ContractLayout:
     """Keys, specs and batch dims of a stack."""
 
     def __init__(self, stack: Stack) -> None:
@@ -242,8 +242,8 @@ class Layout:
 
 
 def run_inputs(
-    stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, *, learning: bool
-) -> Run:
+    stack: Stack, layout: ContractLayout, inputs: Sequence[Segment], seed: int, *, learning: bool
+) -> ReferenceRun:
     """Run a stack on recorded inputs; the results of its env are replaced.
 
     The state of its stages is restored, except their generators.
@@ -285,10 +285,10 @@ def run_inputs(
             error = EnvError(text, hint="correct the stage")
         after = stack.state()
     complete = [trace for trace in traces if trace.error is None]
-    return Run(_read_values(layout, complete), before, after, error)
+    return ReferenceRun(_read_values(layout, complete), before, after, error)
 
 
-def _read_values(layout: Layout, traces: Sequence[StepTrace]) -> dict[Place, Values]:
+def _read_values(layout: ContractLayout, traces: Sequence[StepTrace]) -> dict[Place, Values]:
     """Return the value of each key after each stage that writes it."""
     writes: dict[tuple[Lane, int], dict[NestedKey, None]] = {}
     for trace in traces:

@@ -230,11 +230,13 @@ def _key_flow(
         (old, new)
         for new, old in pairs.items()
         if old in before and old not in after and new in after and new not in before
-        if _declaration(before[old]) == _declaration(after[new])
+        if not before[old].differing_fields(after[new])
     )
     moved = {key for pair in renames for key in pair}
     altered = [
-        key for key, leaf in after.items() if _declaration(before.get(key)) != _declaration(leaf)
+        key
+        for key, leaf in after.items()
+        if key not in before or before[key].differing_fields(leaf)
     ]
     written = [key for key in unique_keys([*declared, *altered]) if key not in moved]
     sources = {key: pairs.get(key, key if key in before else None) for key in written}
@@ -275,13 +277,6 @@ def _expand_groups(keys: Iterable[NestedKey], leaves: Leaves) -> list[NestedKey]
         parts = split_key(key)
         expanded += [leaf for leaf in leaves if split_key(leaf)[: len(parts)] == parts]
     return unique_keys(expanded)
-
-
-def _declaration(leaf: LeafSpec | None) -> object:
-    """Return the declared properties of a spec, without key and part."""
-    if leaf is None:
-        return None
-    return leaf.kind, leaf.shape, leaf.dtype, leaf.device, leaf.domain
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ TINY_IMAGE_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class CheckpointViolation:
     """A violation of a rule.
 
     Args:
@@ -49,14 +49,14 @@ class Violation:
     key: str | None = None
 
 
-Mismatch = tuple[CheckpointRule, Violation]
+Mismatch = tuple[CheckpointRule, CheckpointViolation]
 
 
 def mismatch(
     rule: CheckpointRule, message: str, hint: str | None = None, *, key: str | None = None
 ) -> Mismatch:
     """Return a violation by what has no steps: a dataset or a descriptor."""
-    return rule, Violation(message, hint, key=key)
+    return rule, CheckpointViolation(message, hint, key=key)
 
 
 def check_checkpoint(
@@ -215,7 +215,7 @@ _NO_STATISTICS = {
 """What to do without any statistics, by library."""
 
 
-def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _without_statistics(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     for processor, step in normalizers(checkpoint):
         known = list(step.statistics)
         for key, _, mode in normalized_features(step):
@@ -230,19 +230,19 @@ def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
                 hint = f"it has statistics of {_names(known[:4])}"
             else:
                 hint = _NO_STATISTICS[checkpoint.library]
-            yield Violation(
+            yield CheckpointViolation(
                 f"{key!r} passes unchanged: {mode} has no statistics of it",
                 *(hint, processor, step, key),
             )
 
 
-def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _missing_statistic(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     for processor, step, key, _, mode in _normalized(checkpoint):
         statistics = step.statistics.get(key)
         if statistics is None:
             continue
         if mode not in STATISTICS:
-            yield Violation(
+            yield CheckpointViolation(
                 f"{key!r} has the unknown mode {mode!r}",
                 f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
                 *(processor, step, key),
@@ -250,7 +250,7 @@ def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
             continue
         missing = [name for name in STATISTICS[mode] if name not in statistics]
         if missing:
-            yield Violation(
+            yield CheckpointViolation(
                 f"{mode} needs {_names(missing)} of {key!r}, and there are "
                 f"{_names(list(statistics))}",
                 "compute the statistics of the dataset again",
@@ -258,14 +258,14 @@ def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
             )
 
 
-def _other_shape(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _other_shape(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     for processor, step, key, feature, mode in _normalized(checkpoint):
         statistics = step.statistics.get(key, {})
         for name in STATISTICS.get(mode, ()):
             array = statistics.get(name)
             if array is None or _broadcasts(array.shape, feature.shape):
                 continue
-            yield Violation(
+            yield CheckpointViolation(
                 f"{name!r} of {key!r} has shape {list(array.shape)}, and the feature has "
                 f"{list(feature.shape)}",
                 None,
@@ -281,7 +281,7 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
         return False
 
 
-def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _tiny_width(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     for processor, step, key, feature, used in _normalized(checkpoint):
         if processor.role != "preprocessor":
             continue
@@ -302,7 +302,7 @@ def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
                 what = "a standard deviation" if is_std else "a range"
                 what += "" if mode == used else f" of quantiles ({mode})"
                 smallest = float(width.min())
-                yield Violation(
+                yield CheckpointViolation(
                     f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs "
                     f"from training is amplified by {1 / max(smallest, 1e-8):.3g}",
                     "record data in which this feature moves, or leave it out",
@@ -311,12 +311,12 @@ def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
                 break
 
 
-def _contradicting(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _contradicting(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     for processor, step in normalizers(checkpoint):
         for key, statistics in step.statistics.items():
             reason = why_impossible(statistics)
             if reason is not None:
-                yield Violation(
+                yield CheckpointViolation(
                     f"the statistics of {key!r} cannot be those of one dataset: {reason}",
                     "compute them again from the data: statistics of parts were merged wrongly, or "
                     "are stale",
@@ -371,7 +371,7 @@ def why_impossible(statistics: Mapping[str, Array]) -> str | None:
     return None
 
 
-def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _pixel_range(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     for processor, step, key, feature, mode in _normalized(checkpoint):
         if feature.kind != "VISUAL":
             continue
@@ -379,7 +379,7 @@ def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
         arrays = [step.statistics.get(key, {}).get(name) for name in names]
         largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
         if largest > 2:
-            yield Violation(
+            yield CheckpointViolation(
                 f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), "
                 "and the policy reads images in 0 … 1",
                 "divide them by 255, or compute them on images that are scaled",
@@ -387,13 +387,13 @@ def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
             )
 
 
-def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _twice(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     for processor in checkpoint.processors:
         seen: dict[str, Step] = {}
         for step in processor.steps:
             for key in _scaled_keys(step, processor, checkpoint):
                 if key in seen:
-                    yield Violation(
+                    yield CheckpointViolation(
                         f"{key!r} is normalized by step {seen[key].index} "
                         f"({seen[key].short_name}) already",
                         "remove one of them, or set its mode to IDENTITY",
@@ -417,7 +417,7 @@ def _scaled_keys(step: Step, processor: Processor, checkpoint: Checkpoint) -> It
                 yield key
 
 
-def _other_mode(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _other_mode(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     config = checkpoint.config
     if config is None or not config.modes:
         return
@@ -426,14 +426,14 @@ def _other_mode(checkpoint: Checkpoint) -> Iterator[Violation]:
         for kind in sorted(kinds):
             declared, used = config.modes.get(kind, IDENTITY), step.modes.get(kind, IDENTITY)
             if declared != used:
-                yield Violation(
+                yield CheckpointViolation(
                     f"{kind} is normalized by {used}, and config.json declares {declared}",
                     "the policy was trained with one of them: save the processors of the training",
                     *(processor, step),
                 )
 
 
-def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _other_features(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     config = checkpoint.config
     if config is None:
         return
@@ -450,14 +450,14 @@ def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
             if other is None and mode != IDENTITY:
                 unknown = [name for name in step.features if name not in declared]
                 near = get_close_matches(key, unknown, 1) or unknown[:1]
-                yield Violation(
+                yield CheckpointViolation(
                     f"{key!r}, which config.json declares as {feature}, is not one of its "
                     "features: it passes unchanged",
                     f"it knows {near[0]!r}: rename one of them (rename_map)" if near else None,
                     *(processor, step, key),
                 )
             elif other is not None and other.shape != feature.shape:
-                yield Violation(
+                yield CheckpointViolation(
                     f"{key!r} has shape {list(other.shape)}, and {list(feature.shape)} in "
                     "config.json",
                     None,
@@ -465,7 +465,7 @@ def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
                 )
 
 
-def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _lost_rename(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     """Find rename maps whose results no later step and no policy reads."""
     config, processor = checkpoint.config, checkpoint.processor("preprocessor")
     if processor is None:
@@ -479,7 +479,7 @@ def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
         for old, new in names.items():
             if known and isinstance(new, str) and new not in known:
                 near = get_close_matches(new, known, 1)
-                yield Violation(
+                yield CheckpointViolation(
                     f"{old!r} becomes {new!r}, which neither a later step nor the policy reads",
                     f"did you mean {near[0]!r}?" if near else None,
                     *(processor, step, old),
@@ -487,7 +487,7 @@ def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
     positions = [step.index for step in processor.steps if step.config.get("rename_map")]
     for step in processor.steps:
         if step.name == "normalizer_processor" and positions and step.index < positions[0]:
-            yield Violation(
+            yield CheckpointViolation(
                 f"it runs before step {positions[0]} renames the observations: it does not see the "
                 "new names",
                 "move the normalizer behind the rename step",
@@ -495,7 +495,7 @@ def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
             )
 
 
-def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _not_inverted(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     before, after = (checkpoint.processor(role) for role in ("preprocessor", "postprocessor"))
     if before is None or after is None:
         return
@@ -509,7 +509,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
     mode = entry[2]
     if not inverse:
         if all(step.name in DEFINITIONS for step in after.steps):
-            yield Violation(
+            yield CheckpointViolation(
                 f"actions are normalized by {mode} for the training, and the postprocessor has no "
                 "step that undoes it: the robot gets normalized actions",
                 "add an unnormalizer_processor",
@@ -521,7 +521,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
     step = inverse[0]
     used = step.modes.get("ACTION", IDENTITY)
     if used != mode:
-        yield Violation(
+        yield CheckpointViolation(
             f"it undoes {used} for the action, and the preprocessor normalizes by {mode}",
             None,
             *(after, step, ACTION),
@@ -543,7 +543,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
                 how = (
                     f"has {float(one.flat[at]):.4g} instead of {float(other.flat[at]):.4g} at {at}"
                 )
-            yield Violation(
+            yield CheckpointViolation(
                 f"it does not invert the normalizer: {name!r} of the action {how}",
                 "save both processors with the statistics of the training",
                 *(after, step, ACTION),
@@ -551,7 +551,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
             return
 
 
-def _missing_step(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _missing_step(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     config = checkpoint.config
     if config is None or config.policy is None or config.policy not in DEFAULT_STEPS:
         return
@@ -559,7 +559,7 @@ def _missing_step(checkpoint: Checkpoint) -> Iterator[Violation]:
         names = [step.name for step in processor.steps]
         for name in DEFAULT_STEPS[config.policy][processor.role]:
             if name not in names:
-                yield Violation(
+                yield CheckpointViolation(
                     f"the {processor.role} has no {name}, which a policy of the type "
                     f"{config.policy!r} has by default",
                     "save the processors again with the version of LeRobot that trained the policy",
@@ -567,7 +567,7 @@ def _missing_step(checkpoint: Checkpoint) -> Iterator[Violation]:
                 )
 
 
-def _action_steps(checkpoint: Checkpoint) -> Iterator[Violation]:
+def _action_steps(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
     config = checkpoint.config
     if config is None:
         return
@@ -575,7 +575,7 @@ def _action_steps(checkpoint: Checkpoint) -> Iterator[Violation]:
     chunk = config.integer("chunk_size")
     chunk = config.integer("horizon") if chunk is None else chunk
     if steps is not None and chunk is not None and steps > chunk:
-        yield Violation(
+        yield CheckpointViolation(
             f"n_action_steps is {steps}, and the policy returns {chunk} actions at a time",
             f"set n_action_steps to {chunk} or less",
         )
@@ -623,7 +623,7 @@ DEFAULT_STEPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """Steps that LeRobot 0.4.4 gives a policy of each type; the device step changes no values."""
 
-_FINDERS: Mapping[str, Callable[[Checkpoint], Iterator[Violation]]] = {
+_FINDERS: Mapping[str, Callable[[Checkpoint], Iterator[CheckpointViolation]]] = {
     "TDX601": _without_statistics,
     "TDX602": _missing_statistic,
     "TDX603": _other_shape,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tdx.compare.alignment import match_stages
-from tdx.compare.orders import find_order
+from tdx.compare.arguments import MISSING, changed_arguments
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.diff import (
@@ -22,7 +22,7 @@ from tdx.inspection.diff import (
 )
 from tdx.inspection.spec_report import compare_leaves
 from tdx.specs.leaf import LeafSpec
-from tdx.stacks.checkpoints import Checkpoint, Entries, Step
+from tdx.stacks.checkpoints import Checkpoint, SampleEntries, Step
 from tdx.stacks.checkpoints.model import Array
 from tdx.stacks.checkpoints.specs import checkpoint_calls
 from tdx.stacks.checkpoints.steps import run
@@ -55,10 +55,10 @@ def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> DiffReport:
 
 def _compare_settings(a: Checkpoint, b: Checkpoint) -> Iterator[SettingChange]:
     one, other = ({} if c.config is None else c.config.values for c in (a, b))
-    for name in dict.fromkeys([*one, *other]):
+    for name, *values in changed_arguments(one, other, rtol=0.0):
         # Features are compared as specs.
-        if name not in _FEATURES and one.get(name) != other.get(name):
-            sides = (repr(side[name]) if name in side else "missing" for side in (one, other))
+        if name not in _FEATURES:
+            sides = ("missing" if value is MISSING else repr(value) for value in values)
             yield SettingChange(name, *sides)
     if a.fps != b.fps and one.get("fps") == other.get("fps"):
         # That of the options of the training.
@@ -91,19 +91,22 @@ def _compare_steps(a: Checkpoint, b: Checkpoint) -> Iterator[StageChange]:
 
 
 def _compare_arguments(one: Step, other: Step) -> Iterator[SettingChange]:
-    for name in dict.fromkeys([*one.config, *other.config]):
-        if one.config.get(name) != other.config.get(name):
-            sides = (repr(s.config[name]) if name in s.config else "default" for s in (one, other))
-            yield SettingChange(name, *sides)
+    import torch
+
+    from tdx.compare.states import order_of
+    from tdx.compare.values import differing_elements
+
+    for name, *values in changed_arguments(one.config, other.config, rtol=0.0):
+        sides = ("default" if value is MISSING else repr(value) for value in values)
+        yield SettingChange(name, *sides)
     for name in dict.fromkeys([*one.state, *other.state]):
         first, second = one.state.get(name), other.state.get(name)
         if first is None or second is None:
             yield SettingChange(name, _text(first), _text(second))
-        elif not np.array_equal(first, second, equal_nan=True):
-            order = None
-            if first.size == second.size:
-                gaps = 2 * (first.reshape(-1, 1) != second.reshape(1, -1))
-                order = find_order(first.size, gaps.item)
+            continue
+        arrays = torch.from_numpy(first), torch.from_numpy(second)
+        if first.shape != second.shape or bool(differing_elements(*arrays).any()):
+            order = order_of(*(array.reshape(-1) for array in arrays))
             note = "" if order is None else f" (in another order: {', '.join(map(str, order))})"
             yield SettingChange(name, _text(first), _text(second) + note)
 
@@ -151,7 +154,7 @@ def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
     return sample
 
 
-def _run(checkpoint: Checkpoint, sample: Entries, action: Entries) -> dict[str, object]:
+def _run(checkpoint: Checkpoint, sample: SampleEntries, action: SampleEntries) -> dict[str, object]:
     result: dict[str, object] = {}
     for processor in checkpoint.processors:
         given = sample if processor.role == "preprocessor" else action

@@ -13,8 +13,8 @@ from tdx.inspection.check_report import CheckReport
 from tdx.inspection.checkpoint_check import (
     TINY_IMAGE_STD,
     TINY_STD,
+    CheckpointViolation,
     Mismatch,
-    Violation,
     checkpoint_report,
     mismatch,
     normalized_features,
@@ -144,7 +144,7 @@ def check_against_data(
     return replace(report, hidden=(*report.hidden, *facts.not_checked))
 
 
-def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violation]:
+def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[CheckpointViolation]:
     for processor, step in normalizers(checkpoint):
         for key, feature_of_policy, mode in normalized_features(step):
             if checkpoint.library == "openpi" and feature_of_policy.kind == "ACTION":
@@ -167,14 +167,14 @@ def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violati
             elif not (feature.is_image and _is_imagenet(used)):
                 how = _describe_stored(used, facts.stored(name))
             if how is not None:
-                yield Violation(
+                yield CheckpointViolation(
                     f"the statistics of {key!r} are not those of the dataset: {how}",
                     "normalize with the statistics that the policy was trained with",
                     *(processor, step, key),
                 )
 
 
-def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
+def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[CheckpointViolation]:
     config = checkpoint.config
     if config is None:
         return
@@ -186,7 +186,7 @@ def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation
                 continue  # openpi has no statistics of images
             others = [other for other in dataset.features if other.startswith("observation")]
             others = others or list(dataset.features)
-            yield Violation(
+            yield CheckpointViolation(
                 f"the policy reads {name!r}, which the dataset does not have",
                 f"the dataset has {', '.join(map(repr, others))}: rename one of them (rename_map)",
                 key=key,
@@ -196,17 +196,17 @@ def _not_in_data(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation
         if known.is_image and len(shape) == 3:
             shape = (shape[2], *shape[:2]) if shape[0] > shape[2] else shape
         if shape != feature.shape and not known.is_image:
-            yield Violation(
+            yield CheckpointViolation(
                 f"{key!r} has shape {list(feature.shape)} in config.json, and {list(shape)} in the "
                 "dataset",
                 key=key,
             )
 
 
-def _other_fps(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[Violation]:
+def _other_fps(checkpoint: Checkpoint, dataset: Dataset) -> Iterator[CheckpointViolation]:
     ours, theirs = checkpoint.fps, dataset.fps
     if ours is not None and theirs is not None and abs(ours - theirs) > 0.01 * theirs:
-        yield Violation(
+        yield CheckpointViolation(
             f"the policy has {ours:g} steps per second, and the dataset has {theirs:g}",
             f"run the policy {theirs:g} times per second if this is the data of its training",
         )

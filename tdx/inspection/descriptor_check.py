@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from tdx.compare.orders import find_order
 from tdx.foundation.errors import CheckError
@@ -12,6 +14,7 @@ from tdx.foundation.text import count_text
 from tdx.inspection.check_report import CheckReport
 from tdx.inspection.checkpoint_check import Mismatch, mismatch, select_findings
 from tdx.inspection.checkpoint_codes import CheckpointRule
+from tdx.inspection.contract_descriptor import CONTRACT
 from tdx.inspection.descriptor_codes import (
     ACTION_SCALE,
     CONTRADICTION,
@@ -66,19 +69,22 @@ def compare_descriptors(
     Raises:
         CheckError: They declare nothing that could be compared.
     """
-    comparison = _Comparison(reference, other)
+    comparison = _DescriptorComparison(reference, other)
     mismatches = [*_contradictions(other), *comparison.mismatches()]
     if not comparison.compared:
         raise CheckError(
             f"{other.path} and {reference.path} are not comparable: they declare nothing in common"
         )
-    notes = [*other.notes]
+    notes = [*reference.notes, *other.notes]
     if comparison.not_compared:
+        total = comparison.compared + len(comparison.not_compared)
+        counts = Counter(comparison.not_compared)
+        names = [name if count == 1 else f"{name} ({count})" for name, count in counts.items()]
         notes.append(
-            "not compared, since only one descriptor has it: "
-            f"{', '.join(dict.fromkeys(comparison.not_compared))}"
+            f"compared {comparison.compared} of {count_text(total, 'declaration')}; not compared, "
+            f"since only one side has it: {', '.join(names)}"
         )
-    if reference.library != other.library:
+    if reference.library != other.library and reference.library != CONTRACT:
         notes.append(
             f"observation terms are not compared: {reference.library} and {other.library} name "
             "them differently"
@@ -158,11 +164,11 @@ def _not_finite(what: str, values: Numbers | None, key: str | None = None) -> It
 
 
 @dataclass(slots=True)
-class _Comparison:
+class _DescriptorComparison:
     reference: Descriptor
     other: Descriptor
     not_compared: list[str] = field(default_factory=list)
-    compared: bool = False
+    compared: int = 0
 
     def mismatches(self) -> Iterator[Mismatch]:
         a, b = self.reference, self.other
@@ -177,6 +183,11 @@ class _Comparison:
                 yield from self._action(moves[name], others[name])
             if a.commands and b.commands:
                 yield from self._names("commands", list(a.commands), list(b.commands))
+        elif a.library == CONTRACT:
+            yield from self._terms_of_contract()
+            moved, other_moved = _joined(a.actions), _joined(b.actions)
+            if moved is not None and other_moved is not None:
+                yield from self._action(moved, other_moved)
         elif len(a.actions) == len(b.actions) == 1:
             yield from self._action(a.actions[0], b.actions[0])
         yield from self._joints("the robot", a.robot.joints, b.robot.joints, None)
@@ -194,8 +205,27 @@ class _Comparison:
                 CONTROL_STEP, f"{b.step:g} s pass between two actions instead of {a.step:g} s"
             )
 
+    def _terms_of_contract(self) -> Iterator[Mismatch]:
+        """Compare the terms with the keys of a contract, if they have the same names."""
+        one, other = ({term.name: term for term in d.terms} for d in (self.reference, self.other))
+        shared = [name for name in one if name in other]
+        if 2 * len(shared) >= max(len(one), len(other), 1):
+            names = list(other)
+            if not self.reference.is_ordered:
+                self.not_compared.append("the order of the observation terms")
+                names.sort(key=lambda name: list(one).index(name) if name in one else len(one))
+            yield from self._names("observation terms", list(one), names)
+            for name in shared:
+                yield from self._term(one[name], other[name])
+        else:
+            self.not_compared.append("the names of observation terms")
+        size, expected = self.other.size, self.reference.size
+        if self._both("the size of the observation", expected, size) and size != expected:
+            text = f"the observation has {size} numbers instead of {expected}"
+            yield mismatch(TERM_SHAPE, text, "concatenate the terms and frames of the training")
+
     def _names(self, what: str, one: list[str], other: list[str]) -> Iterator[Mismatch]:
-        self.compared |= bool(one or other)
+        self.compared += bool(one or other)
         missing = [repr(name) for name in one if name not in other]
         extra = [repr(name) for name in other if name not in one]
         if missing:
@@ -332,8 +362,34 @@ class _Comparison:
         if (a is None) != (b is None):
             self.not_compared.append(what)
         is_in_both = a is not None and b is not None
-        self.compared |= is_in_both
+        self.compared += is_in_both
         return is_in_both
+
+
+def _joined(actions: Sequence[Action]) -> Action | None:
+    """Return the action terms as one, as a contract knows them; ``None`` if there are none."""
+    if len(actions) < 2:
+        return None if not actions else actions[0]
+    sizes = [prod(action.shape) if action.shape else len(action.joints) for action in actions]
+    if 0 in sizes:
+        return None
+    joints = tuple(joint for action in actions for joint in action.joints)
+
+    def joined(values: Sequence[Numbers | None]) -> Numbers | None:
+        numbers: list[float] = []
+        for size, part in zip(sizes, values, strict=True):
+            if part is None or len(part) not in (1, size):
+                return None
+            numbers += part * size if len(part) == 1 else part
+        return tuple(numbers)
+
+    return Action(
+        "action",
+        (sum(sizes),),
+        joined([action.scale for action in actions]),
+        joined([action.offset for action in actions]),
+        joints=joints if len(joints) == sum(sizes) else (),
+    )
 
 
 def _order_of(one: list[str], other: list[str]) -> str | None:

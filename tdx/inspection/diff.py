@@ -7,9 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import NoneType
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, cast
 
 from tdx.compare.alignment import match_stages
+from tdx.compare.arguments import (
+    MISSING,
+    argument_text,
+    changed_arguments,
+    is_fingerprint,
+    is_same_argument,
+    plain_argument,
+)
 from tdx.foundation.serialization import Entries, Result
 from tdx.inspection.spec_report import KeyChange, compare_leaves
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
@@ -203,10 +211,16 @@ class PipelineSide:
 
 def _stage_config(stage: StageInfo) -> StageConfig:
     """Return a stage of a stack as a stage of a pipeline; objects become text."""
-    kwargs: dict[str, Value] = {
-        name: value if isinstance(value, str | int | float | NoneType) else format_argument(value)
-        for name, value in stage.arguments.items()
-    }
+    kwargs: dict[str, Value] = {}
+    for name, value in stage.arguments.items():
+        is_array = hasattr(value, "tolist") and hasattr(value, "dtype")
+        if is_array:
+            # The text of a large array leaves out most of it.
+            kwargs[name] = cast("Value", plain_argument(value))
+        elif isinstance(value, str | int | float | NoneType):
+            kwargs[name] = value
+        else:
+            kwargs[name] = format_argument(value)
     return StageConfig(stage.name, (), kwargs)
 
 
@@ -257,7 +271,7 @@ def _compare_settings(a: Pipeline, b: Pipeline) -> Iterator[SettingChange]:
 
 
 def _compare_setting(name: str, one: Value, other: Value) -> Iterator[SettingChange]:
-    if repr(one) != repr(other):
+    if not is_same_argument(one, other):
         sides = [side if isinstance(side, str) else format_value(side) for side in (one, other)]
         yield SettingChange(name, *sides)
 
@@ -289,8 +303,7 @@ def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[Sta
             status = "added" if before is None else "removed"
         else:
             arguments = tuple(_compare_arguments(before, after))
-            is_same = _identity_text(before) == _identity_text(after)
-            status = "moved" if match.status == "moved" else "same" if is_same else "changed"
+            status = "moved" if match.status == "moved" else "changed" if arguments else "same"
         texts = [None if stage is None else format_stage(stage) for stage in (before, after)]
         changes.append(StageChange(status, match.a, match.b, texts[0], texts[1], arguments))
     return changes
@@ -298,16 +311,17 @@ def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[Sta
 
 def _compare_arguments(one: StageConfig, other: StageConfig) -> Iterator[SettingChange]:
     first, second = name_arguments(one), name_arguments(other)
-    known = dict.fromkeys([*first.kwargs, *second.kwargs])
-    for name in known:
-        sides = [
-            format_value(stage.kwargs[name]) if name in stage.kwargs else "default"
-            for stage in (first, second)
-        ]
-        if sides[0] != sides[1]:
-            yield SettingChange(name, *sides)
-    if repr(first.args) != repr(second.args):
+    for name, *values in changed_arguments(first.kwargs, second.kwargs):
+        sides = ["default" if value is MISSING else _argument_text(value) for value in values]
+        if sides[0] == sides[1]:
+            sides[1] += ", with other values"
+        yield SettingChange(name, *sides)
+    if not is_same_argument(first.args, second.args):
         yield SettingChange("positional", format_value(first.args), format_value(second.args))
+
+
+def _argument_text(value: object) -> str:
+    return argument_text(value) if is_fingerprint(value) else format_value(cast("Value", value))
 
 
 def _identity_text(stage: StageConfig) -> str:

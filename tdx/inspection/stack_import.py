@@ -13,7 +13,7 @@ from tdx.compare.report import Difference
 from tdx.compare.values import Change, Tolerance, compare_entries, element_gaps
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
-from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
+from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_checked_env
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.conversion import (
     ConvertedStack,
@@ -41,7 +41,7 @@ OpenStack = Callable[[], "Stack"]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PartComparison:
     """Comparison of a part of a stack, between two stages without counterpart.
 
     Args:
@@ -103,7 +103,7 @@ class StackImport:
 
     pipeline: Pipeline
     stages: tuple[ConvertedStage, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[PartComparison, ...]
     seed: int
     missing_env: Missing | None = None
     leaves: tuple[LeafSpec, ...] | None = None
@@ -234,7 +234,7 @@ class _Trial:
             chain = longer
         self.converted = replace(converted, stages=tuple(kept))
 
-    def compare_part(self, below: int, last: int, steps: int) -> Comparison:
+    def compare_part(self, below: int, last: int, steps: int) -> PartComparison:
         """Compare a part; if it differs, find the first stage that does."""
         whole = self._compare(below, last, steps)
         if whole.difference is None:
@@ -247,7 +247,7 @@ class _Trial:
                     return inner
         return whole
 
-    def _compare(self, below: int, last: int, steps: int) -> Comparison:
+    def _compare(self, below: int, last: int, steps: int) -> PartComparison:
         converted = self.converted
         part = converted.stages[below + 1 : last + 1]
         results = [stage.result for stage in part if isinstance(stage.result, Counterpart)]
@@ -282,7 +282,7 @@ class _Trial:
                     "value", last, last, name, key, text, change.size, step=result.step
                 )
                 break
-        return Comparison(
+        return PartComparison(
             below, last, steps, largest, difference, shares_env, tuple(sorted(left_out))
         )
 
@@ -295,7 +295,7 @@ def _build(pipeline: Pipeline, base: EnvBase | None) -> EnvBase:
     if base is not None:
         # The env exists, so that its name does not matter.
         pipeline = replace(pipeline, env=EnvConfig("env"))
-    return build_env(pipeline, base=base)
+    return build_checked_env(pipeline, base=base)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,10 @@ def find_example(info: TransformInfo) -> TransformExample | None:
 
 
 def _try(pipeline: Pipeline) -> TransformExample | None:
-    from tdx.pipeline import build_env
+    from tdx.pipeline import build_checked_env
 
     try:
-        env = build_env(pipeline)
+        env = build_checked_env(pipeline)
     except TdxError:
         return None
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.compare.statistics import is_changed
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.value_stats import (
@@ -52,6 +52,43 @@ class ValuesReport(Result):
     phases: tuple[PhaseValues, ...]
     violations: tuple[ValueViolation, ...]
     error: TdxError | None = None
+
+    def only(self, key: str) -> ValuesReport:
+        """Return the report restricted to one key.
+
+        Args:
+            key: The key, with dots between its parts.
+
+        Raises:
+            KeyNotFoundError: No stage wrote the key, and no error ended the run before.
+        """
+        known: dict[str, None] = {}
+        phases: list[PhaseValues] = []
+        for phase in self.phases:
+            stages: list[StageValues] = []
+            for stage in phase.stages:
+                known |= dict.fromkeys(format_key(value.key) for value in stage.values)
+                known |= dict.fromkeys(map(format_key, stage.dropped))
+                kept = replace(
+                    stage,
+                    values=tuple(v for v in stage.values if format_key(v.key) == key),
+                    dropped=tuple(name for name in stage.dropped if format_key(name) == key),
+                    undeclared=tuple(name for name in stage.undeclared if format_key(name) == key),
+                )
+                if kept.values or kept.dropped:
+                    stages.append(kept)
+            if stages:
+                phases.append(replace(phase, stages=tuple(stages)))
+        # The stage that writes it may come after the one that raised.
+        if key not in known and self.error is None:
+            hint = did_you_mean(key, list(known), otherwise=f"the keys are {', '.join(known)}")
+            raise KeyNotFoundError(f"unknown key {key!r}: no stage wrote it", hint=hint)
+        violations = tuple(
+            violation
+            for violation in self.violations
+            if violation.key is None or format_key(violation.key) == key
+        )
+        return replace(self, phases=tuple(phases), violations=violations)
 
 
 def inspect_values(

@@ -1,4 +1,4 @@
-from .build import build_env as build_env
+from .build import build_checked_env as build_checked_env
 from .transform_info import Catalog as Catalog
 from .transform_info import Parameter as Parameter
 from .transform_info import TransformInfo as TransformInfo

@@ -260,7 +260,7 @@ def _find_large_entries(stage: StageSpecs) -> Iterator[TdxError]:
                 )
 
 
-def build_env(
+def build_checked_env(
     pipeline: Pipeline,
     allow_code: bool = False,
     base: EnvBase | None = None,
@@ -278,8 +278,8 @@ def build_env(
         TdxError: First problem of the pipeline, with stage, key and line in the file.
 
     Example:
-        >>> from tdx.pipeline import Pipeline, build_env
-        >>> env = build_env(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
+        >>> from tdx.pipeline import Pipeline, build_checked_env
+        >>> env = build_checked_env(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
         >>> "step_count" in env.observation_spec.keys()
         True
     """
@@ -327,7 +327,7 @@ def assemble_env(
     base: EnvBase | None = None,
     convert: Convert | None = None,
 ) -> TransformedEnv:
-    """Create the env with its chain, without checks; see :func:`build_env`.
+    """Create the env with its chain, without checks; see :func:`build_checked_env`.
 
     If a stage cannot be created, a ``base`` that the caller passed stays open.
     """

@@ -28,7 +28,7 @@ from tdx.profiling.processor import (
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks import Stack, open_stack
-from tdx.stacks.native_times import STEP_PART, measured_chain
+from tdx.stacks.native_times import STEP_PART, timed_chain
 from tdx.stacks.tracer import Driver
 
 P = ParamSpec("P")
@@ -92,7 +92,7 @@ class profile:  # noqa: N801 - it is used like a function
         with ExitStack() as contexts:
             contexts.enter_context(quiet_environment(self.threads))
             if self._stack is None:
-                contexts.enter_context(measured_chain(self.target, self._meter))
+                contexts.enter_context(timed_chain(self.target, self._meter))
             else:
                 measuring = self._stack.measure(self._meter, all_stages=self.all_wrappers)
                 contexts.enter_context(measuring)
@@ -181,13 +181,13 @@ def _count_steps(block: list[CallTimes]) -> int:
 
 STACK_NOTE = (
     "Only time inside the env and its wrappers counts. Modes, memory, operators and the device are "
-    "measured for chains of tdx: add a stage by --t."
+    "measured only for envs with a chain of tdx."
 )
 SAMPLES_NOTE = (
     "Only time in the steps and in getting the samples counts. Modes, memory, operators and the "
     "device are measured only for envs with a chain of tdx."
 )
-"""For checkpoints and data pipelines, to which ``--t`` adds no stage."""
+"""For checkpoints and data pipelines, which have no env."""
 
 
 def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
@@ -211,7 +211,7 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
     from tdx.stacks.samples import SampleStack
 
     plan = plan or ProfilePlan()
-    measured = profile(stack, threads=plan.threads, all_wrappers=plan.all_wrappers)
+    profiler = profile(stack, threads=plan.threads, all_wrappers=plan.all_wrappers)
     error: str | None = None
     try:
         with stack.seeded(plan.seed):
@@ -221,7 +221,7 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
                 _make_steps(stack, driver, plan.warmup)
             for repeat in range(plan.repeats):
                 plan.report_progress("time", repeat, plan.repeats)
-                with measured:
+                with profiler:
                     _make_steps(stack, driver, plan.steps)
     except KeyboardInterrupt:
         error = "interrupted"
@@ -229,7 +229,7 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
         error = str(raised)
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
-    result = measured.result
+    result = profiler.result
     settings = Settings(
         plan.steps,
         plan.warmup,

@@ -34,7 +34,7 @@ from tdx.profiling.passes.observer import Observer
 from tdx.profiling.processor import ProcessorUse, processor_use, read_processor
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
 from tdx.profiling.traces import count_calls
-from tdx.stacks.native_times import ROLLOUT_PART, measured_env
+from tdx.stacks.native_times import ROLLOUT_PART, timed_env
 
 OnProgress = Callable[[str, int, int], Any]
 """Callback: what is being measured, how much of it is done, and the total."""
@@ -206,7 +206,7 @@ class _Measurement:
                 start = plan.clock()
                 _ = self._env.output_spec, self._env.input_spec
                 self._specs.append(plan.clock() - start)
-            with measured_env(self._env, meter, all_wrappers=plan.all_wrappers):
+            with timed_env(self._env, meter, all_wrappers=plan.all_wrappers):
                 if plan.warmup:
                     plan.report_progress(f"{self._mode}: warm-up", 0, plan.warmup)
                     sum(self._run_steps(plan.warmup))
@@ -286,7 +286,7 @@ class _Measurement:
         steps = min(plan.steps, most)
         try:
             self._seed()
-            with measured_env(self._env, observer, all_wrappers=self._plan.all_wrappers):
+            with timed_env(self._env, observer, all_wrappers=self._plan.all_wrappers):
                 # The set-up work of first calls is not part of a step.
                 sum(self._run_steps(max(1, min(plan.warmup, steps))))
                 with observer.recording():

@@ -73,7 +73,7 @@ class _Chain:
     pipeline: Pipeline
     env: TransformedEnv
     program: Program
-    measured: ModeProfile
+    baseline: ModeProfile
 
     @property
     def configs(self) -> tuple[StageConfig, ...]:
@@ -85,10 +85,10 @@ class _Chain:
 
 
 def find_candidates(
-    pipeline: Pipeline, env: TransformedEnv, measured: ModeProfile
+    pipeline: Pipeline, env: TransformedEnv, baseline: ModeProfile
 ) -> list[Candidate]:
     """Find all changes that are worth a try."""
-    chain = _Chain(pipeline, env, program_of(env), measured)
+    chain = _Chain(pipeline, env, program_of(env), baseline)
     if len(chain.stages) != len(chain.configs):
         return []
     finders = (
@@ -248,9 +248,9 @@ def _find_unfrozen(chain: _Chain) -> Iterator[Candidate]:
 
 
 def _find_launch_bound(chain: _Chain) -> Iterator[Candidate]:
-    waiting = {key for key, use in chain.measured.on_device.items() if use.launch_bound}
-    places = sorted({row.part.index for row in chain.measured.rows if row.key in waiting} - {-1})
-    if places and chain.measured.mode != "compiled":
+    waiting = {key for key, use in chain.baseline.on_device.items() if use.launch_bound}
+    places = sorted({row.part.index for row in chain.baseline.rows if row.key in waiting} - {-1})
+    if places and chain.baseline.mode != "compiled":
         numbers = ", ".join(map(str, places))
         yield Candidate(
             "launch-bound",
@@ -329,7 +329,7 @@ class Suggestions(Result):
 
 def try_changes(
     pipeline: Pipeline,
-    measured: ModeProfile,
+    baseline: ModeProfile,
     plan: ProfilePlan | None = None,
     *,
     allow_code: bool = False,
@@ -340,7 +340,7 @@ def try_changes(
 
     Args:
         pipeline: The pipeline.
-        measured: Its profile in the mode that should become faster.
+        baseline: Its profile in the mode that should become faster.
         plan: Steps, warm-up, repeats, policy, seed, threads and clock of each try.
         allow_code: Allow importing Python objects that the pipeline names.
         further: Further changes to try, such as lint fixes.
@@ -354,8 +354,8 @@ def try_changes(
         >>> pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
         >>> plan = ProfilePlan(steps=20, warmup=0, repeats=2, passes=())
         >>> with build_env(pipeline) as env:
-        ...     (measured,) = profile_env(env, ["planned"], plan).modes
-        >>> try_changes(pipeline, measured, plan).advice
+        ...     (baseline,) = profile_env(env, ["planned"], plan).modes
+        >>> try_changes(pipeline, baseline, plan).advice
         ()
     """
     plan = plan or ProfilePlan()
@@ -375,7 +375,7 @@ def try_changes(
         original = Candidate("", (), "", "", pipeline)
         env = build(original)
         proposed: list[Candidate] = []
-        for candidate in (*find_candidates(pipeline, env, measured), *further):
+        for candidate in (*find_candidates(pipeline, env, baseline), *further):
             known = [pipeline, *(other.pipeline for other in proposed)]
             in_place = candidate.prepare is not None or candidate.mode is not None
             if in_place or candidate.pipeline not in known:
@@ -387,7 +387,7 @@ def try_changes(
         for candidate in proposed[:MAX_TRIED]:
             try:
                 changed = build(candidate)
-                values = compare_values(expected, run_seeded_rollout(changed, _STEPS, _SEED))
+                values = find_agreement(expected, run_seeded_rollout(changed, _STEPS, _SEED))
             except TdxError as error:
                 refused.append(f"{candidate.change}: {error}")
                 continue
@@ -397,8 +397,8 @@ def try_changes(
             tried.append((candidate, values))
             contenders.append(contender(changed, candidate))
         if not tried:
-            return Suggestions(measured.mode, (), (), tuple(refused))
-        turns = measure_interleaved(contenders, measured.mode, plan)
+            return Suggestions(baseline.mode, (), (), tuple(refused))
+        turns = measure_interleaved(contenders, baseline.mode, plan)
     changes: list[TriedChange] = []
     for place, (candidate, values) in enumerate(tried, 1):
         if place in turns.failures or 0 in turns.failures or not len(turns.step_us):
@@ -410,10 +410,10 @@ def try_changes(
         change for change in changes if change.saving.is_significant and change.saving.saved_us > 0
     ]
     rest = tuple(change for change in changes if change not in good)
-    return Suggestions(measured.mode, tuple(good), rest, tuple(refused), turns.interrupted)
+    return Suggestions(baseline.mode, tuple(good), rest, tuple(refused), turns.interrupted)
 
 
-def compare_values(expected: TensorDictBase | None, changed: TensorDictBase) -> Agreement:
+def find_agreement(expected: TensorDictBase | None, changed: TensorDictBase) -> Agreement:
     """Compare the values of two rollouts."""
     if expected is None or expected.batch_size != changed.batch_size:
         return "other"

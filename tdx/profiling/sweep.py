@@ -325,17 +325,17 @@ def run_sweep(
     """
     points = list_points(axes)
     job = SweepJob(pipeline, points, tuple(modes), plan or ProfilePlan(), allow_code, policy_of)
-    measured: Generator[tuple[int, SweepCell | WorkerError]]
+    outcomes: Generator[tuple[int, SweepCell | WorkerError]]
     if own_processes:
         job = replace(job, plan=replace(job.plan, on_progress=None))
-        measured = run_tasks(LocalEngine(job, workers=1, reuse=False), deque(range(len(points))))
+        outcomes = run_tasks(LocalEngine(job, workers=1, reuse=False), deque(range(len(points))))
     else:
-        measured = ((task, job.measure(point)) for task, point in enumerate(points))
+        outcomes = ((task, job.measure(point)) for task, point in enumerate(points))
     cells: list[SweepCell] = []
     interrupted = False
     try:
-        with closing(measured):
-            for task, result in measured:
+        with closing(outcomes):
+            for task, result in outcomes:
                 cell = result
                 if isinstance(cell, WorkerError):
                     cell = SweepCell(points[task], None, str(cell))

@@ -7,7 +7,7 @@ Three functions return a :class:`~tdx.stacks.Stack`, each calling the next:
 - :func:`open_target` takes an env that is Python code, and calls the factory.
 - :func:`tdx.stacks.open_stack` takes the object that the factory returned, and finds its library.
 
-``tdx.cli.pipelines.open_stack`` is :func:`build_stack` for a command, which closes it at the end.
+``tdx.cli.pipelines.open_pipeline`` is :func:`build_stack` for a command, which closes the stack.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError
 from tdx.pipeline.arguments import ValueResolver
-from tdx.pipeline.build import build_env as build_pipeline_env
-from tdx.pipeline.build import check_arguments
+from tdx.pipeline.build import build_checked_env, check_arguments
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.factories import call_function, required_parameters, unwrap_env
 from tdx.stacks.kinds import CHECKPOINT, describe_object, open_stack
@@ -97,7 +96,7 @@ def build_stack(
 def build_env(
     pipeline: Pipeline, allow_code: bool = False, base: EnvBase | None = None
 ) -> TransformedEnv:
-    """Build the env of a pipeline with its chain, like :func:`tdx.pipeline.build_env`.
+    """Build the env of a pipeline with its chain, like :func:`tdx.pipeline.build_checked_env`.
 
     A factory may return an env of any supported library, which becomes the env inside the chain.
 
@@ -116,7 +115,7 @@ def build_env(
             hint="these commands of tdx take it: check, freeze, diff, profile, report, and inspect "
             "spec, chain, keys, values and state",
         )
-    return build_pipeline_env(pipeline, allow_code, base, convert_to_env)
+    return build_checked_env(pipeline, allow_code, base, convert_to_env)
 
 
 def convert_to_env(target: object) -> EnvBase:

@@ -174,9 +174,9 @@ class NativeStack(Stack):
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.native_times import measured_env
+        from tdx.stacks.native_times import timed_env
 
-        return measured_env(self.target, meter, all_wrappers=all_stages)
+        return timed_env(self.target, meter, all_wrappers=all_stages)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
@@ -324,9 +324,9 @@ def format_stages(
         expanded: List the stages inside a ``Compose`` one by one, as a plan does.
 
     Example:
-        >>> from tdx.pipeline import Pipeline, build_env
+        >>> from tdx.pipeline import Pipeline, build_checked_env
         >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)")
-        >>> format_stages(build_env(pipeline), pipeline)
+        >>> format_stages(build_checked_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
     from tdx.core.chain import chain_stages, flatten_stages

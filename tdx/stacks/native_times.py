@@ -38,7 +38,7 @@ from tdx.foundation.patches import Patches, instance_dict
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_levels
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.native_levels import ChainLevels
-from tdx.stacks.observe import check_threads, measured
+from tdx.stacks.observe import check_threads, timed_levels
 
 
 def _attach_to_wrappers(
@@ -67,7 +67,7 @@ def _attach_to_wrappers(
         elif around:
             # The name distinguishes its row from that of the env of tdx around it.
             name = f"{levels[0].env_name} unwrapped"
-            opened.enter_context(measured(WrapperLevels(inner, levels, name), meter))
+            opened.enter_context(timed_levels(WrapperLevels(inner, levels, name), meter))
         patches.put(base, "step_part", CONVERSION)
         # The program caches the unmeasured step: rebuild it.
         patches.keep(wrapper._stepper)
@@ -108,7 +108,7 @@ CHAIN_PART = engine_part("chain")
 
 
 @contextmanager
-def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iterator[None]:
+def timed_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iterator[None]:
     """Measure every call of an env and its chain in a block.
 
     Args:
@@ -141,7 +141,7 @@ def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> I
 
 
 @contextmanager
-def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
+def timed_chain(chain: Transform, meter: Meter) -> Iterator[None]:
     """Measure ``forward`` and the inverse of a chain that maps stored data, and of each stage.
 
     Args:

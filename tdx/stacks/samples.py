@@ -31,7 +31,7 @@ from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import space_specs
 from tdx.stacks.gymnasium.stack import GymnasiumDriver
 from tdx.stacks.observe import Event, Method
-from tdx.stacks.observe.copies import Entries
+from tdx.stacks.observe.copies import LevelEntries
 from tdx.stacks.observe.env_inside import fit
 from tdx.stacks.observe.levels import RowEntries
 from tdx.stacks.stack import Direction, StageInfo
@@ -219,15 +219,17 @@ class _PartLevel(Level):
 class _SampleLevels(WrapperLevels):
     """Levels whose results are samples: entries by key, without rewards and flags."""
 
-    def given_entries(self, index: int, given: Any) -> Entries:
+    def given_entries(self, index: int, given: Any) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return _entries(given)
 
-    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+    def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return _entries(returned[0])
 
-    def complete_reset(self, index: int, entries: Entries, current: Entries) -> Entries:
+    def complete_reset(
+        self, index: int, entries: LevelEntries, current: LevelEntries
+    ) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return entries
 
@@ -235,7 +237,7 @@ class _SampleLevels(WrapperLevels):
         """See :class:`~tdx.stacks.observe.Levels`."""
         return True
 
-    def overwritten_keys(self, event: Event, entries: Entries) -> Sequence[NestedKey]:
+    def overwritten_keys(self, event: Event, entries: LevelEntries) -> Sequence[NestedKey]:
         """See :class:`~tdx.stacks.observe.Levels`."""
         old = _entries(event.previous)
         return [
@@ -247,7 +249,7 @@ class _SampleLevels(WrapperLevels):
         ]
 
 
-def _entries(sample: Any) -> Entries:
+def _entries(sample: Any) -> LevelEntries:
     if not isinstance(sample, Mapping):
         return {}
     return {str(key): _to_tensor(value) for key, value in sample.items()}

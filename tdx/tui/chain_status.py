@@ -74,7 +74,7 @@ Phase = Literal["empty", "inspecting", "checking", "ready", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class LintFinding:
+class StageFinding:
     """A finding of a rule.
 
     Args:
@@ -107,7 +107,7 @@ class ChainStatus:
     numbers: tuple[int, ...] = ()
     problems: dict[int | None, Problem] = field(default_factory=dict)
     last_good: dict[int, StageOverview] = field(default_factory=dict)
-    lints: dict[int | None, tuple[LintFinding, ...]] = field(default_factory=dict)
+    lints: dict[int | None, tuple[StageFinding, ...]] = field(default_factory=dict)
     checked: int = -1
 
     def merge(self, revision: int, draft: Draft, overview: ChainOverview) -> ChainStatus:

@@ -21,7 +21,7 @@ from tdx.tui.backend.client import (
     WorkerDiedError,
 )
 from tdx.tui.backend.requests import CheckChain, InspectChain
-from tdx.tui.chain_status import ENV, SOURCES, ChainStatus, ErrorStore, LintFinding, Source
+from tdx.tui.chain_status import ENV, SOURCES, ChainStatus, ErrorStore, Source, StageFinding
 from tdx.tui.log.journal import Journal
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class Workspace:
         except RequestError as error:
             return error.problem
         if revision == self.editor.revision:
-            lints: dict[int | None, tuple[LintFinding, ...]] = {}
+            lints: dict[int | None, tuple[StageFinding, ...]] = {}
             for number, lint in numbered:
                 lints[number] = (*lints.get(number, ()), lint)
             self._set_status(replace(self.status, lints=lints, checked=revision))
@@ -301,7 +301,7 @@ class Workspace:
 
     async def _find_lints(
         self, draft: Draft, excluded: frozenset[int], steps: bool
-    ) -> list[tuple[int | None, LintFinding]]:
+    ) -> list[tuple[int | None, StageFinding]]:
         """Check the chain without some stages; return findings with stage numbers."""
         kept = [stage for stage in draft.stages if stage.enabled and stage.number not in excluded]
         pipeline = draft.pipeline()
@@ -311,11 +311,11 @@ class Workspace:
             pipeline = pipeline.with_stages(*(stage.config for stage in kept))
         request = CheckChain(pipeline, self.allow_code, steps)
         findings = await self.backend.ask(request, slot="check")
-        numbered: list[tuple[int | None, LintFinding]] = []
+        numbered: list[tuple[int | None, StageFinding]] = []
         for finding in findings:
             at = finding.where.stage
             number = None if at is None or at >= len(kept) else kept[at].number
-            numbered.append((number, LintFinding(finding, excluded)))
+            numbered.append((number, StageFinding(finding, excluded)))
         return numbered
 
     def report(self, source: Source, problems: Mapping[int | None, Problem]) -> None:
@@ -328,7 +328,7 @@ class Workspace:
         if self.errors.put(source, problems):
             self.inspected.publish(self.status)
 
-    def list_selected_problems(self) -> tuple[tuple[Problem, ...], tuple[LintFinding, ...]]:
+    def list_selected_problems(self) -> tuple[tuple[Problem, ...], tuple[StageFinding, ...]]:
         """Return the errors and the findings of rules for the selected stage."""
         stage, status = self.stage, self.status
         if stage is None and self.place != ENV and None not in status.problems:
@@ -350,7 +350,7 @@ class Workspace:
             errors = tuple(error for error in errors if error.source != "look")
         return tuple(error.problem for error in errors), shown
 
-    def find_fixable(self) -> LintFinding | None:
+    def find_fixable(self) -> StageFinding | None:
         """Return the first finding for the selected stage that has a fix."""
         _, lints = self.list_selected_problems()
         return next((lint for lint in lints if lint.finding.fix is not None), None)

@@ -19,7 +19,7 @@ from tdx.profiling.compare import compare_profiles, parse_limits
 from tdx.profiling.machine import quiet_environment
 from tdx.profiling.result import Mode, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.stacks.native_times import measured_env
+from tdx.stacks.native_times import timed_env
 from tests.benchmarks.bars import (
     EQUAL_PROFILES,
     KNOWN_COSTS,
@@ -60,7 +60,7 @@ def test_cost_of_a_profiled_rollout(
     with quiet_environment():
         for _ in range(ROUNDS + 1):
             plain = _rolled(env, steps)
-            with measured_env(env, meter):
+            with timed_env(env, meter):
                 times.append((plain, _rolled(env, steps)))
             meter.collect()
     plain_s, profiled_s = np.array(times[1:]).T / steps

@@ -169,3 +169,14 @@ def test_policy_option_overrides_the_file(
         outcome = tdx(*asked, *arguments)
         assert (outcome.code, outcome.out) == (code, "")
         assert message in outcome.err
+
+
+def test_one_key(tdx: Tdx) -> None:
+    result = tdx(*VALUES, "--key", "reward", "--format", "json")
+    assert result.code == 0, result.err
+    stages = [stage for phase in json.loads(result.out)["phases"] for stage in phase["stages"]]
+    assert {value["key"] for stage in stages for value in stage["values"]} == {"reward"}
+    assert [stage["name"] for stage in stages] == ["GymEnv", "RewardClipping"]
+    result = tdx(*VALUES, "--key", "rewrd")
+    assert result.code == 2
+    assert "did you mean reward?" in result.err

@@ -12,7 +12,7 @@ from tdx.foundation.errors import KeyNotFoundError
 from tdx.foundation.keys import NestedKey
 from tdx.inspection.chain import ChainReport, KeyFlow, inspect_chain
 from tdx.inspection.lineage import KeyVersion, Lineage, inspect_keys
-from tdx.pipeline import EnvConfig, Pipeline, build_env
+from tdx.pipeline import EnvConfig, Pipeline, build_checked_env
 
 CHAIN = (
     "StepCounter(max_steps=3)",
@@ -26,7 +26,7 @@ CHAIN = (
 
 @pytest.fixture(scope="module")
 def env() -> TransformedEnv:
-    return build_env(Pipeline.of("Pendulum-v1", *CHAIN))
+    return build_checked_env(Pipeline.of("Pendulum-v1", *CHAIN))
 
 
 @pytest.fixture
@@ -61,7 +61,9 @@ def test_counter_without_a_limit_writes_no_done_flags() -> None:
 
 
 def test_compose_writes_the_keys_of_its_stages() -> None:
-    env = build_env(Pipeline.of("Pendulum-v1", f"Compose({', '.join(CHAIN[:2])}, InitTracker())"))
+    env = build_checked_env(
+        Pipeline.of("Pendulum-v1", f"Compose({', '.join(CHAIN[:2])}, InitTracker())")
+    )
     (stage,) = inspect_chain(env).stages
     assert set(written(stage.forward)) == {
         *("step_count", "truncated", "done", "episode_reward", "is_init")
@@ -131,7 +133,7 @@ def test_selection_of_keys(lineage: Lineage) -> None:
 
 
 def test_casts_and_frame_skips() -> None:
-    env = build_env(
+    env = build_checked_env(
         Pipeline.of(
             EnvConfig("Pendulum-v1", num_envs=2),
             "DTypeCastTransform(torch.float32, torch.float64)",
@@ -152,7 +154,7 @@ def test_reports_are_json_serializable(chain: ChainReport, lineage: Lineage) -> 
 @pytest.mark.parametrize("stage", [*CHAIN[:4], CHAIN[-1]])
 def test_unwritten_keys_keep_their_values(stage: str) -> None:
     """What a report calls untouched is untouched when the env is stepped."""
-    bare, env = (build_env(Pipeline.of("Pendulum-v1", *part)) for part in ([], [stage]))
+    bare, env = (build_checked_env(Pipeline.of("Pendulum-v1", *part)) for part in ([], [stage]))
     lane = inspect_chain(env).stages[0].forward
     touched = {*written(lane), *lane.drops, *(key for pair in lane.renames for key in pair)}
     results = []

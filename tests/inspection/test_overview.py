@@ -10,7 +10,7 @@ from pathlib import Path
 from tdx.foundation.keys import format_key
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.inspection.spec_report import inspect_spec
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline, build_checked_env
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def test_overview_of_a_valid_chain_equals_the_reports() -> None:
     pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)", "RewardSum", "ActionScaling")
     result = inspect_overview(pipeline)
-    env = build_env(pipeline)
+    env = build_checked_env(pipeline)
     report = inspect_spec(env)
     env.close()
     assert result.problems == ()

@@ -9,12 +9,12 @@ import pytest
 from tdx.foundation.errors import KeyNotFoundError
 from tdx.foundation.keys import NestedKey
 from tdx.inspection.spec_report import KeyChange, SpecReport, inspect_spec
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline, build_checked_env
 from tdx.specs import TensorSpec, leaf
 
 
 def report_of(*stages: str) -> SpecReport:
-    env = build_env(Pipeline.of("Pendulum-v1", *stages))
+    env = build_checked_env(Pipeline.of("Pendulum-v1", *stages))
     try:
         return inspect_spec(env, "Pendulum-v1")
     finally:

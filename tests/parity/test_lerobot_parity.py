@@ -13,7 +13,7 @@ import torch
 import tdx
 from tdx.inspection.checkpoint_check import check_checkpoint
 from tdx.stacks.callables import to_array
-from tdx.stacks.checkpoints import Entries, Processor, read_checkpoint
+from tdx.stacks.checkpoints import Processor, SampleEntries, read_checkpoint
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.steps import run
 from tdx.stacks.samples import Sample, SampleStack
@@ -77,7 +77,7 @@ def save(lerobot: Any, path: Path, before: list[Any], after: list[Any]) -> tuple
     return loaded[0], loaded[1]
 
 
-def assert_same_bits(mine: Entries, theirs: Any) -> None:
+def assert_same_bits(mine: SampleEntries, theirs: Any) -> None:
     for key, value in theirs.items():
         if isinstance(value, torch.Tensor):
             array = mine[key]
@@ -89,14 +89,14 @@ def assert_same_bits(mine: Entries, theirs: Any) -> None:
             assert mine[key] == value
 
 
-def as_theirs(sample: Entries) -> dict[str, Any]:
+def as_theirs(sample: SampleEntries) -> dict[str, Any]:
     return {
         key: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
         for key, value in sample.items()
     }
 
 
-def compare_steps(mine: Processor, theirs: Any, sample: Entries) -> Entries:
+def compare_steps(mine: Processor, theirs: Any, sample: SampleEntries) -> SampleEntries:
     """Compare the sample after each step, and return the last one."""
     trace = run(mine, sample)
     assert trace.skipped == {}

@@ -28,7 +28,7 @@ from tdx.foundation.errors import (
 from tdx.pipeline import (
     EnvConfig,
     Pipeline,
-    build_env,
+    build_checked_env,
     check_arguments,
     parse_stage,
     read_pipeline,
@@ -81,7 +81,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def the_error(pipeline: Pipeline, allow_code: bool = False) -> TdxError:
     """Error of building, which validation returns too."""
     with pytest.raises(TdxError) as caught:
-        build_env(pipeline, allow_code)
+        build_checked_env(pipeline, allow_code)
     assert str(validate(pipeline, allow_code)[0]) == str(caught.value)
     return caught.value
 
@@ -101,7 +101,7 @@ def the_error(pipeline: Pipeline, allow_code: bool = False) -> TdxError:
 )
 def test_envs(env: EnvConfig, batch_size: list[int]) -> None:
     pipeline = Pipeline.of(env, "StepCounter(max_steps=2)", "RewardSum")
-    built = build_env(pipeline)
+    built = build_checked_env(pipeline)
     try:
         assert list(built.batch_size) == batch_size
         rollout = built.rollout(5)
@@ -114,22 +114,24 @@ def test_envs(env: EnvConfig, batch_size: list[int]) -> None:
 def test_a_hung_worker_times_out_after_worker_timeout() -> None:
     config = EnvConfig("Pendulum-v1", num_envs=1, batching="parallel", worker_timeout=0.001)
     with pytest.raises(WorkerTimeoutError, match=r"within 0\.001 s") as caught:
-        build_env(Pipeline.of(config)).close()
+        build_checked_env(Pipeline.of(config)).close()
     assert "worker_timeout" in str(caught.value.hint)
     patient = replace(config, batching="serial")
-    build_env(Pipeline.of(patient)).close()
+    build_checked_env(Pipeline.of(patient)).close()
 
 
 def test_the_seed_fixes_the_first_observation() -> None:
     pipeline = Pipeline.of(EnvConfig("Pendulum-v1", seed=3))
-    first, second = (build_env(pipeline).reset()["observation"] for _ in range(2))
-    other = build_env(replace(pipeline, env=replace(pipeline.env, seed=4))).reset()["observation"]
+    first, second = (build_checked_env(pipeline).reset()["observation"] for _ in range(2))
+    other = build_checked_env(replace(pipeline, env=replace(pipeline.env, seed=4))).reset()[
+        "observation"
+    ]
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
 
 
 def test_values_are_resolved() -> None:
-    env = build_env(
+    env = build_checked_env(
         Pipeline.of(
             "Pendulum-v1",
             "Compose(RewardClipping(-1, 1), RewardSum)",
@@ -269,9 +271,9 @@ def test_code_is_not_imported_unless_allowed() -> None:
 @pytest.mark.usefixtures("code")
 def test_code() -> None:
     native = EnvConfig("users_code:native", num_envs=2, batching="serial")
-    env = build_env(Pipeline.of(native, "users_code:Double(key='reward')"), allow_code=True)
+    env = build_checked_env(Pipeline.of(native, "users_code:Double(key='reward')"), allow_code=True)
     assert list(env.rollout(3).batch_size) == [2, 3]
-    gym = build_env(Pipeline.of("users_code:gym", "users_code:one"), allow_code=True)
+    gym = build_checked_env(Pipeline.of("users_code:gym", "users_code:one"), allow_code=True)
     assert gym.rollout(2)["next", "reward"].flatten().tolist() == [2.0, 2.0]
 
 
@@ -338,7 +340,7 @@ def test_code_that_fails(pipeline: Pipeline, kind: type[TdxError], message: str)
 
 def the_error_of_code(pipeline: Pipeline) -> TdxError:
     with pytest.raises(TdxError) as caught:
-        build_env(pipeline, allow_code=True)
+        build_checked_env(pipeline, allow_code=True)
     return caught.value
 
 

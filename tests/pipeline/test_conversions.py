@@ -105,14 +105,14 @@ def test_program() -> None:
 
 
 def test_the_program_builds_the_same_env() -> None:
-    from tdx.pipeline import build_env
+    from tdx.pipeline import build_checked_env
 
     pipeline = Pipeline.of(
         EnvConfig("tdx/Pendulum", num_envs=3, seed=1), "StepCounter(max_steps=5)", "RewardSum"
     )
     scope: dict[str, object] = {}
     exec(to_python(pipeline), scope)
-    theirs, ours = scope["env"], build_env(pipeline)
+    theirs, ours = scope["env"], build_checked_env(pipeline)
     assert theirs.output_spec == ours.output_spec  # type: ignore[attr-defined]
     assert theirs.input_spec == ours.input_spec  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ from tdx.foundation.untrusted import (
     MAX_VALUES,
 )
 from tdx.pipeline import (
-    build_env,
+    build_checked_env,
     check_arguments,
     from_flags,
     from_python,
@@ -232,4 +232,4 @@ def test_async_envs_are_processes() -> None:
 def test_entries_larger_than_the_memory_are_refused_before_a_step() -> None:
     primer = "TensorDictPrimer(large=Unbounded(shape=(10000000, 10000000)))"
     with pytest.raises(TdxError, match="more than this machine holds"):
-        build_env(Pipeline.of("Pendulum-v1", primer))
+        build_checked_env(Pipeline.of("Pendulum-v1", primer))

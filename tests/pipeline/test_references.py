@@ -12,7 +12,7 @@ import pytest
 
 from tdx.cli.process import run
 from tdx.foundation.errors import CodeNotAllowedError
-from tdx.pipeline import Pipeline, build_env, check_arguments, read_pipeline, write_pipeline
+from tdx.pipeline import Pipeline, build_checked_env, check_arguments, read_pipeline, write_pipeline
 from tdx.pipeline.editing.forms import set_argument, set_env_field
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.values import StageConfig
@@ -48,7 +48,7 @@ def test_references_in_a_file_need_permission(text: str, nest: Any) -> None:
     assert repr(text) in message
     assert messages(pipeline, allow_code=True) == []
     with pytest.raises(CodeNotAllowedError):
-        build_env(pipeline)
+        build_checked_env(pipeline)
 
 
 def test_keys_of_a_file_may_be_references() -> None:

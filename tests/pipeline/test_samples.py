@@ -18,7 +18,7 @@ from torch import nn
 from tdx import GRUModule, MultiCategorical, TensorDictPrimer, get_primers_from_module
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.inspection.check_report import check_pipeline
-from tdx.pipeline import Pipeline, build_env, load_catalog, read_pipeline
+from tdx.pipeline import Pipeline, build_checked_env, load_catalog, read_pipeline
 
 FOLDER = Path(__file__).parents[2] / "sample_pipelines"
 SAMPLES = sorted(FOLDER.glob("*.yaml"))
@@ -44,7 +44,7 @@ def test_samples_are_valid_and_roll_out(name: str) -> None:
     report = check_pipeline(pipeline, allow_code=True)
     assert [each for each in report.findings if each.severity != "suggestion"] == []
     assert "steps" in report.checks
-    env = build_env(pipeline, allow_code=True)
+    env = build_checked_env(pipeline, allow_code=True)
     try:
         env.set_seed(0)
         rollout = env.rollout(3)
@@ -68,7 +68,7 @@ def test_each_sample_starts_with_a_description() -> None:
 
 
 def test_reaching_the_goal_ends_the_episode_with_a_reward() -> None:
-    env = build_env(sample("goal_observation"), allow_code=True)
+    env = build_checked_env(sample("goal_observation"), allow_code=True)
 
     def towards_the_goal(tensordict: TensorDictBase) -> TensorDictBase:
         way = tensordict["goal", "wanted"] - tensordict["goal", "reached"]
@@ -83,14 +83,14 @@ def test_reaching_the_goal_ends_the_episode_with_a_reward() -> None:
 
 
 def test_discretized_actions_have_six_dimensions_of_five_bins() -> None:
-    env = build_env(sample("discretized_actions"), allow_code=True)
+    env = build_checked_env(sample("discretized_actions"), allow_code=True)
     assert env.action_spec == MultiCategorical([5] * 6)
     still = env.step(env.reset().set("action", torch.full((6,), 2)))
     assert torch.allclose(still["next", "observation"], still["observation"], atol=1e-6)
 
 
 def test_masked_actions_are_always_valid() -> None:
-    env = build_env(sample("masked_actions"), allow_code=True)
+    env = build_checked_env(sample("masked_actions"), allow_code=True)
     rollout = env.rollout(50)
     assert not rollout["action_mask"].all()
     chosen = rollout["action_mask"].gather(-1, rollout["action"].unsqueeze(-1))
@@ -129,13 +129,13 @@ def test_offline_transitions_are_of_three_steps() -> None:
 
 
 def test_r3m_encoder_replaces_images_by_vectors() -> None:
-    env = build_env(sample("r3m_encoder"))
+    env = build_checked_env(sample("r3m_encoder"))
     assert env.observation_spec["r3m_vec"].shape == (512,)
     assert "pixels" not in env.observation_spec.keys()
 
 
 def test_recurrent_policy_runs_with_the_primer_of_its_module() -> None:
-    env = build_env(sample("recurrent_policy"))
+    env = build_checked_env(sample("recurrent_policy"))
     gru = GRUModule(3, 64, in_key="observation", out_key="features")
     head = TensorDictModule(nn.Linear(64, 1), in_keys=["features"], out_keys=["action"])
     rollout = env.rollout(4, TensorDictSequential(gru, head))

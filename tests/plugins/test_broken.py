@@ -15,7 +15,7 @@ from tdx.foundation.errors import UnknownNameError
 from tdx.foundation.plugins import disabled_plugins
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.plugin_check import check_plugins
-from tdx.pipeline import Pipeline, build_env, load_catalog
+from tdx.pipeline import Pipeline, build_checked_env, load_catalog
 from tdx.rollouts.formats.registry import export_formats, find_format, plugin_exporters
 from tests.plugins.installed import install, installed
 
@@ -79,7 +79,9 @@ def test_doctor_reports_package_entry_and_reason(case: str, tmp_path: Path) -> N
         assert found.hint is not None
         assert "TDX_PLUGINS=0" in found.hint
         # Everything else still works.
-        env = build_env(Pipeline.of("Pendulum-v1", "CatFrames(4, -1, in_keys=['observation'])"))
+        env = build_checked_env(
+            Pipeline.of("Pendulum-v1", "CatFrames(4, -1, in_keys=['observation'])")
+        )
         assert env.rollout(2)["observation"].shape == (2, 12)
         assert len(all_rules()) > 40
         assert "npz" in {each.name for each in export_formats()}

@@ -18,7 +18,7 @@ from torch import Tensor
 from tdx import GymEnv, RewardSum, SerialEnv, Transform
 from tdx.foundation.keys import NestedKey
 from tdx.inspection.transform_example import find_example
-from tdx.pipeline import build_env, load_catalog
+from tdx.pipeline import build_checked_env, load_catalog
 from tdx.pipeline.arguments import ValueResolver
 from tdx.testing import assert_env_specs, assert_transform_contract
 
@@ -37,7 +37,7 @@ def test_transform_conforms_to_the_contract(name: str) -> None:
     *before, last = example.pipeline.transforms
     base = replace(example.pipeline, transforms=tuple(before))
     assert_transform_contract(
-        lambda: ValueResolver(False).build_transform(last), lambda: build_env(base)
+        lambda: ValueResolver(False).build_transform(last), lambda: build_checked_env(base)
     )
 
 

@@ -15,7 +15,7 @@ from tdx.profiling.passes.choice import PASSES, make_observers
 from tdx.profiling.passes.device import DeviceTimes
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.stacks.native_times import measured_env
+from tdx.stacks.native_times import timed_env
 from tests.profiling.fake_clock import SpinningCall
 
 pytestmark = pytest.mark.gpu
@@ -60,7 +60,7 @@ def test_columns_of_device_passes() -> None:
 def test_part_times_do_not_exceed_the_elapsed_time() -> None:
     setting, device = Setting(), TorchAccelerator("cuda:0")
     seen = DeviceTimes(device)
-    with measured_env(setting.env, seen):
+    with timed_env(setting.env, seen):
         setting.env.rollout(5)
         first = device.mark()
         with seen.recording():
@@ -92,7 +92,7 @@ def test_values_are_unchanged_by_passes(planned: bool) -> None:
     plain, device = rolled(made()), TorchAccelerator("cuda:0")
     for observer in [each for name in PASSES for each in make_observers(name, device)]:
         env = made()
-        with measured_env(env, observer), observer.recording():
+        with timed_env(env, observer), observer.recording():
             seen = rolled(env)
         assert (plain == seen).all(), type(observer).__name__
     assert torch.cuda.get_sync_debug_mode() == 0

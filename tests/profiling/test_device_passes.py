@@ -28,7 +28,7 @@ from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, DeviceWork, a
 from tdx.profiling.passes.observer import RANGE_PREFIX
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.stacks.native_times import measured_env
+from tdx.stacks.native_times import timed_env
 from tests.profiling.fake_clock import US, FakeClock, SpinningCall, SpinningEnv
 from tests.profiling.fake_device import LAUNCH_US, FakeDevice
 
@@ -85,7 +85,7 @@ def forward(mode: ModeProfile) -> list[DeviceUse]:
 def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
     setting.waits = False
     device, seen = setting.device, DeviceTimes(setting.device)
-    with measured_env(setting.env, seen), seen.recording():
+    with timed_env(setting.env, seen), seen.recording():
         setting.env.rollout(STEPS)
     loop = device.marks[-1].at_ns - device.marks[0].at_ns
     none = np.zeros(0, np.int64)
@@ -99,7 +99,7 @@ def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
 def test_host_synchronizes_only_at_the_end(setting: Setting) -> None:
     setting.waits = False
     seen = DeviceTimes(setting.device)
-    with measured_env(setting.env, seen), seen.recording():
+    with timed_env(setting.env, seen), seen.recording():
         setting.env.rollout(STEPS)
     runs = [
         each for at, each in enumerate(setting.device.log) if setting.device.log[at - 1] != each
@@ -169,12 +169,12 @@ def test_transfers_of_tdx_are_in_the_same_row(setting: Setting) -> None:
 def test_transfers_of_a_gymnasium_env_take_host_time() -> None:
     env, meter = GymEnv("Pendulum-v1", device="meta"), ClockMeter(FakeClock())
     before = dict(env._stepper.__dict__)
-    with measured_env(env, meter):
+    with timed_env(env, meter):
         env.reset()
     assert {times.part: len(times.own_ns) for times in meter.collect()}[TRANSFERS] == 1
     assert env._stepper.__dict__ == before
     on_host = GymEnv("Pendulum-v1")
-    with measured_env(on_host, meter):
+    with timed_env(on_host, meter):
         on_host.reset()
     assert TRANSFERS not in {times.part for times in meter.collect()}
 
@@ -233,7 +233,7 @@ def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
 
     plain = rolled()
     for observer in make_observers("device", setting.device):
-        with measured_env(setting.env, observer), observer.recording():
+        with timed_env(setting.env, observer), observer.recording():
             assert (plain == rolled()).all()
         with pytest.raises(ZeroDivisionError), observer.recording():
             raise ZeroDivisionError

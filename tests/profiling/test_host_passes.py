@@ -24,7 +24,7 @@ from tdx.profiling.passes.host import (
 from tdx.profiling.passes.observer import MEMORY_EVENT, PROFILER_BUSY, HostEvent, Observer
 from tdx.profiling.result import MemoryUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.stacks.native_times import measured_env
+from tdx.stacks.native_times import timed_env
 from tests.profiling.fake_clock import FakeClock, SpinningCall, SpinningEnv
 
 STEPS = 12
@@ -164,7 +164,7 @@ def seeded(planned: bool) -> TransformedEnv:
 def test_values_are_unchanged_by_passes(kind: Kind, planned: bool) -> None:
     plain = seeded(planned).rollout(25, break_when_any_done=False)
     env, observer = seeded(planned), kind()
-    with measured_env(env, observer), observer.recording():
+    with timed_env(env, observer), observer.recording():
         seen: TensorDictBase = env.rollout(25, break_when_any_done=False)
     assert (plain == seen).all()
 
@@ -180,7 +180,7 @@ def test_observers_are_detached_after_an_error(kind: Kind) -> None:
     setting.env.transform[1].spin = fail
     with (
         pytest.raises(KeyboardInterrupt),
-        measured_env(setting.env, observer),
+        timed_env(setting.env, observer),
         observer.recording(),
     ):
         setting.env.rollout(5)

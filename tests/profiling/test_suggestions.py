@@ -11,10 +11,10 @@ import torch
 from tensordict import TensorDict
 
 from tdx.core.envs import EnvBase
-from tdx.pipeline import EnvConfig, Pipeline, build_env, format_stage
+from tdx.pipeline import EnvConfig, Pipeline, build_checked_env, format_stage
 from tdx.profiling.result import DeviceUse, Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.suggestions import Candidate, Suggestions, compare_values, try_changes
+from tdx.profiling.suggestions import Candidate, Suggestions, find_agreement, try_changes
 from tests.profiling.fake_clock import FakeClock
 from tests.profiling.fake_stages import simulated_work
 
@@ -37,7 +37,7 @@ def advised(*stages: str, mode: Mode = "planned", **others: Any) -> Suggestions:
 
 
 def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
-    env = build_env(pipeline, allow_code=True)
+    env = build_checked_env(pipeline, allow_code=True)
     (found,) = profile_env(env, [mode], plan).modes
     env.close()
     assert found.error is None
@@ -145,9 +145,9 @@ def test_launch_bound_stages_are_tried_compiled(
 
 def test_values_are_compared_with_a_tolerance() -> None:
     one = TensorDict(a=torch.ones(3), b=torch.zeros(3, dtype=torch.long), batch_size=[3])
-    assert compare_values(one, one.clone()) == "same"
-    assert compare_values(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"
-    assert compare_values(one, one.clone().set("a", torch.full((3,), 1.5))) == "other"
-    assert compare_values(one, one.clone().set("b", torch.ones(3, dtype=torch.long))) == "other"
-    assert compare_values(one, one.clone().set("a", torch.ones(3, dtype=torch.float64))) == "other"
-    assert compare_values(one, one.exclude("a")) == "other"
+    assert find_agreement(one, one.clone()) == "same"
+    assert find_agreement(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"
+    assert find_agreement(one, one.clone().set("a", torch.full((3,), 1.5))) == "other"
+    assert find_agreement(one, one.clone().set("b", torch.ones(3, dtype=torch.long))) == "other"
+    assert find_agreement(one, one.clone().set("a", torch.ones(3, dtype=torch.float64))) == "other"
+    assert find_agreement(one, one.exclude("a")) == "other"

@@ -29,7 +29,7 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.profiling.clock import ClockMeter
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.stacks.native_times import measured_env
+from tdx.stacks.native_times import timed_env
 from tests.benchmarks.chains import chain_6
 
 STEPS = 70
@@ -110,7 +110,7 @@ def test_values_are_bit_identical(make: Make, planned: bool) -> None:
         env = make()
         env.planned = planned
         if is_measured:
-            with measured_env(env, ClockMeter()):
+            with timed_env(env, ClockMeter()):
                 found.append(rolled(env, None))
         else:
             found.append(rolled(env, None))

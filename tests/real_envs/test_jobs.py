@@ -15,7 +15,7 @@ from tdx.envs.gym.registry import find_env
 from tdx.foundation.keys import NestedKey
 from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.spec_report import SpecReport, inspect_spec
-from tdx.pipeline import EnvConfig, Pipeline, build_env
+from tdx.pipeline import EnvConfig, Pipeline, build_checked_env
 from tdx.specs.leaf import LeafSpec
 from tests.real_envs.ids import ATARI, MUJOCO, alternating_params
 
@@ -112,7 +112,7 @@ def test_inspect_spec(
 ) -> None:
     lead = () if num_envs is None else (num_envs,)
     observations, actions = spaces_of(env_id)
-    with build_env(Pipeline.of(EnvConfig(env_id, num_envs=num_envs), *chain)) as env:
+    with build_checked_env(Pipeline.of(EnvConfig(env_id, num_envs=num_envs), *chain)) as env:
         report = inspect_spec(env, env_id)
         assert_is_in_the_specs(env)
     assert report.before.batch_size == report.after.batch_size == lead

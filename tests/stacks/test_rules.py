@@ -708,6 +708,27 @@ def test_a_stage_that_was_not_triggered_is_a_note(make: Make, names: str) -> Non
     assert note.endswith(f"steps: {names}")
 
 
+class Pressed(gym.Wrapper[Any, Any, Any, Any]):
+    """Starts each episode with a step, like a game that waits for a button."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.env.reset(seed=seed, options=options)
+        observation, *_, info = self.env.step(self.env.action_space.sample())
+        return observation, info
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Pressed(gym.make("Pendulum-v1")),
+        lambda: wrappers.ClipAction(Pressed(gym.make("Pendulum-v1"))),
+        lambda: make_vec_env("Pendulum-v1", 2, wrapper_class=Pressed),
+    ],
+)
+def test_a_stage_that_steps_at_a_reset_was_triggered(make: Make) -> None:
+    assert "Pressed" not in " ".join(tdx.check(make(), seed=0, steps=20).notes)
+
+
 def test_a_note_belongs_to_its_rule() -> None:
     env = wrappers.ClipReward(gym.make("Pendulum-v1"), -100, 100)
     assert tdx.check(env, seed=0, rules=select_rules(ignore=["TDX402"])).notes == ()

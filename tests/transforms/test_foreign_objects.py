@@ -16,7 +16,7 @@ from torch import nn
 from tdx import Compose, GymEnv, LazyTensorStorage, ReplayBuffer, RewardSum, TransformedEnv
 from tdx.core.transforms.callable_transform import foreign_library
 from tdx.foundation.errors import ArgumentError, TdxError
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline, build_checked_env
 
 
 def torchrl_like(base: type = nn.Module) -> Any:
@@ -89,7 +89,7 @@ foreign_instance = torchrl_like()
 def test_objects_that_a_pipeline_names_are_refused() -> None:
     pipeline = Pipeline.of("CartPole-v1", f"{__name__}:foreign_instance")
     with pytest.raises(ArgumentError, match=r"stage 0 .*VecNorm belongs to TorchRL"):
-        build_env(pipeline, allow_code=True)
+        build_checked_env(pipeline, allow_code=True)
 
 
 def test_functions_and_modules_are_accepted() -> None:

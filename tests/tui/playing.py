@@ -17,7 +17,7 @@ from tdx.envs import EnvBase
 from tdx.foundation.errors import TdxError
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.overview import Problem
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline, build_checked_env
 from tdx.pipeline.editing import Draft
 from tdx.tui import app as app_module
 from tdx.tui.app import TdxApp
@@ -40,12 +40,12 @@ class PlayingBackend(InlineBackend):
     """Backend that steps a player between two turns of the loop, as a worker would.
 
     Args:
-        make: Creates the env. ``None``: :func:`~tdx.pipeline.build_env`.
+        make: Creates the env. ``None``: :func:`~tdx.pipeline.build_checked_env`.
     """
 
     def __init__(self, make: Make | None = None) -> None:
         super().__init__()
-        self.make = make or build_env
+        self.make = make or build_checked_env
         self.players: list[LivePlayer] = []
         self.restarts: list[str] = []
         self._playing: dict[int, tuple[Ticket[Any], asyncio.Task[None]]] = {}

@@ -13,7 +13,7 @@ from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding
+from tdx.tui.chain_status import ChainStatus, ErrorStore, StageFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
 from tdx.tui.compose.form_row import WordSuggester
 from tests.tui.driving import Driver, driven
@@ -393,7 +393,7 @@ def test_stage_shows_the_severity_of_its_worst_finding(severity: Any) -> None:
     draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
     number = draft.stages[0].number
     found = (
-        LintFinding(Finding("lints", "TDX900", "a reason", None, Where(), severity=each))
+        StageFinding(Finding("lints", "TDX900", "a reason", None, Where(), severity=each))
         for each in ("suggestion", severity)
     )
     good = StageOverview(0, None)

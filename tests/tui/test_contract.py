@@ -211,10 +211,15 @@ def test_a_comparison_of_too_little_is_no_answer() -> None:
     freeze(*CHAIN)
     found = run(CompareContract(Pipeline.of("Pendulum-v1", *CHAIN), "contract"))
     assert found.report.same
-    assert str(found.report.coverage).startswith("compared 3 of 3 stages, ")
+    # The one that is not compared counts in the same line.
+    assert str(found.report.coverage).startswith(
+        "compared 3 of 4 stages of the contract (1 changes nothing that a policy reads or does), "
+    )
     coverage = Coverage(1, 3, 1, 9)
     text = heading(replace(found.report, coverage=coverage))
-    assert text == "? not comparable: compared 1 of 3 stages, 1 of 9 values"
+    assert text == (
+        "? not comparable: compared 1 of 3 stages of the contract (2 not compared), 1 of 9 values"
+    )
 
 
 def test_rewards_are_named_by_their_steps() -> None:

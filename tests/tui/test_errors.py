@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tdx.inspection.live.views import StageNumbers
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline, build_checked_env
 from tdx.pipeline.editing import Draft
 from tdx.tui.compose.chain_pane import ChainList
 from tdx.tui.profile.messages import CostRow, Costs, ModeCosts
@@ -59,7 +59,7 @@ def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
 
 def make(pipeline: Pipeline) -> Any:
     """Create the env of a pipeline that may import code."""
-    return build_env(pipeline, allow_code=True)
+    return build_checked_env(pipeline, allow_code=True)
 
 
 def unwrapped(text: str) -> str:

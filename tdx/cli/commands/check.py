@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tdx.inspection.dataset_check import DatasetFacts
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
-    from tdx.stacks.descriptors import Descriptor
 
 _RULES = "Rules"
 _STDIN = "<stdin>"
@@ -115,7 +114,7 @@ Against = Annotated[
         "--against",
         metavar="FOLDER",
         help="Compare the stages with a contract of `tdx freeze` instead of applying the rules; a "
-        "deployment descriptor with another one.",
+        "deployment descriptor with a contract or another descriptor.",
         rich_help_panel=_RULES,
     ),
 ]
@@ -173,6 +172,7 @@ def check(
     from tdx.rollouts.datasets import is_recorded
 
     if (descriptor := find_descriptor(pipeline)) is not None:
+        from tdx.cli.pipelines import read_reference
         from tdx.inspection.descriptor_check import check_descriptor, compare_descriptors
 
         given = {"--policy": policy, "--diff": diff, "--fix": fix, "--eval": evaluation}
@@ -183,7 +183,7 @@ def check(
         if against is None:
             checked = check_descriptor(descriptor, *chosen)
         else:
-            checked = compare_descriptors(_reference(against), descriptor, *chosen)
+            checked = compare_descriptors(read_reference(against), descriptor, *chosen)
         _write_report(checked, (), output, None, None, verbose=verbose)
         return checked.exit_code(strict=strict)
     if against is not None:
@@ -252,19 +252,6 @@ def check(
     changes = None if fixes is None else fixes.output(fix=fix)
     _write_report(report, rules, output, changes, text, verbose=verbose)
     return report.exit_code(strict=strict)
-
-
-def _reference(path: str) -> Descriptor:
-    """Read the descriptor that another one is compared with."""
-    from tdx.stacks.descriptors import is_descriptor, read_descriptor
-
-    if not is_descriptor(path):
-        raise ArgumentError(
-            f"{path} is not a deployment descriptor",
-            hint="compare a descriptor with another one: an ONNX file of mjlab, or the IO "
-            "descriptors of Isaac Lab",
-        )
-    return read_descriptor(path)
 
 
 def _facts(path: str) -> DatasetFacts:

@@ -55,7 +55,7 @@ def freeze(
 
     tdx freeze pendulum.yaml --compare observation,reward --out pendulum
     """
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.compare.model import DEFAULT_PARTS
     from tdx.contracts import freeze as freeze_stack
     from tdx.contracts import save_contract
@@ -69,7 +69,7 @@ def freeze(
             hint = did_you_mean(part, _PARTS, otherwise=f"the parts are {', '.join(_PARTS)}")
             raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
     for stage in contract.stages:
@@ -106,13 +106,13 @@ def check_against(
         The exit code.
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
 
     contract = load_contract(folder)
     config = read_pipeline(options)
-    with open_stack(config, options, samples=samples) as stack:
+    with open_pipeline(config, options, samples=samples) as stack:
         report = check_contract(
             stack, contract, config.env.id, evaluation=evaluation, reference=folder
         )
@@ -183,10 +183,10 @@ def _compare_sides(
 
 @contextmanager
 def _open(target: str, samples: str | None, allow_code: bool) -> Iterator[Stack]:
-    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
+    from tdx.cli.pipelines import open_pipeline, read_pipeline, with_target
 
     options = with_target(PipelineOptions(allow_code=allow_code), target)
-    with open_stack(read_pipeline(options), options, samples=samples) as stack:
+    with open_pipeline(read_pipeline(options), options, samples=samples) as stack:
         yield stack
 
 

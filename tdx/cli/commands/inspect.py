@@ -95,7 +95,7 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import find_checkpoint, find_descriptor, open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, find_descriptor, open_pipeline, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
@@ -109,7 +109,7 @@ def inspect_spec(
             raise ArgumentError(f"{option} does not apply to a deployment descriptor")
         write_view(descriptor_view(descriptor), output)
         return
-    # `open_stack` opens checkpoints too, but loads torch, which their specs do not need.
+    # `open_pipeline` opens checkpoints too, but loads torch, which their specs do not need.
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_report import inspect_checkpoint
         from tdx.stacks.checkpoints.specs import checkpoint_calls
@@ -118,7 +118,7 @@ def inspect_spec(
         write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
         return
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         report = compare_specs(stack, config.env.id)
         calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
@@ -134,12 +134,12 @@ def inspect_chain(
     tdx inspect chain pendulum.yaml --format svg > chain.svg
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.chain import chain_view
     from tdx.inspection.chain import inspect_chain
 
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = stack.calls
     if output.format in (Format.MERMAID, Format.SVG):
@@ -165,7 +165,7 @@ def inspect_keys(
     tdx inspect keys pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
+    from tdx.cli.pipelines import open_pipeline, read_pipeline, with_target
     from tdx.cli.views.chain import lineage_diagram, lineage_view
     from tdx.inspection.lineage import inspect_keys
 
@@ -173,7 +173,7 @@ def inspect_keys(
     if keys and pipeline.env is None and pipeline.pipeline is None:
         pipeline = with_target(pipeline, keys.pop(0))
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
     if output.format is Format.MERMAID:
@@ -188,6 +188,7 @@ def inspect_values(
     steps: Steps = 1,
     policy: PolicyName = None,
     each: Each = False,
+    key: Key = None,
     samples: Samples = None,
 ) -> None:
     """Reset and step an env, and show the values that each stage writes.
@@ -200,14 +201,14 @@ def inspect_values(
     tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
     from tdx.rollouts.policies.policy import load_actor
 
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         actor = load_actor(
             config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
         )
@@ -217,6 +218,8 @@ def inspect_values(
         calls = stack.calls
         if report.error is not None:
             add_source_line(report.error, config, stack.target)
+    if key is not None:
+        report = report.only(key)
     write_view(values_view(report, calls), output)
     if report.error is not None:
         raise report.error
@@ -241,7 +244,7 @@ def inspect_state(
     tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.values import state_view
     from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
@@ -249,7 +252,7 @@ def inspect_state(
     if export is not None:
         check_replaceable(export, force=force)
     config = read_pipeline(pipeline)
-    with open_stack(config, pipeline, samples=samples) as stack:
+    with open_pipeline(config, pipeline, samples=samples) as stack:
         if load is not None:
             from tdx.contracts import load_state
 
@@ -341,7 +344,8 @@ def diff(
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx check
-    --against; their libraries may differ. A pipeline that is compared with a dump runs with the
+    --against; their libraries may differ. Deployment descriptors are compared as by tdx check
+    --against too. A pipeline that is compared with a dump runs with the
     seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
@@ -354,6 +358,7 @@ def diff(
     from tdx.cli.views.comparisons import diff_view
     from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
+    from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     if (checkpoints := _checkpoints(a, b)) is not None:
         from tdx.inspection.checkpoint_diff import compare_checkpoints
@@ -366,6 +371,24 @@ def diff(
         report = compare_checkpoints(*checkpoints)
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
+    if is_descriptor(b):
+        from tdx.cli.pipelines import read_reference
+        from tdx.cli.views.check import check_view
+        from tdx.inspection.descriptor_check import compare_descriptors
+
+        if any(value is not None for value in (steps, seed, html, samples)):
+            raise ArgumentError(
+                "--steps, --seed, --html and --samples do not apply to deployment descriptors",
+                hint="leave them out: a descriptor has no values",
+            )
+        compared = compare_descriptors(read_reference(a), read_descriptor(b))
+        write_view(check_view(compared, None, None, verbose=False), output)
+        return compared.exit_code(strict=True)
+    if is_descriptor(a):
+        raise ArgumentError(
+            f"{a} is a deployment descriptor, and {b} is not",
+            hint=f"compare it with another one, or with a contract: tdx diff {b} {a}",
+        )
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
     if html is not None or any(is_code(target) or is_contract(target) for target in (a, b)):

@@ -77,7 +77,7 @@ def report(
     tdx report Pendulum-v1 -t StepCounter -o chain.svg
     """
     from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import command_words, open_stack, read_pipeline
+    from tdx.cli.pipelines import command_words, open_pipeline, read_pipeline
     from tdx.cli.progress import activity_on
     from tdx.cli.views.graph import chain_svg
     from tdx.inspection.chain import inspect_chain
@@ -92,7 +92,7 @@ def report(
     words = [*command_words("tdx report", pipeline, config), "--steps", str(steps), "-o", out]
     words += ["--format", kind] if kind is not _report_format(out) else []
     name = config.file or config.env.id
-    with activity_on(sys.stderr) as on_progress, open_stack(config, pipeline) as stack:
+    with activity_on(sys.stderr) as on_progress, open_pipeline(config, pipeline) as stack:
         if kind is ReportFormat.SVG:
             chain = inspect_chain(stack, config.env.id)
             text = chain_svg(chain, stack.calls)

@@ -182,7 +182,7 @@ def contract_view(report: ContractReport) -> View:
 
     def blocks() -> list[Block]:
         steps = count_text(report.steps, "reference step")
-        aside = f"{count_text(report.stages, 'stage')}, {steps}"
+        aside = f"{steps}, {count_text(report.stages, 'stage')} in the target"
         shown: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
         text = str(report.coverage)
         if report.verdict == "same":

@@ -28,7 +28,7 @@ from tdx.core.envs.spec_attributes import (
     EnvMeta,
     FullSpec,
     LeafKeys,
-    LeafSpec,
+    LeafSpecAttribute,
     OnlyKey,
     SpecLock,
     SpecsAttribute,
@@ -92,9 +92,15 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     full_state_spec = FullSpec("full_state_spec", "All inputs except actions, as a composite.")
     observation_spec = FullSpec("full_observation_spec", "Outputs except rewards and flags.")
     state_spec = FullSpec("full_state_spec", "All inputs except actions.")
-    action_spec = LeafSpec("full_action_spec", "Spec of the action; of all, if there are several.")
-    reward_spec = LeafSpec("full_reward_spec", "Spec of the reward; of all, if there are several.")
-    done_spec = LeafSpec("full_done_spec", "Spec of the done flag; of all, if there are several.")
+    action_spec = LeafSpecAttribute(
+        "full_action_spec", "Spec of the action; of all, if there are several."
+    )
+    reward_spec = LeafSpecAttribute(
+        "full_reward_spec", "Spec of the reward; of all, if there are several."
+    )
+    done_spec = LeafSpecAttribute(
+        "full_done_spec", "Spec of the done flag; of all, if there are several."
+    )
     observation_keys = LeafKeys("full_observation_spec", "Keys of the observation spec's leaves.")
     state_keys = LeafKeys("full_state_spec", "Keys of the state spec's leaves.")
     action_keys = LeafKeys("full_action_spec", "Keys of the action spec's leaves.")

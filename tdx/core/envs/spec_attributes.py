@@ -96,7 +96,7 @@ class FullSpec(SpecsAttribute[Composite]):
         env.env_specs.set_part(self.part, value)
 
 
-class LeafSpec(SpecsAttribute[TensorSpec]):
+class LeafSpecAttribute(SpecsAttribute[TensorSpec]):
     """Attribute for the only leaf of a part; for the composite if there is more than one leaf.
 
     Args:

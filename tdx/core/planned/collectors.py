@@ -34,13 +34,13 @@ class Collector(Protocol):
     """Steps an env before its chain many times."""
 
     def collect(
-        self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
+        self, first: Mapping[NestedKey, Tensor], source: ActionSource, length: int, stop: Stop
     ) -> CollectedSteps:
         """Make up to ``length`` steps.
 
         Args:
             first: Root entries before the first step, ``[*B, ...]``.
-            inputs: Source of the actions.
+            source: Source of the actions.
             length: Maximum number of steps.
             stop: ``any``: stop at the first done flag. ``never``: reset the done rows, except
                 after the last step.
@@ -130,10 +130,10 @@ class TensorDictCollector:
         }
 
     def collect(
-        self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
+        self, first: Mapping[NestedKey, Tensor], source: ActionSource, length: int, stop: Stop
     ) -> CollectedSteps:
         """See :class:`~Collector`."""
-        return _Run(self, first, inputs, length, stop).collected()
+        return _Run(self, first, source, length, stop).collected()
 
 
 class _Run:
@@ -143,11 +143,11 @@ class _Run:
         self,
         settings: TensorDictCollector,
         first: Mapping[NestedKey, Tensor],
-        inputs: ActionSource,
+        source: ActionSource,
         length: int,
         stop: Stop,
     ) -> None:
-        self.settings, self.inputs, self.length, self.stop = settings, inputs, length, stop
+        self.settings, self.source, self.length, self.stop = settings, source, length, stop
         self.first = first
         self.steps: list[TensorDictBase] = []
         self.resets: list[TensorDictBase] = []
@@ -161,8 +161,8 @@ class _Run:
         self.error: Exception | None = None
         self.root: dict[NestedKey, Any] = dict(first)
         self.block: ActionBlock | None = None
-        if isinstance(inputs, OpenLoopActions):
-            self.block = inputs.draw(length)
+        if isinstance(source, OpenLoopActions):
+            self.block = source.draw(length)
 
     def collected(self) -> CollectedSteps:
         """Make the steps and return them as columns."""
@@ -172,8 +172,8 @@ class _Run:
                 self.error = self.block.error
         except Exception as error:
             self.error = error
-            if isinstance(inputs := self.inputs, PolicyActions) and self._in_step:
-                self.error = inputs.check.explain(self.given[-1].get, error)
+            if isinstance(source := self.source, PolicyActions) and self._in_step:
+                self.error = source.check.explain(self.given[-1].get, error)
         mismatch = self.settings.layout.find_mismatch(self.steps)
         if mismatch is not None:
             count, self.error = mismatch
@@ -230,10 +230,10 @@ class _Run:
 
     def _act(self) -> dict[NestedKey, Tensor]:
         """Call the policy for this step."""
-        assert isinstance(self.inputs, PolicyActions)
-        written = self.inputs.act(self.root)
-        self.inputs.check(written.get)
-        self.inner, handed_out = self.inputs.apply_inverse(written)
+        assert isinstance(self.source, PolicyActions)
+        written = self.source.act(self.root)
+        self.source.check(written.get)
+        self.inner, handed_out = self.source.apply_inverse(written)
         self.given.append({**written, **handed_out})
         self.root.update(self.given[-1])
         return written

@@ -256,7 +256,7 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
     # done and the rollout has to stop.
     if request.breaks or program.plan.processes is None:
         return run
-    return run_in_workers(env, program, run.inputs, run, start)
+    return run_in_workers(env, program, run.source, run, start)
 
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
@@ -311,7 +311,7 @@ class PlannedRun:
         self._probe: DrawProbe | None = None
         if policy is None:
             self._probe, policy = random_policy(env, program)
-        self.inputs = action_source(env, program, policy)
+        self.source = action_source(env, program, policy)
         self._reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
         self._raw: RawRows | None = program.base.raw_rows if program.plan.rows == "raw" else None
         backend = env.compiler if isinstance(env, TransformedEnv) else None
@@ -332,7 +332,7 @@ class PlannedRun:
         )
         self._assemble = meter.timed(ASSEMBLY, self._assemble)
         self._last_root = meter.timed(ASSEMBLY, self._last_root)
-        self.inputs.measure(meter)
+        self.source.measure(meter)
         self._compiled = {index: group.measured(meter) for index, group in self._compiled.items()}
 
     def _collector(self) -> Collector:
@@ -384,11 +384,11 @@ class PlannedRun:
         first = flatten(start)
         if self._probe is not None:
             self._probe.begin()
-        collected = self._collect(first, self.inputs, length, self._stop)
+        collected = self._collect(first, self.source, length, self._stop)
         if self._probe is not None and collected.length:
             cache_rng_sharing(self._program.base, not self._probe.is_exclusive())
         # Once per chunk; an eager rollout checks each step. Random actions follow their spec.
-        for key in () if isinstance(self.inputs, RandomActions) else self._env.action_keys:
+        for key in () if isinstance(self.source, RandomActions) else self._env.action_keys:
             actions = collected.inputs.get(key)
             bad = None if actions is None else first_nan(actions)
             if bad is not None:

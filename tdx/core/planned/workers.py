@@ -139,20 +139,20 @@ class Run(Protocol):
 
 
 def run_in_workers(
-    env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run, start: TensorDictBase
+    env: EnvBase, program: Program, source: ActionSource, stepwise: Run, start: TensorDictBase
 ) -> Run:
     """Return the run in the workers of an env if they can run its chunks, else ``stepwise``.
 
     Args:
         env: The env with its chain.
         program: Its plan.
-        inputs: Source of the actions.
+        source: Source of the actions.
         stepwise: Run in this process.
         start: Root before the first step, ``[*B]``.
     """
     if program.plan.why_stepwise or env.meter is not None:
         return stepwise
-    run = WorkerRun(env, program, inputs, stepwise)
+    run = WorkerRun(env, program, source, stepwise)
     return stepwise if run.why_stepwise(start) else run
 
 
@@ -180,19 +180,19 @@ class WorkerRun:
     Args:
         env: The env with its chain.
         program: Its plan.
-        inputs: Source of the actions.
+        source: Source of the actions.
         stepwise: Run that steps the workers from this process, if they cannot run the chain.
     """
 
     def __init__(
-        self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run | None = None
+        self, env: EnvBase, program: Program, source: ActionSource, stepwise: Run | None = None
     ) -> None:
-        self._env, self._inputs, self._stepwise = env, inputs, stepwise
+        self._env, self._source, self._stepwise = env, source, stepwise
         self._stages = tuple(forms.stage for forms in program.stages)
         workers = program.base.chunk_workers
         assert workers is not None
         self._workers = workers
-        self._policy = inputs.policy if isinstance(inputs, PolicyActions) else None
+        self._policy = source.policy if isinstance(source, PolicyActions) else None
         self._dim = len(env.batch_size)
         self._step_count = 0
         self._is_refused = False
@@ -278,8 +278,8 @@ class WorkerRun:
         """Make a piece of a chunk, ``[*B, T]``; ``None`` if its first step raises the error."""
         actions, error = None, None
         keep: Callable[[int], None] | None = None
-        if isinstance(self._inputs, OpenLoopActions):
-            outer, keep, error = self._inputs.draw_outer(length)
+        if isinstance(self._source, OpenLoopActions):
+            outer, keep, error = self._source.draw_outer(length)
             actions, length = outer.permute(*range(1, self._dim + 1), 0), outer.shape[0]
         parts: Sequence[ChunkPart] = ()
         if length:

@@ -20,10 +20,10 @@ from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import Structure, read, restore_structure
 
 Outcome = Literal["returned", "raised", "settled"]
-Entries = dict[NestedKey, Any]
-Overwritten = dict[Direction, Entries]
+CallEntries = dict[NestedKey, Any]
+Overwritten = dict[Direction, CallEntries]
 """Entries that a call wrote in place, by direction."""
-Call = tuple[Place, Direction, int, Outcome, Entries, tuple[NestedKey, ...], Overwritten]
+Call = tuple[Place, Direction, int, Outcome, CallEntries, tuple[NestedKey, ...], Overwritten]
 """Place, direction of its versions, nanoseconds, outcome, what it wrote, what it dropped, and what
 it wrote in place. A plain tuple, because each hook of each step appends one."""
 
@@ -54,7 +54,7 @@ class CallLog:
 
     def __init__(self, hook: Hook) -> None:
         self.hook = hook
-        self.given: Entries = {}
+        self.given: CallEntries = {}
         self.calls: list[Call] = []
         self.kept: Place | None = None
 
@@ -112,7 +112,7 @@ class _Builder:
         lane: Direction,
         took: int,
         outcome: Outcome,
-        entries: Entries,
+        entries: CallEntries,
         dropped: tuple[NestedKey, ...],
         over: Overwritten,
     ) -> None:
@@ -161,7 +161,7 @@ class _Builder:
         self._stages.append(trace)
 
     def _write(
-        self, lane: Direction, entries: Entries, kind: Kind, *, in_place: bool = False
+        self, lane: Direction, entries: CallEntries, kind: Kind, *, in_place: bool = False
     ) -> dict[NestedKey, ValueVersion]:
         """Add new versions of entries."""
         current = self._lanes[lane]

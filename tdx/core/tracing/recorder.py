@@ -15,7 +15,7 @@ from tensordict import (
 from torch import Tensor
 
 from tdx.core.envs.failures import noted_key
-from tdx.core.tracing.calls import CallLog, Entries, Overwritten
+from tdx.core.tracing.calls import CallEntries, CallLog, Overwritten
 from tdx.core.tracing.traces import Direction, Hook, Place, ValueVersion
 from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey
@@ -95,7 +95,7 @@ class Probe(Protocol):
 
 
 _MISSING: Any = object()
-_NOTHING: tuple[Entries, tuple[NestedKey, ...], Overwritten] = {}, (), {}
+_NOTHING: tuple[CallEntries, tuple[NestedKey, ...], Overwritten] = {}, (), {}
 
 
 class Recorder:
@@ -131,8 +131,8 @@ class Recorder:
         self._clock, self._hook, self._doing, self._values = clock, phase, doing, values
         self._probe, self._on_in_place, self._earlier = probe, on_in_place, earlier
         self._leaves: Leaves | None = None
-        self._forward: Entries = {}
-        self._inverse: Entries = {}
+        self._forward: CallEntries = {}
+        self._inverse: CallEntries = {}
         # All tensors so far, and how often each was written in place.
         self._tensors: list[Tensor] = []
         self._counts: list[int] = []
@@ -238,13 +238,13 @@ class Recorder:
         self.log.calls.append((place, "forward", 0, "settled", written, dropped, over))
 
     def _changes(
-        self, current: Entries, tensordict: TensorDictBase
-    ) -> tuple[Entries, tuple[NestedKey, ...]]:
+        self, current: CallEntries, tensordict: TensorDictBase
+    ) -> tuple[CallEntries, tuple[NestedKey, ...]]:
         """Return what a TensorDict adds to the current entries, and the keys that it lacks."""
         entries: Any = plain_entries(tensordict)
         if entries is None:
             return self._update(current, self._read(tensordict))
-        written: Entries = {}
+        written: CallEntries = {}
         tensors, counts = self._tensors, self._counts
         for key, value in entries.items():
             if current.get(key) is not value:
@@ -263,14 +263,16 @@ class Recorder:
             return written, ()
         return written, self._drop(current, entries)
 
-    def _read(self, tensordict: TensorDictBase) -> Entries:
+    def _read(self, tensordict: TensorDictBase) -> CallEntries:
         """Return all leaves, also those of nested and lazily stacked TensorDicts."""
         self._leaves = self._leaves or Leaves()
         return self._leaves.of(tensordict)
 
-    def _update(self, current: Entries, entries: Entries) -> tuple[Entries, tuple[NestedKey, ...]]:
+    def _update(
+        self, current: CallEntries, entries: CallEntries
+    ) -> tuple[CallEntries, tuple[NestedKey, ...]]:
         """Return what any entries add to the current ones, and the keys that they lack."""
-        written: Entries = {}
+        written: CallEntries = {}
         for key, value in entries.items():
             if current.get(key, _MISSING) is not value:
                 written[key] = value
@@ -281,7 +283,7 @@ class Recorder:
         current.update(written)
         return written, self._drop(current, entries)
 
-    def _drop(self, current: Entries, entries: Entries) -> tuple[NestedKey, ...]:
+    def _drop(self, current: CallEntries, entries: CallEntries) -> tuple[NestedKey, ...]:
         dropped = tuple([key for key in current if key not in entries])
         for key in dropped:
             del current[key]
@@ -314,7 +316,7 @@ class Recorder:
         self._counts = list(map(version_of, self._tensors))
         self._protected = 0
         overwritten: Overwritten = {}
-        lanes: tuple[tuple[Direction, Entries], ...]
+        lanes: tuple[tuple[Direction, CallEntries], ...]
         lanes = ("forward", self._forward), ("inverse", self._inverse)
         for lane, current in lanes:
             over = {key: value for key, value in current.items() if id(value) in changed}

@@ -101,7 +101,8 @@ class StageTrace:
         dropped: Keys that it removed.
         undeclared: Keys of ``written`` that are not among its out-keys.
         overwritten: Keys that it returned in the memory of their value of the previous step.
-        calls: Number of its steps, per sub-env: more than one inside a stage that skips frames.
+        calls: Number of its steps, per sub-env: more than one inside a stage that skips frames. In
+            a reset, its resets and steps: more than one inside a stage that acts after a reset.
     """
 
     kind: Kind

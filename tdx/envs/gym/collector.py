@@ -108,7 +108,7 @@ class GymCollector:
         )
 
     def collect(
-        self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
+        self, first: Mapping[NestedKey, Tensor], source: ActionSource, length: int, stop: Stop
     ) -> CollectedSteps:
         """See :class:`~tdx.core.planned.collectors.Collector`."""
         settings = self.settings
@@ -126,8 +126,8 @@ class GymCollector:
         forms = {key: ArrayForm((*lead, *form.shape), form.dtype) for key, form in forms.items()}
         settings.immediate.begin(forms, length)
         try:
-            if isinstance(inputs, OpenLoopActions):
-                block = inputs.draw(length)
+            if isinstance(source, OpenLoopActions):
+                block = source.draw(length)
                 if block.length and settings.single:
                     step_env(recorder, settings.envs[0].decode(block.inner))
                 elif block.length:
@@ -140,8 +140,8 @@ class GymCollector:
                     recorder.fail(block.error)
                 recorder.inputs = block.columns
             else:
-                assert isinstance(inputs, PolicyActions)
-                step_with_policy(recorder, inputs, first)
+                assert isinstance(source, PolicyActions)
+                step_with_policy(recorder, source, first)
                 recorder.convert()
             return recorder.result(first)
         finally:

@@ -19,20 +19,20 @@ NO_ENTRIES: Mapping[NestedKey, Tensor] = {}
 
 
 def step_with_policy(
-    recorder: ChunkRecorder, inputs: PolicyActions, first: Mapping[NestedKey, Tensor]
+    recorder: ChunkRecorder, source: PolicyActions, first: Mapping[NestedKey, Tensor]
 ) -> None:
     """Step one env, or several in turns, with a policy that reads the output of their stages."""
     settings, columns = recorder.settings, EntryColumns()
     envs, immediate, single = settings.envs, settings.immediate, settings.single
-    check, run_stages, act = inputs.check, immediate.step, inputs.policy.act
+    check, run_stages, act = source.check, immediate.step, source.policy.act
     steps = [env.step_with_first_reset() for env in envs]
     put, add_reward = recorder.store.putter(False), recorder.rewards.append
     rows = None if single else len(envs)
     read_entries = recorder.store.reader(rows, immediate.arrays, immediate.wanted)
-    decode = ActionDecoder(envs, inputs, single)
+    decode = ActionDecoder(envs, source, single)
     add_results = StepResults(len(envs), single, immediate.reads)
-    reads_back = not {*inputs.policy.writes, *inputs.inverse.handed_out}.isdisjoint(
-        inputs.policy.reads
+    reads_back = not {*source.policy.writes, *source.inverse.handed_out}.isdisjoint(
+        source.policy.reads
     )
     limits, root = recorder.limits, dict[NestedKey, Value](first)
     count, position = 0, -1
@@ -97,13 +97,13 @@ class ActionDecoder:
 
     Args:
         envs: The envs.
-        inputs: The policy, with the inverse of the chain.
+        source: The policy, with the inverse of the chain.
         single: True without a batch dim.
     """
 
-    def __init__(self, envs: Sequence[RawEnv], inputs: PolicyActions, single: bool) -> None:
-        self._envs, self._inputs, self._single = envs, inputs, single
-        inverse, codecs = inputs.inverse, [env.conversion.action.value for env in envs]
+    def __init__(self, envs: Sequence[RawEnv], source: PolicyActions, single: bool) -> None:
+        self._envs, self._source, self._single = envs, source, single
+        inverse, codecs = source.inverse, [env.conversion.action.value for env in envs]
         # Functions of the entry `action`, if each env takes it as it is.
         self._decode: list[Callable[[Tensor], object]] = []
         self._decode_all: Callable[[Tensor], Batch] | None = None
@@ -115,7 +115,7 @@ class ActionDecoder:
                 self._decode_all = lambda action: (decode(action),)
             elif len(shared) == 1:
                 self._decode_all = shared.pop()
-        self._is_exact = inputs.check.fast_check()
+        self._is_exact = source.check.fast_check()
 
     def __call__(
         self, written: Mapping[NestedKey, Tensor]
@@ -125,11 +125,11 @@ class ActionDecoder:
             if self._decode_all is not None:
                 return self._decode_all(action), NO_ENTRIES
         else:
-            self._inputs.check(written.get)
+            self._source.check(written.get)
         if self._decode:
             parts = (written["action"],) if self._single else written["action"].unbind(0)
             return [decode(part) for decode, part in zip(self._decode, parts, strict=True)], {}
-        inner, handed_out = self._inputs.apply_inverse(written)
+        inner, handed_out = self._source.apply_inverse(written)
         rows = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
         pairs = zip(self._envs, rows, strict=True)
         return [env.decode(row)[0] for env, row in pairs], handed_out

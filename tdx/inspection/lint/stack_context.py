@@ -32,7 +32,7 @@ class StageCall:
         trace: The whole reset or step.
         stage: What the stage wrote, dropped and declared to read in this direction.
         before: What it got: the versions before it. Valid during the call.
-        steps_inside: Number of steps of the level inside.
+        steps_inside: Number of steps of the level inside; of its resets and steps in a reset.
     """
 
     context: StackContext
@@ -64,25 +64,27 @@ class Fact(ABC):
 
 
 class Changes(Fact):
-    """Keys that a stage changed, by direction, and whether it removed any; always collected."""
+    """What a stage changed; always collected.
+
+    ``written`` has the keys by direction, ``drops`` is True if it removed any, and ``acts`` if it
+    made other calls of the level inside than the one that it received.
+    """
 
     def __init__(self) -> None:
         self.written: dict[str, dict[NestedKey, None]] = {"forward": {}, "inverse": {}}
         self.drops = False
+        self.acts = False
 
     def add(self, call: StageCall) -> None:
-        from torch import Tensor
+        """See :class:`Fact`."""
+        from tdx.core.tracing.passages import is_same
 
         stage, before = call.stage, call.before
         for key, version in stage.written.items():
-            old, new = before[key].value if key in before else None, version.value
-            if isinstance(old, Tensor) and isinstance(new, Tensor):
-                is_same = old is new or (old.dtype == new.dtype and old.equal(new))
-            else:
-                is_same = key in before and old is new
-            if not is_same:
+            if key not in before or not is_same(before[key].value, version.value):
                 self.written[stage.direction][key] = None
         if stage.direction == "forward":
+            self.acts = self.acts or call.steps_inside != 1
             known = call.context.leaves[max(stage.index, 0)]
             self.drops = self.drops or any(key in known for key in stage.dropped)
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from tdx.compare.values import compare_tensors
+from tdx.compare.values import compare_entries
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.histories import build_plot
@@ -112,9 +111,18 @@ class Replay:
         other = self.counterpart(trace)
         if other is None:
             return
-        old = _output_values(other)
-        for key, value in _output_values(trace).items():
-            if key in old and key not in self.differences and not _is_equal(value, old[key]):
+        old, new = _output_values(other), _output_values(trace)
+        shared = [
+            key
+            for key, value in new.items()
+            if key in old
+            and key not in self.differences
+            # Objects without an equality are other ones in each session.
+            and value.__class__.__eq__ is not object.__eq__
+        ]
+        before, after = ({key: values[key] for key in shared} for values in (old, new))
+        for key, change in compare_entries(before, after).items():
+            if change is not None:
                 self.differences[key] = trace.index
 
     def counterpart(self, trace: StepTrace) -> StepTrace | None:
@@ -179,9 +187,3 @@ def _output_values(trace: StepTrace) -> Mapping[str, Any]:
     """Return the last value of each key in the forward direction; none that was overwritten."""
     versions = {version.key: version for version in trace.versions() if version.lane == "forward"}
     return {format_key(key): version.value for key, version in versions.items() if not version.lost}
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return type(one) is type(other)
-    return compare_tensors(one, other) is None

@@ -7,10 +7,10 @@ from tdx.stacks.checkpoints.dataset import Dataset, is_dataset, read_dataset
 from tdx.stacks.checkpoints.folder import is_checkpoint, read_checkpoint
 from tdx.stacks.checkpoints.model import (
     Checkpoint,
-    Entries,
     Feature,
     PolicyConfig,
     Processor,
+    SampleEntries,
     Step,
     Trace,
 )
@@ -18,10 +18,10 @@ from tdx.stacks.checkpoints.model import (
 __all__ = [
     "Checkpoint",
     "Dataset",
-    "Entries",
     "Feature",
     "PolicyConfig",
     "Processor",
+    "SampleEntries",
     "Step",
     "Trace",
     "is_checkpoint",

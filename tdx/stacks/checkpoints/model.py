@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 Array = NDArray[Any]
 """Values of any dtype; NumPy has no type for arithmetic on them."""
-Entries = Mapping[str, object]
+SampleEntries = Mapping[str, object]
 """A sample by key: arrays, and text such as the task."""
 
 Role = Literal["preprocessor", "postprocessor"]
@@ -215,7 +215,7 @@ class Trace:
         skipped: Why a step was passed over, by its index.
     """
 
-    samples: tuple[Entries, ...]
+    samples: tuple[SampleEntries, ...]
     skipped: Mapping[int, str]
 
 

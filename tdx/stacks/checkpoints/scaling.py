@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tdx.foundation.errors import ArgumentError
-from tdx.stacks.checkpoints.model import IDENTITY, Array, Entries, Step
+from tdx.stacks.checkpoints.model import IDENTITY, Array, SampleEntries, Step
 
 STATISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -31,7 +31,7 @@ UNSCALED = (IDENTITY, SIN_COS)
 _OPENPI_EPS = 1e-6
 
 
-def _scaled(step: Step, sample: Entries) -> Iterator[tuple[str, str, Array, Array, Array]]:
+def _scaled(step: Step, sample: SampleEntries) -> Iterator[tuple[str, str, Array, Array, Array]]:
     """Yield what a step scales: key, mode, value, and the two statistics of the mode.
 
     Raises:
@@ -52,7 +52,7 @@ def _scaled(step: Step, sample: Entries) -> Iterator[tuple[str, str, Array, Arra
         yield key, mode, value, low, high
 
 
-def _openpi_normalize(step: Step, sample: Entries) -> Entries:
+def _openpi_normalize(step: Step, sample: SampleEntries) -> SampleEntries:
     result = dict(sample)
     for key, mode, value, low, high in _scaled(step, sample):
         # Statistics may be of vectors that were padded to the size of the model.
@@ -64,7 +64,7 @@ def _openpi_normalize(step: Step, sample: Entries) -> Entries:
     return result
 
 
-def _openpi_unnormalize(step: Step, sample: Entries) -> Entries:
+def _openpi_unnormalize(step: Step, sample: SampleEntries) -> SampleEntries:
     result = dict(sample)
     for key, mode, value, low, high in _scaled(step, sample):
         low, high = low[..., : value.shape[-1]], high[..., : value.shape[-1]]
@@ -77,7 +77,7 @@ def _openpi_unnormalize(step: Step, sample: Entries) -> Entries:
     return result
 
 
-def _groot_normalize(step: Step, sample: Entries) -> Entries:
+def _groot_normalize(step: Step, sample: SampleEntries) -> SampleEntries:
     """Normalize as GR00T N1.6 does; a feature that was constant in the data becomes zero."""
     result = dict(sample)
     for key, feature in step.features.items():
@@ -102,7 +102,7 @@ def _groot_normalize(step: Step, sample: Entries) -> Entries:
     return result
 
 
-def _groot_unnormalize(step: Step, sample: Entries) -> Entries:
+def _groot_unnormalize(step: Step, sample: SampleEntries) -> SampleEntries:
     result = dict(sample)
     for key, mode, value, low, high in _scaled(step, sample):
         if mode == "MEAN_STD":
@@ -112,7 +112,7 @@ def _groot_unnormalize(step: Step, sample: Entries) -> Entries:
     return result
 
 
-def _groot_n15_normalize(step: Step, sample: Entries) -> Entries:
+def _groot_n15_normalize(step: Step, sample: SampleEntries) -> SampleEntries:
     """Normalize as GR00T N1.5 does, in the dtype of the value."""
     result = dict(sample)
     for key, mode, value, low, high in _scaled(step, sample):
@@ -133,7 +133,7 @@ def _groot_n15_normalize(step: Step, sample: Entries) -> Entries:
     return result
 
 
-def _groot_n15_unnormalize(step: Step, sample: Entries) -> Entries:
+def _groot_n15_unnormalize(step: Step, sample: SampleEntries) -> SampleEntries:
     result = dict(sample)
     for key, mode, value, low, high in _scaled(step, sample):
         low, high = low.astype(value.dtype), high.astype(value.dtype)
@@ -142,7 +142,7 @@ def _groot_n15_unnormalize(step: Step, sample: Entries) -> Entries:
     return result
 
 
-SCALINGS: Mapping[str, Callable[[Step, Entries], Entries]] = MappingProxyType(
+SCALINGS: Mapping[str, Callable[[Step, SampleEntries], SampleEntries]] = MappingProxyType(
     {
         "openpi_normalize": _openpi_normalize,
         "openpi_unnormalize": _openpi_unnormalize,

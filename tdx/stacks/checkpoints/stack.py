@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 from tdx.foundation.errors import ArgumentError
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints.dataset import Dataset, DatasetSamples
-from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Entries, Processor, Step
+from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Processor, SampleEntries, Step
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
 from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
@@ -36,7 +36,9 @@ class CheckpointStack(SampleStack):
 
     kind = "checkpoint"
 
-    def __init__(self, checkpoint: Checkpoint, samples: Sequence[Entries] | None = None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, samples: Sequence[SampleEntries] | None = None
+    ) -> None:
         spaces = [
             Spaces(_boxes(observations), _boxes(actions))
             for observations, actions in trace_specs(checkpoint)
@@ -107,13 +109,13 @@ class _StepPart(Part):
         self.direction = "forward" if processor.role == ROLES[0] else "inverse"
         self.location = f"{processor.file}:{step.index}"
 
-    def forward(self, sample: Entries) -> Entries:
+    def forward(self, sample: SampleEntries) -> SampleEntries:
         return self._apply(sample) if self.direction == "forward" else sample
 
-    def inverse(self, action: Entries) -> Entries:
+    def inverse(self, action: SampleEntries) -> SampleEntries:
         return self._apply(action) if self.direction == "inverse" else action
 
-    def _apply(self, entries: Entries) -> Entries:
+    def _apply(self, entries: SampleEntries) -> SampleEntries:
         return entries if self._definition is None else self._definition.apply(self._step, entries)
 
     def state(self) -> State:

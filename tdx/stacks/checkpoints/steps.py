@@ -16,7 +16,15 @@ import numpy as np
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_SIZE
 from tdx.specs.leaf import Domain, LeafSpec
-from tdx.stacks.checkpoints.model import IDENTITY, Array, Entries, Feature, Processor, Step, Trace
+from tdx.stacks.checkpoints.model import (
+    IDENTITY,
+    Array,
+    Feature,
+    Processor,
+    SampleEntries,
+    Step,
+    Trace,
+)
 from tdx.stacks.checkpoints.scaling import SCALINGS, SIN_COS, STATISTICS, UNSCALED, WIDENING
 
 ACTION = "action"
@@ -41,11 +49,11 @@ class Definition:
         specs: Returns the specs after the step. Default: it changes none.
     """
 
-    apply: Callable[[Step, Entries], Entries]
+    apply: Callable[[Step, SampleEntries], SampleEntries]
     specs: Callable[[Step, Leaves], Leaves] = lambda _, leaves: leaves
 
 
-def run(processor: Processor, sample: Entries) -> Trace:
+def run(processor: Processor, sample: SampleEntries) -> Trace:
     """Run a processor, and record the sample before it and after each step.
 
     Args:
@@ -97,7 +105,7 @@ def _is_selected(step: Step, key: str) -> bool:
     return not isinstance(keys, list) or key in keys
 
 
-def normalize(step: Step, sample: Entries, *, inverse: bool) -> Entries:
+def normalize(step: Step, sample: SampleEntries, *, inverse: bool) -> SampleEntries:
     """Normalize or unnormalize the features of a step by their statistics.
 
     Args:
@@ -184,7 +192,7 @@ def _rename_map(step: Step) -> Mapping[str, str]:
     return {old: new for old, new in declared.items() if isinstance(new, str)}
 
 
-def _rename(step: Step, sample: Entries) -> Entries:
+def _rename(step: Step, sample: SampleEntries) -> SampleEntries:
     names = _rename_map(step)
     return {
         names.get(key, key) if key.startswith("observation") else key: value
@@ -201,7 +209,7 @@ def _rename_specs(step: Step, leaves: Leaves) -> Leaves:
     }
 
 
-def _add_batch(step: Step, sample: Entries) -> Entries:
+def _add_batch(step: Step, sample: SampleEntries) -> SampleEntries:
     result = dict(sample)
     for key, value in sample.items():
         if isinstance(value, np.ndarray) and _lacks_batch(step, key, value.ndim):
@@ -254,7 +262,7 @@ _FLOATS: Mapping[str, type[np.floating]] = MappingProxyType(
 )
 
 
-def _to_device(step: Step, sample: Entries) -> Entries:
+def _to_device(step: Step, sample: SampleEntries) -> SampleEntries:
     """Cast floating-point arrays; the device itself changes no values."""
     name = step.config.get("float_dtype")
     if name is None:
@@ -278,7 +286,7 @@ def _to_device_specs(step: Step, leaves: Leaves) -> Leaves:
     }
 
 
-def _from_env(_: Step, sample: Entries) -> Entries:
+def _from_env(_: Step, sample: SampleEntries) -> SampleEntries:
     """Rename the observations of a Gymnasium env, and scale its images to 0 … 1."""
     result = dict(sample)
     pixels = result.pop("pixels", None)
@@ -302,7 +310,7 @@ def _image_to_float(value: object) -> Array:
     return channels_first.astype(np.float32) / np.float32(255)
 
 
-def _chosen_images(step: Step, sample: Entries) -> Iterable[tuple[str, Array]]:
+def _chosen_images(step: Step, sample: SampleEntries) -> Iterable[tuple[str, Array]]:
     for key, value in sample.items():
         if _is_chosen(step, key) and isinstance(value, np.ndarray):
             yield key, value
@@ -327,12 +335,12 @@ def _unbounded(leaf: LeafSpec) -> LeafSpec:
     return replace(leaf, kind="UnboundedContinuous", domain=Domain())
 
 
-def _scale_images(step: Step, sample: Entries) -> Entries:
+def _scale_images(step: Step, sample: SampleEntries) -> SampleEntries:
     scaled = {key: image * image.dtype.type(255) for key, image in _chosen_images(step, sample)}
     return {**sample, **scaled}
 
 
-def _images_to_float(step: Step, sample: Entries) -> Entries:
+def _images_to_float(step: Step, sample: SampleEntries) -> SampleEntries:
     result = dict(sample)
     for key, image in _chosen_images(step, sample):
         low, high = image.min(), image.max()
@@ -345,7 +353,7 @@ def _images_to_float(step: Step, sample: Entries) -> Entries:
     return result
 
 
-def _imagenet(step: Step, sample: Entries) -> Entries:
+def _imagenet(step: Step, sample: SampleEntries) -> SampleEntries:
     result = dict(sample)
     for key, image in _chosen_images(step, sample):
         low, high = image.min(), image.max()
@@ -357,7 +365,7 @@ def _imagenet(step: Step, sample: Entries) -> Entries:
     return result
 
 
-def _crop_and_resize(step: Step, sample: Entries) -> Entries:
+def _crop_and_resize(step: Step, sample: SampleEntries) -> SampleEntries:
     """Crop and resize images, as torchvision does: bilinear, with antialiasing."""
     crops, size = step.config.get("crop_params_dict"), step.config.get("resize_size")
     if not crops and size is None:
@@ -404,7 +412,7 @@ def _cropped_specs(step: Step, leaves: Leaves) -> Leaves:
     return result
 
 
-def _end_with_newline(_: Step, sample: Entries) -> Entries:
+def _end_with_newline(_: Step, sample: SampleEntries) -> SampleEntries:
     task = sample.get("task")
     if isinstance(task, str):
         return {**sample, "task": task if task.endswith("\n") else f"{task}\n"}
@@ -413,7 +421,7 @@ def _end_with_newline(_: Step, sample: Entries) -> Entries:
     return sample
 
 
-def _to_numpy_action(step: Step, sample: Entries) -> Entries:
+def _to_numpy_action(step: Step, sample: SampleEntries) -> SampleEntries:
     value = sample.get(ACTION)
     squeezes = step.config.get("squeeze_batch_dim", True)
     if not isinstance(value, np.ndarray) or not squeezes or value.ndim < 2 or len(value) != 1:
@@ -429,7 +437,7 @@ def _to_numpy_action_specs(step: Step, leaves: Leaves) -> Leaves:
     return {**leaves, ACTION: replace(leaf, shape=leaf.shape[1:])}
 
 
-def _delta_action(step: Step, sample: Entries) -> Entries:
+def _delta_action(step: Step, sample: SampleEntries) -> SampleEntries:
     action = sample.get(ACTION)
     if action is None:
         return sample
@@ -459,7 +467,7 @@ _SIX_D_SIZE = 10
 """Position, two columns of a rotation matrix, gripper."""
 
 
-def _axis_angle_action(step: Step, sample: Entries) -> Entries:
+def _axis_angle_action(step: Step, sample: SampleEntries) -> SampleEntries:
     """Turn the rotation of actions ``[B, 10]`` into an axis times its angle: ``[B, 7]``.
 
     The gripper becomes 1 or -1.
@@ -525,7 +533,7 @@ def _axis_angle_specs(_: Step, leaves: Leaves) -> Leaves:
     return {**leaves, ACTION: replace(leaf, shape=(*leaf.shape[:-1], 7))}
 
 
-def _same(_: Step, sample: Entries) -> Entries:
+def _same(_: Step, sample: SampleEntries) -> SampleEntries:
     return sample
 
 

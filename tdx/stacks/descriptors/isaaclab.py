@@ -12,6 +12,7 @@ from tdx.stacks.descriptors.model import Action, Descriptor, Numbers, Robot, Ter
 
 _HINT = "export the IO descriptors again"
 _POLICY_GROUPS = ("policy", "actor")
+Joints = tuple[str, ...]
 _MAX_VALUES = 20_000
 """Values of a document; 10,000 without aliases."""
 
@@ -45,7 +46,8 @@ def read_isaaclab(path: Path) -> Descriptor:
     # The robot, or whatever moves if it has another name.
     robots.sort(key=lambda item: item[0] != "robot")
     scene = document.object("scene", optional=True)
-    notes = []
+    notes: list[str] = []
+    robot = _read_robot(robots[0][1], notes) if robots else Robot()
     if others:
         notes.append(f"only the group {chosen!r} is read, not {', '.join(others)}")
     if len(robots) > 1:
@@ -55,9 +57,15 @@ def read_isaaclab(path: Path) -> Descriptor:
     return Descriptor(
         path,
         "Isaac Lab",
-        tuple(_read_term(name, term) for name, term in zip(term_names, terms, strict=True)),
-        tuple(_read_action(name, term) for name, term in zip(action_names, actions, strict=True)),
-        _read_robot(robots[0][1]) if robots else Robot(),
+        tuple(
+            _read_term(name, term, robot.joints, notes)
+            for name, term in zip(term_names, terms, strict=True)
+        ),
+        tuple(
+            _read_action(name, term, robot.joints, notes)
+            for name, term in zip(action_names, actions, strict=True)
+        ),
+        robot,
         None if scene is None or scene.data.get("dt") is None else scene.number("dt"),
         notes=tuple(notes),
     )
@@ -77,64 +85,92 @@ def _check_size(content: Any, path: Path) -> None:
     raise StorageError(f"{path} has more than {_MAX_VALUES:,} values, with its aliases")
 
 
-def _read_term(name: str, term: Fields) -> Term:
+def _read_term(name: str, term: Fields, all_joints: Joints, notes: list[str]) -> Term:
     overloads = term.object("overloads", optional=True) or Fields({}, term.source, _HINT)
     history = overloads.count("history_length", optional=True)
     flat = overloads.data.get("flatten_history_dim")
-    offsets = _numbers(term, "joint_pos_offsets")
+    joints = term.texts("joint_names", optional=True)
+    order = joints or all_joints
+    offsets = _numbers(term, "joint_pos_offsets", order, notes)
+    if offsets is None:
+        offsets = _numbers(term, "joint_vel_offsets", order, notes)
+    scale, clip = (_numbers(overloads, part, order, notes) for part in ("scale", "clip"))
+    # An entry without a value is a scale of 1, and no clip.
+    if scale is None and "scale" in overloads.data and overloads.data["scale"] is None:
+        scale = (1.0,)
+    if clip is None and "clip" in overloads.data and overloads.data["clip"] is None:
+        clip = (-inf, inf)
     return Term(
         name,
         _shape(term),
         None if history is None else max(history, 1),
         flat if isinstance(flat, bool) else None,
-        _numbers(overloads, "scale") or ((1.0,) if "scale" in overloads.data else None),
-        _numbers(overloads, "clip") or ((-inf, inf) if "clip" in overloads.data else None),
-        term.texts("joint_names", optional=True),
-        _numbers(term, "joint_vel_offsets") if offsets is None else offsets,
+        scale,
+        clip,
+        joints,
+        offsets,
     )
 
 
-def _read_action(name: str, term: Fields) -> Action:
+def _read_action(name: str, term: Fields, all_joints: Joints, notes: list[str]) -> Action:
+    joints = term.texts("joint_names", optional=True)
+    order = joints or all_joints
     return Action(
         name,
         _shape(term),
-        _numbers(term, "scale"),
-        _numbers(term, "offset"),
-        _numbers(term, "clip"),
-        term.texts("joint_names", optional=True),
+        _numbers(term, "scale", order, notes),
+        _numbers(term, "offset", order, notes),
+        _numbers(term, "clip", order, notes),
+        joints,
     )
 
 
-def _read_robot(robot: Fields) -> Robot:
+def _read_robot(robot: Fields, notes: list[str]) -> Robot:
+    joints = robot.texts("joint_names", optional=True)
+    positions, stiffness, damping = (
+        _numbers(robot, f"default_joint_{name}", joints, notes)
+        for name in ("pos", "stiffness", "damping")
+    )
+    # Gains of zero are those of explicit actuators, which are not in the file.
     return Robot(
-        robot.texts("joint_names", optional=True),
-        _numbers(robot, "default_joint_pos"),
-        _gains(robot, "default_joint_stiffness"),
-        _gains(robot, "default_joint_damping"),
+        joints,
+        positions,
+        stiffness if any(stiffness or ()) else None,
+        damping if any(damping or ()) else None,
     )
-
-
-def _gains(robot: Fields, name: str) -> Numbers | None:
-    """Return gains; ``None`` if all are zero: those of explicit actuators are not in the file."""
-    gains = _numbers(robot, name)
-    return gains if any(gains or ()) else None
 
 
 def _shape(term: Fields) -> tuple[int, ...] | None:
     return None if term.data.get("shape") is None else term.shape("shape")
 
 
-def _numbers(fields: Fields, name: str) -> Numbers | None:
-    """Return a number, or the numbers of nested lists or of a mapping by joint, in order."""
+def _numbers(fields: Fields, name: str, joints: Joints, notes: list[str]) -> Numbers | None:
+    """Return a number, or the numbers of nested lists or of a mapping by joint.
+
+    Those of a mapping are in the order of the joints, whatever their order in the file is.
+
+    Args:
+        fields: What has the numbers.
+        name: Their name.
+        joints: Joints in order.
+        notes: Gets a note for a mapping that cannot be read.
+    """
     value = fields.value(name, optional=True)
     if value is None:
         return None
+    if isinstance(value, dict):
+        # Names may be patterns, which are not matched: they are a stranger's.
+        unknown = [str(key) for key in value if key not in joints]
+        if unknown:
+            notes.append(
+                f"{fields.source}: {name!r} is not read: {unknown[0]!r:.40} is none of the joints"
+            )
+            return None
+        value = [value[joint] for joint in joints if joint in value]
     flat: list[float] = []
     pending: list[Any] = [value]
     while pending:
         item = pending.pop()
-        if isinstance(item, dict):
-            item = list(item.values())
         if isinstance(item, list):
             pending.extend(reversed(item))
             continue

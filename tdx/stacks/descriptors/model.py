@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import ClassVar
 
@@ -90,6 +91,8 @@ class Descriptor(Result):
         commands: Names of the commands.
         tolerance: How much rounding may have changed a number.
         notes: What was not read, each a sentence.
+        is_ordered: False if the order of the terms is not that of a concatenation.
+        observation_size: Size of the concatenated terms, if that is known without them.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -106,6 +109,16 @@ class Descriptor(Result):
     commands: tuple[str, ...] = ()
     tolerance: float = 1e-6
     notes: tuple[str, ...] = ()
+    is_ordered: bool = True
+    observation_size: int | None = None
+
+    @property
+    def size(self) -> int | None:
+        """Size of the concatenated terms with their histories; ``None`` if it is not known."""
+        shapes = [term.shape for term in self.terms]
+        if self.observation_size is not None or not shapes or None in shapes:
+            return self.observation_size
+        return sum(prod(term.shape or ()) * (term.history or 1) for term in self.terms)
 
 
 def number_repeats(names: tuple[str, ...]) -> tuple[str, ...]:

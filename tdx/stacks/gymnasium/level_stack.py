@@ -24,7 +24,7 @@ from tdx.stacks.gymnasium.building import build_action, learning_switches
 from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import level_state, space_specs
-from tdx.stacks.observe import Actor, Event, LastResults, RowEntries, locate, measured, traced
+from tdx.stacks.observe import Actor, Event, LastResults, RowEntries, locate, timed_levels, traced
 from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION
 from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
@@ -128,7 +128,7 @@ class LevelStack(Stack):
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        return measured(self.observed_levels(), meter)
+        return timed_levels(self.observed_levels(), meter)
 
     def locate_error(self, error: Exception) -> TdxError | None:
         """See :class:`~tdx.stacks.Stack`."""

@@ -27,7 +27,7 @@ from tdx.stacks.gymnasium.snapshots import (
     result_entries,
 )
 from tdx.stacks.observe import Event, LevelForm, Method, NestedLevels, RowEntries, Slot, base_key
-from tdx.stacks.observe.copies import Entries
+from tdx.stacks.observe.copies import LevelEntries
 from tdx.stacks.observe.events import FLAGS, OBSERVATION, REWARD
 from tdx.stacks.sources import attributes_of
 
@@ -135,11 +135,11 @@ class WrapperLevels(NestedLevels):
         """See :class:`~tdx.stacks.observe.Levels`."""
         return "reset" if slot.method == "reset" else "step"
 
-    def given_entries(self, index: int, given: object) -> Entries:
+    def given_entries(self, index: int, given: object) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return action_entries(self._spaces(index)[1], given)
 
-    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+    def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         observation = observation_entries(self._spaces(index)[0], returned[0])
         return {**observation, **result_entries(returned)}
@@ -155,12 +155,14 @@ class WrapperLevels(NestedLevels):
             self._same_entries[key] = known
         return known
 
-    def overwritten_keys(self, event: Event, entries: Entries) -> Sequence[NestedKey]:
+    def overwritten_keys(self, event: Event, entries: LevelEntries) -> Sequence[NestedKey]:
         """See :class:`~tdx.stacks.observe.Levels`."""
         old = observation_entries(self._spaces(event.level)[0], event.previous)
         return overwritten_keys(event.shared, old, entries)
 
-    def complete_reset(self, index: int, entries: Entries, current: Entries) -> Entries:
+    def complete_reset(
+        self, index: int, entries: LevelEntries, current: LevelEntries
+    ) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`; the flags are those of the env inside."""
         entries.pop(REWARD, None)
         size = () if self.num_envs is None else (self.num_envs,)

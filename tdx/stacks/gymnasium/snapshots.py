@@ -18,7 +18,7 @@ from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite
 from tdx.stacks.gymnasium.levels import Level, arguments_of
-from tdx.stacks.observe.copies import Entries, SharedPaths
+from tdx.stacks.observe.copies import LevelEntries, SharedPaths
 from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION, REWARD
 from tdx.stacks.observe.traces import stack_rows
 from tdx.stacks.sources import attributes_of
@@ -47,23 +47,23 @@ def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Com
     return Composite({key: spec}, shape=layout.lead)
 
 
-def observation_entries(space: spaces.Space[Any], value: object) -> Entries:
+def observation_entries(space: spaces.Space[Any], value: object) -> LevelEntries:
     """Return the entries of an observation, with the dtype and shape that it has."""
     return _entries(space, value, (OBSERVATION,))
 
 
-def action_entries(space: spaces.Space[Any], value: object) -> Entries:
+def action_entries(space: spaces.Space[Any], value: object) -> LevelEntries:
     """Return the entries of an action."""
     return _entries(space, value, (ACTION,))
 
 
-def result_entries(result: object) -> Entries:
+def result_entries(result: object) -> LevelEntries:
     """Return the entries of reward, flags and info of a step, or the info of a reset.
 
     Args:
         result: Copy of what ``step`` or ``reset`` returned.
     """
-    entries: Entries = {}
+    entries: LevelEntries = {}
     if not isinstance(result, tuple) or len(result) not in (2, 5):
         return entries
     if len(result) == 5:
@@ -75,7 +75,7 @@ def result_entries(result: object) -> Entries:
     return entries
 
 
-def _add_info(entries: Entries, key: tuple[str, ...], info: object) -> None:
+def _add_info(entries: LevelEntries, key: tuple[str, ...], info: object) -> None:
     if not isinstance(info, Mapping):
         return
     for name, value in info.items():
@@ -86,9 +86,9 @@ def _add_info(entries: Entries, key: tuple[str, ...], info: object) -> None:
             entries[path] = _to_tensor(value)
 
 
-def _entries(space: object, value: object, key: tuple[str, ...]) -> Entries:
+def _entries(space: object, value: object, key: tuple[str, ...]) -> LevelEntries:
     if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
-        entries: Entries = {}
+        entries: LevelEntries = {}
         for name, part in value.items():
             entries |= _entries(space.spaces.get(name), part, (*key, str(name)))
         return entries
@@ -104,12 +104,12 @@ def _entries(space: object, value: object, key: tuple[str, ...]) -> Entries:
     return {path: tensor}
 
 
-def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -> Entries:
+def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -> LevelEntries:
     """Return the parts of a tuple, stacked if they have the same shape as in the spec."""
     path: NestedKey = key if len(key) > 1 else key[0]
     spec = codec_of(space, Layout(None, categorical=True, remap_state=False)).spec
     if isinstance(spec, Composite) or len(value) != len(space.spaces):
-        entries: Entries = {}
+        entries: LevelEntries = {}
         for index, part in enumerate(value):
             inner = space.spaces[index] if index < len(space.spaces) else None
             entries |= _entries(inner, part, (*key, str(index)))
@@ -140,7 +140,9 @@ def _to_tensor(value: object) -> Any:
         return torch.from_numpy(array.astype(np.float64))
 
 
-def overwritten_keys(shared: SharedPaths, old: Entries, new: Entries) -> tuple[NestedKey, ...]:
+def overwritten_keys(
+    shared: SharedPaths, old: LevelEntries, new: LevelEntries
+) -> tuple[NestedKey, ...]:
     """Return the keys of an observation that replaced another value in the same memory.
 
     Args:

@@ -25,7 +25,7 @@ from tdx.stacks.gymnasium.levels import (
     list_wrappers,
     worker_sentence,
 )
-from tdx.stacks.observe import measured
+from tdx.stacks.observe import timed_levels
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sources import attributes_of
 
@@ -122,7 +122,7 @@ class GymnasiumStack(LevelStack):
             return super().measure(meter)
         # The outermost object with the index of the env: its calls include those of the wrappers.
         env = replace(self.levels[-1], index=-1)
-        return measured(self.level_type(self.target, [env], self.name), meter)
+        return timed_levels(self.level_type(self.target, [env], self.name), meter)
 
     @property
     def takes_env_settings(self) -> bool:

@@ -3,18 +3,18 @@
 from tdx.stacks.observe.env_inside import BaseCalls, base_key, replaced_env
 from tdx.stacks.observe.events import (
     OPAQUE,
+    CallRecording,
     Event,
     LevelForm,
     Method,
     RecordedMethod,
-    Recording,
     is_same_plain,
     plain_copy,
 )
 from tdx.stacks.observe.levels import Levels, NestedLevels, RowEntries, Slot
 from tdx.stacks.observe.recorder import LastResults
-from tdx.stacks.observe.replay import MAX_EVENTS, Recorder, Replay, preserved_generators
-from tdx.stacks.observe.times import check_threads, measured
+from tdx.stacks.observe.replay import MAX_EVENTS, CallRecorder, CallReplay, preserved_generators
+from tdx.stacks.observe.times import check_threads, timed_levels
 from tdx.stacks.observe.traces import Actor, locate, traced
 
 __all__ = [
@@ -22,6 +22,9 @@ __all__ = [
     "OPAQUE",
     "Actor",
     "BaseCalls",
+    "CallRecorder",
+    "CallRecording",
+    "CallReplay",
     "Event",
     "LastResults",
     "LevelForm",
@@ -29,18 +32,15 @@ __all__ = [
     "Method",
     "NestedLevels",
     "RecordedMethod",
-    "Recorder",
-    "Recording",
-    "Replay",
     "RowEntries",
     "Slot",
     "base_key",
     "check_threads",
     "is_same_plain",
     "locate",
-    "measured",
     "plain_copy",
     "preserved_generators",
     "replaced_env",
+    "timed_levels",
     "traced",
 ]

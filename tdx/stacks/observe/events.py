@@ -185,7 +185,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class CallRecording:
     """The events of a few episodes of a stack.
 
     Args:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tdx.core.meter import Lane
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches
-from tdx.stacks.observe.copies import CopyResult, Entries, copy_result
+from tdx.stacks.observe.copies import CopyResult, LevelEntries, copy_result
 from tdx.stacks.observe.events import Event, LevelForm, Method
 
 Original = Callable[..., Any]
@@ -129,11 +129,11 @@ class NestedLevels(Levels):
     # Values of events
 
     @abstractmethod
-    def given_entries(self, index: int, given: object) -> Entries:
+    def given_entries(self, index: int, given: object) -> LevelEntries:
         """Return a copy of an action as tensors by key."""
 
     @abstractmethod
-    def returned_entries(self, index: int, method: Method, returned: object) -> Entries:
+    def returned_entries(self, index: int, method: Method, returned: object) -> LevelEntries:
         """Return a copy of a result as tensors by key."""
 
     @abstractmethod
@@ -141,20 +141,22 @@ class NestedLevels(Levels):
         """Return True if equal values of two levels have equal entries."""
 
     @abstractmethod
-    def overwritten_keys(self, event: Event, entries: Entries) -> Sequence[Any]:
+    def overwritten_keys(self, event: Event, entries: LevelEntries) -> Sequence[Any]:
         """Return the keys of an observation that replaced another value in the same memory."""
 
-    def complete_reset(self, index: int, entries: Entries, current: Entries) -> Entries:
+    def complete_reset(
+        self, index: int, entries: LevelEntries, current: LevelEntries
+    ) -> LevelEntries:
         """Return the entries after a level in a reset, with those that it does not return.
 
         Args:
             index: The level.
             entries: What it returned.
-            current: Entries after the level inside.
+            current: LevelEntries after the level inside.
         """
         return entries
 
-    def merge_infos(self, rows: Sequence[Entries]) -> Entries:
+    def merge_infos(self, rows: Sequence[LevelEntries]) -> LevelEntries:
         """Return the entries of the infos of sub-envs, if their vector env passes them on."""
         return {}
 
@@ -165,7 +167,7 @@ class NestedLevels(Levels):
         """
         return set()
 
-    def next_entries(self, current: Entries) -> Entries:
+    def next_entries(self, current: LevelEntries) -> LevelEntries:
         """Return the entries of ``next`` that the outermost level returned otherwise."""
         return {}
 

@@ -28,10 +28,10 @@ from tdx.foundation.keys import NestedKey, split_key
 from tdx.stacks.observe.events import (
     INFO,
     REWARD,
+    CallRecording,
     Event,
     LevelForm,
     Method,
-    Recording,
     fill_opaque,
     map_arrays,
     plain_copy,
@@ -84,7 +84,7 @@ def preserved_generators() -> Iterator[None]:
             np.random.set_state(numpy_state)
 
 
-class Recorder:
+class CallRecorder:
     """Records the calls of a stack.
 
     Args:
@@ -110,7 +110,7 @@ class Recorder:
             with recorder.attached(self._levels, self._max_rows):
                 yield
 
-    def result(self, *, learning: bool) -> Recording:
+    def result(self, *, learning: bool) -> CallRecording:
         """Return what was recorded.
 
         Raises:
@@ -122,7 +122,7 @@ class Recorder:
                 hint="pass the outermost wrapper, whose step and reset are called",
             )
         roots = tuple(self._roots)
-        return Recording(self._seed, self._max_rows, self._forms, roots, learning=learning)
+        return CallRecording(self._seed, self._max_rows, self._forms, roots, learning=learning)
 
     def _add(self, log: Log) -> None:
         roots = read_events(log, self._count)
@@ -217,7 +217,7 @@ class _Frame:
     calls: int = 0
 
 
-class Replay:
+class CallReplay:
     """Runs a stack on the recorded calls of another one, and notes what each level did.
 
     Args:
@@ -239,7 +239,7 @@ class Replay:
     """
 
     def __init__(
-        self, levels: NestedLevels, recording: Recording, pairs: Mapping[int, int]
+        self, levels: NestedLevels, recording: CallRecording, pairs: Mapping[int, int]
     ) -> None:
         self._levels, self._recording = levels, recording
         self.pairs = dict(pairs)

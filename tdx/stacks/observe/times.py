@@ -24,7 +24,7 @@ from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 
 
 @contextmanager
-def measured(levels: NestedLevels, meter: Meter) -> Iterator[None]:
+def timed_levels(levels: NestedLevels, meter: Meter) -> Iterator[None]:
     """Measure the resets and steps of every level in a block.
 
     Args:

@@ -22,7 +22,7 @@ from tdx.core.tracing.traces import Direction, Hook, Kind
 from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import new_tensordict
-from tdx.stacks.observe.copies import Entries
+from tdx.stacks.observe.copies import LevelEntries
 from tdx.stacks.observe.events import FLAGS, INFO, REWARD, Event
 from tdx.stacks.observe.levels import NestedLevels
 from tdx.stacks.observe.recorder import EventRecorder, LastResults, Log, read_events
@@ -118,14 +118,14 @@ class _Lane:
     def __init__(self, name: Direction) -> None:
         self.name = name
         self.current: dict[NestedKey, ValueVersion] = {}
-        self._last: Entries | None = None
+        self._last: LevelEntries | None = None
 
     @property
-    def values(self) -> Entries:
+    def values(self) -> LevelEntries:
         return {key: version.value for key, version in self.current.items()}
 
     def update(
-        self, entries: Entries, *, is_stage: bool
+        self, entries: LevelEntries, *, is_stage: bool
     ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
         """Record new values; return what changed and what is missing."""
         if entries is self._last:
@@ -147,8 +147,8 @@ class _Lane:
 class _Values:
     """What an event received and returned, as tensors by key."""
 
-    given: Entries = field(default_factory=dict)
-    returned: Entries = field(default_factory=dict)
+    given: LevelEntries = field(default_factory=dict)
+    returned: LevelEntries = field(default_factory=dict)
     overwritten: Sequence[NestedKey] = ()
 
 
@@ -258,7 +258,7 @@ class _Build:
                 )
             above = index
 
-    def _actions(self, index: int, steps: Sequence[Event]) -> Entries:
+    def _actions(self, index: int, steps: Sequence[Event]) -> LevelEntries:
         """Return the last action of each sub-env, stacked."""
         kept = [event for event in steps if id(event) not in self._autoresets]
         if self._levels.count_rows(index) is None:
@@ -283,7 +283,9 @@ class _Build:
                     self._results(index, events), is_stage=is_stage
                 )
             read = tuple(before[key] for key in (*written, *dropped) if key in before)
-            steps = sum(event.method != "reset" for event in events)
+            # A stage may step the env inside after a reset, like one that presses a button.
+            is_reset = self._phase == "reset"
+            steps = sum(is_reset or event.method != "reset" for event in events)
             overwritten = dict.fromkeys(
                 key for event in events for key in self._values[id(event)].overwritten
             )
@@ -304,7 +306,7 @@ class _Build:
             )
         return None if failed is None else locate(self._levels, failed)
 
-    def _results(self, index: int, events: Sequence[Event]) -> Entries:
+    def _results(self, index: int, events: Sequence[Event]) -> LevelEntries:
         """Return the last result of each sub-env at a level, stacked."""
         rows = self._levels.count_rows(index)
         kept = [event for event in events if id(event) not in self._autoresets] or events
@@ -324,7 +326,7 @@ class _Build:
             entries = self._levels.complete_reset(index, dict(entries), self._forward.values)
         return entries
 
-    def _complete(self, event: Event) -> Entries:
+    def _complete(self, event: Event) -> LevelEntries:
         """Return a result; a reset during a step counts as a step with reward 0."""
         returned = self._values[id(event)].returned
         is_env = self._forms[event.level].protocol == "env"
@@ -332,10 +334,12 @@ class _Build:
             return returned
         in_rows = self._levels.count_rows(event.level) is not None
         size = () if in_rows or self._num_envs is None else (self._num_envs,)
-        flags: Entries = {name: torch.zeros(size, dtype=torch.bool) for name in FLAGS}
+        flags: LevelEntries = {name: torch.zeros(size, dtype=torch.bool) for name in FLAGS}
         return {**returned, REWARD: torch.zeros(size, dtype=torch.float64), **flags}
 
-    def _merged(self, index: int, events: Sequence[Event], values: Sequence[Entries]) -> Entries:
+    def _merged(
+        self, index: int, events: Sequence[Event], values: Sequence[LevelEntries]
+    ) -> LevelEntries:
         """Return the values of the last event; in sub-envs those of the last one of each row."""
         count = self._levels.count_rows(index)
         if count is None:

@@ -18,7 +18,7 @@ from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import observation_entries, result_entries
 from tdx.stacks.observe import Event, LevelForm, Method, RowEntries, Slot
-from tdx.stacks.observe.copies import Below, Entries, freeze
+from tdx.stacks.observe.copies import Below, LevelEntries, freeze
 from tdx.stacks.observe.events import FLAGS, INFO, OBSERVATION, REWARD
 from tdx.stacks.observe.traces import stack_rows
 from tdx.stacks.sb3.levels import VecLevel, passes_actions_on, vec_methods
@@ -30,7 +30,7 @@ LIMITED: NestedKey = (INFO, "TimeLimit.truncated")
 """Key of the infos that tells a truncation from a termination."""
 
 
-def step_entries(space: Any, result: Any) -> Entries:
+def step_entries(space: Any, result: Any) -> LevelEntries:
     """Return the entries of a result of ``step_wait``: observation, reward, done and infos.
 
     Args:
@@ -46,7 +46,7 @@ def step_entries(space: Any, result: Any) -> Entries:
     return entries | info_entries(infos) | terminal_entries(space, infos)
 
 
-def info_entries(infos: Sequence[Mapping[str, Any]]) -> Entries:
+def info_entries(infos: Sequence[Mapping[str, Any]]) -> LevelEntries:
     """Return the entries of the infos of all sub-envs, lists with ``None`` for missing values.
 
     Args:
@@ -63,13 +63,13 @@ def info_entries(infos: Sequence[Mapping[str, Any]]) -> Entries:
     return merge_rows(rows)
 
 
-def merge_rows(rows: Sequence[Entries]) -> Entries:
+def merge_rows(rows: Sequence[LevelEntries]) -> LevelEntries:
     """Merge entries of sub-envs, ``[N, ...]`` each; ``None`` in a list stands for a missing one."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: stack_rows([row.get(key) for row in rows]) for key in keys}
 
 
-def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> Entries:
+def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> LevelEntries:
     """Return the last observations of the episodes that ended, ``[D, ...]`` for D sub-envs.
 
     Args:
@@ -97,7 +97,7 @@ def terminal_key(key: NestedKey) -> NestedKey:
     return (INFO, TERMINAL, *parts[1:])
 
 
-def next_observations(entries: Mapping[NestedKey, Any]) -> Entries:
+def next_observations(entries: Mapping[NestedKey, Any]) -> LevelEntries:
     """Return the observations with the last one of each episode that ended, by key.
 
     A VecEnv returns the first observation of the next episode instead.
@@ -106,7 +106,7 @@ def next_observations(entries: Mapping[NestedKey, Any]) -> Entries:
         entries: Values of a step after its outermost stage.
     """
     done = entries.get(DONE)
-    observations: Entries = {}
+    observations: LevelEntries = {}
     for key, value in entries.items():
         if key != OBSERVATION and not (isinstance(key, tuple) and key[0] == OBSERVATION):
             continue
@@ -120,7 +120,7 @@ def next_observations(entries: Mapping[NestedKey, Any]) -> Entries:
     return observations
 
 
-def end_flags(entries: Mapping[NestedKey, Any]) -> Entries:
+def end_flags(entries: Mapping[NestedKey, Any]) -> LevelEntries:
     """Return why the episodes of a step ended, which a VecEnv only tells in the infos.
 
     Args:
@@ -202,7 +202,7 @@ class VecEnvLevels(WrapperLevels):
             return "step"
         return None if passes_actions_on(slot.owner) else "inverse"
 
-    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+    def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`; a reset returns no infos, its copy has them."""
         if self.forms()[index].protocol == "env":
             return super().returned_entries(index, method, returned)
@@ -213,7 +213,9 @@ class VecEnvLevels(WrapperLevels):
         entries = observation_entries(space, observation)
         return entries | info_entries(infos[0]) if infos else entries
 
-    def complete_reset(self, index: int, entries: Entries, current: Entries) -> Entries:
+    def complete_reset(
+        self, index: int, entries: LevelEntries, current: LevelEntries
+    ) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`; wrappers keep the infos."""
         done = torch.zeros(self.num_rows, dtype=torch.bool)
         level = self._levels[index]
@@ -225,7 +227,7 @@ class VecEnvLevels(WrapperLevels):
             entries |= {key: value for key, value in current.items() if split_key(key)[0] == INFO}
         return entries
 
-    def merge_infos(self, rows: Sequence[Entries]) -> Entries:
+    def merge_infos(self, rows: Sequence[LevelEntries]) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         return merge_rows(rows)
 
@@ -241,7 +243,7 @@ class VecEnvLevels(WrapperLevels):
             for inner in child.walk()
         }
 
-    def next_entries(self, current: Entries) -> Entries:
+    def next_entries(self, current: LevelEntries) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`.
 
         ``next`` has the last observation of each episode, and why it ended.

@@ -23,7 +23,7 @@ from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_owners, worker_s
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import result_entries
 from tdx.stacks.observe import Method, Slot
-from tdx.stacks.observe.copies import Below, Entries, copy_result
+from tdx.stacks.observe.copies import Below, LevelEntries, copy_result
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.observe.levels import Original, RowEntries, Wrap
 from tdx.stacks.observe.traces import stack_rows
@@ -193,7 +193,7 @@ class TianshouLevels(WrapperLevels):
     def _are_all(self, ids: Any) -> bool:
         return ids is None or np.array_equal(ids, range(self.num_rows))
 
-    def returned_entries(self, index: int, method: Method, returned: Any) -> Entries:
+    def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`; infos are one dict for each sub-env."""
         if not self.forms()[index].is_batch:
             return super().returned_entries(index, method, returned)
@@ -201,7 +201,7 @@ class TianshouLevels(WrapperLevels):
         rows = [result_entries((None, info)) for info in infos]
         return super().returned_entries(index, method, (*values, {})) | self.merge_infos(rows)
 
-    def merge_infos(self, rows: Sequence[Entries]) -> Entries:
+    def merge_infos(self, rows: Sequence[LevelEntries]) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`."""
         keys = dict.fromkeys(key for row in rows for key in row)
         return {key: stack_rows([row.get(key) for row in rows]) for key in keys}

@@ -9,7 +9,7 @@ import pytest
 
 from tdx.envs.gym import GymEnv
 from tdx.foundation.errors import ArgumentError
-from tdx.pipeline import Pipeline, build_env, from_python, to_python
+from tdx.pipeline import Pipeline, build_checked_env, from_python, to_python
 from tdx.pipeline.model import EnvConfig
 from tests.envs.gym.mocks import SpaceEnv
 
@@ -56,7 +56,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("num_envs", "batching"), [(None, "vector"), (2, "vector"), (2, "serial")])
 def test_the_kwargs_of_a_pipeline_reach_the_env(num_envs: int | None, batching: Any) -> None:
     pipeline = Pipeline(EnvConfig("Names-v0", GIVEN, num_envs=num_envs, batching=batching))
-    env: Any = build_env(pipeline).base_env
+    env: Any = build_checked_env(pipeline).base_env
     inner = env
     if batching == "serial":
         inner = env._envs[1]
@@ -76,7 +76,7 @@ def test_env_kwargs_are_passed_to_the_env() -> None:
 
 def test_an_argument_that_only_gym_env_has() -> None:
     with pytest.raises(ArgumentError) as caught:
-        build_env(Pipeline(EnvConfig("Pendulum-v1", {"num_envs": 3})))
+        build_checked_env(Pipeline(EnvConfig("Pendulum-v1", {"num_envs": 3})))
     assert caught.value.message == "the env has no argument 'num_envs'"
     assert "field of env, next to kwargs" in str(caught.value.hint)
 

@@ -13,7 +13,7 @@ import tdx
 from tdx.foundation.errors import StorageError
 from tdx.inspection.checkpoint_check import check_checkpoint
 from tdx.inspection.values_report import inspect_values
-from tdx.stacks.checkpoints import Entries, is_checkpoint, read_checkpoint
+from tdx.stacks.checkpoints import SampleEntries, is_checkpoint, read_checkpoint
 from tdx.stacks.checkpoints.steps import run
 from tests.stacks.checkpoints.other_folders import (
     Processor,
@@ -58,11 +58,11 @@ def codes(path: Path) -> list[tuple[str, object]]:
     return [(finding.code, finding.where.key) for finding in report.findings]
 
 
-def normalized(path: Path, sample: Entries) -> Entries:
+def normalized(path: Path, sample: SampleEntries) -> SampleEntries:
     return run(read_checkpoint(path).processors[0], sample).samples[-1]
 
 
-def unnormalized(path: Path, action: Entries) -> Entries:
+def unnormalized(path: Path, action: SampleEntries) -> SampleEntries:
     return run(read_checkpoint(path).processors[1], action).samples[-1]
 
 

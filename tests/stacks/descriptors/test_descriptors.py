@@ -170,3 +170,42 @@ def test_hostile_document_gets_one_sentence(name: str, tmp_path: Path) -> None:
         read_descriptor(path)
     assert sentence in error.value.message
     assert "\n" not in error.value.message
+
+
+def test_values_by_joint_are_in_the_order_of_the_joints(tmp_path: Path) -> None:
+    descriptors = isaaclab_descriptors()
+    by_name = {joint: index / 10 for index, joint in enumerate(JOINTS)}
+    in_other_order = {joint: by_name[joint] for joint in sorted(JOINTS)}
+    (action,) = descriptors["actions"]
+    action["scale"] = in_other_order
+    action["clip"] = {joint: [-value, value] for joint, value in in_other_order.items()}
+    term = descriptors["observations"]["policy"][2]
+    term["joint_pos_offsets"] = in_other_order
+    robot = descriptors["articulations"]["robot"]
+    robot["default_joint_pos"] = robot["default_joint_stiffness"] = in_other_order
+    descriptor = read_descriptor(write_isaaclab(tmp_path / "io.yaml", descriptors))
+    expected = (0.0, 0.1, 0.2, 0.3)
+    assert descriptor.actions[0].scale == expected
+    assert descriptor.actions[0].clip == (0.0, 0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3)
+    assert descriptor.terms[2].offsets == expected
+    assert descriptor.robot.positions == descriptor.robot.stiffness == expected
+
+
+def test_values_by_the_joints_of_the_robot(tmp_path: Path) -> None:
+    """Joints that a term does not list are those of the robot."""
+    descriptors = isaaclab_descriptors()
+    (action,) = descriptors["actions"]
+    del action["joint_names"]
+    action["scale"] = {"right_knee": 4.0, "left_hip": 1.0}
+    (read,) = read_descriptor(write_isaaclab(tmp_path / "io.yaml", descriptors)).actions
+    assert read.scale == (1.0, 4.0)
+
+
+def test_values_by_patterns_are_a_note(tmp_path: Path) -> None:
+    descriptors = isaaclab_descriptors()
+    (action,) = descriptors["actions"]
+    action["scale"] = {".*_hip": 0.5, ".*_knee": 0.25}
+    descriptor = read_descriptor(write_isaaclab(tmp_path / "io.yaml", descriptors))
+    assert descriptor.actions[0].scale is None
+    (note,) = [note for note in descriptor.notes if "'scale'" in note]
+    assert "'.*_hip' is none of the joints" in note

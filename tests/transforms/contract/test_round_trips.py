@@ -18,7 +18,7 @@ from tdx.pipeline import (
     Dtype,
     Pipeline,
     StageConfig,
-    build_env,
+    build_checked_env,
     from_flags,
     read_pipeline,
     to_flags,
@@ -62,7 +62,10 @@ def test_a_pipeline(name: str) -> None:
     pipeline = Pipeline.of(env_id, StageConfig(name, unnamed, arguments))
     read = through_the_file(pipeline)
     assert read == through_the_flags(pipeline) == pipeline
-    env, expected = build_env(read, allow_code=True), TransformedEnv(rows_of(name), made(name))
+    env, expected = (
+        build_checked_env(read, allow_code=True),
+        TransformedEnv(rows_of(name), made(name)),
+    )
     assert env.output_spec == expected.output_spec
     assert env.input_spec == expected.input_spec
     assert_same(fixed_rollout(env), fixed_rollout(expected))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tdx.core.meter import Lane
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline, build_checked_env
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
 from tdx.profiling.result import DeviceUse, OperatorUse, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
@@ -23,7 +23,7 @@ KEY: Key = ("0 RewardSum", "forward")
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    with build_env(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")) as env:
+    with build_checked_env(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")) as env:
         return profile_env(env, ["eager"], ProfilePlan(steps=5, warmup=0, repeats=2, passes=()))
 
 

@@ -207,7 +207,7 @@ def _why_without_effect(context: StackContext, stage: StageInfo) -> str | None:
 
 def _changes(context: StackContext, stage: StageInfo) -> bool:
     changes = context.changes(stage)
-    return changes.drops or any(changes.written.values())
+    return changes.acts or changes.drops or any(changes.written.values())
 
 
 _IDENTITY_OF_EQUAL_SPECS = (
@@ -249,10 +249,12 @@ class DeclaredReads(Fact):
 @stack_rule(
     "TDX403",
     "observations are normalized before they are stacked",
-    "warning",
+    "suggestion",
     why="""
     Running statistics change with every step, so the frames of one stack are normalized with
-    different statistics, and the same frame has other values in the next stack.
+    different statistics, and the same frame has other values in the next stack. The difference is
+    large in the first steps of a training and small after many, so some training code uses this
+    order on purpose: the rule is a suggestion.
 
     Stack first, then normalize.
     """,
