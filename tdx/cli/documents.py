@@ -18,6 +18,7 @@ DOCUMENTS: Mapping[str, str] = {
     "state": "tdx inspect state",
     "plan": "tdx inspect plan",
     "check": "tdx check",
+    "checks": "tdx check of several targets",
     "explanation": "tdx explain CODE",
     "codes": "tdx explain",
     "contract": "tdx check --against, and tdx diff of stacks",
@@ -82,7 +83,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.foundation.settings import Settings, SettingValue
     from tdx.inspection.chain import ChainReport
-    from tdx.inspection.check_report import CheckReport
+    from tdx.inspection.check_report import CheckReport, CheckSummary
     from tdx.inspection.diff import DiffReport
     from tdx.inspection.doctor import DoctorReport
     from tdx.inspection.envs import EnvDetails
@@ -131,6 +132,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "state": Document(StateReport, has_calls=True),
         "plan": Document(PlanReport, has_calls=True),
         "check": Document(CheckReport, optional={"fixed": FixEntries}),
+        "checks": Document(CheckSummary),
         "explanation": Document(Explanation),
         "codes": Document(extra={"codes": list[CodeRow]}),
         "contract": Document(ContractReport),

@@ -131,7 +131,8 @@ def _keys(ctx: typer.Context, find_keys: Callable[[EnvBase], list[str]]) -> list
     }
     if not (values.get("env") or values.get("pipeline")):
         # Typer does not parse the words after an option without a value.
-        words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
+        several = (*(ctx.params.get("words") or ()), *(ctx.params.get("targets") or ()))
+        words = [ctx.params.get("target"), *several, *ctx.args]
         words = [word for word in words if word and not word.startswith("-")]
         values["target"] = next(iter(words), None)
 

@@ -200,6 +200,81 @@ class CheckReport(Result):
         return ExitCode.FINDINGS if failures else ExitCode.OK
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedTarget(Result):
+    """The report of one of several targets.
+
+    Args:
+        target: Target as it was named or found.
+        exit_code: Exit code of a check of this target alone.
+        report: Its report. What could not be read or run has no checks and the error as a finding.
+    """
+
+    json_entries: ClassVar[Entries] = ("target", "exit_code", Entry("report", inline=True))
+
+    target: str
+    exit_code: int
+    report: CheckReport
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCount(Result):
+    """Number of findings with one code.
+
+    Args:
+        code: Code of the error or rule.
+        severity: Severity of the findings.
+        count: Number of findings.
+        fixable: How many of them have a fix.
+        title: Title of the rule; ``None`` for an error.
+    """
+
+    code: str
+    severity: Severity
+    count: int
+    fixable: int
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSummary(Result):
+    """Reports of several targets.
+
+    Args:
+        targets: Reports in the order of the targets.
+    """
+
+    json_entries: ClassVar[Entries] = ("ok", "rules", "targets")
+
+    targets: tuple[CheckedTarget, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if no target has errors or warnings."""
+        return all(target.report.ok for target in self.targets)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings of all targets."""
+        return tuple(finding for target in self.targets for finding in target.report.findings)
+
+    @property
+    def rules(self) -> tuple[RuleCount, ...]:
+        """Number of findings by code, the most frequent first."""
+        by_code: dict[tuple[str, Severity], list[Finding]] = {}
+        for finding in self.findings:
+            by_code.setdefault((finding.code, finding.severity), []).append(finding)
+        counts = [
+            RuleCount(
+                *(code, severity, len(same)),
+                fixable=sum(finding.fix is not None for finding in same),
+                title=same[0].title,
+            )
+            for (code, severity), same in by_code.items()
+        ]
+        return tuple(sorted(counts, key=lambda rule: (-rule.count, rule.code)))
+
+
 def check_pipeline(
     pipeline: Pipeline,
     *,

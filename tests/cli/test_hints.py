@@ -52,9 +52,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("arguments", "message", "hint"),
     [
         (
-            ("check", "a.yaml", "b.yaml"),
+            ("report", "a.yaml", "b.yaml"),
             "got unexpected extra argument(s) (b.yaml)",
-            "tdx check takes one target: run it again for b.yaml; tdx diff compares two",
+            "tdx report takes one target: run it again for b.yaml; tdx diff compares two",
         ),
         (
             ("replay", "dump", "b.yaml"),
@@ -63,18 +63,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             ("check", "Pendulum-v1", "RewardClipping(-1, 1)"),
-            "got unexpected extra argument(s) (RewardClipping(-1, 1))",
+            "RewardClipping(-1, 1) is a transform, not a target",
             "write a stage as -t 'RewardClipping(-1, 1)'",
         ),
         (
-            ("check", "Pendulum-v1", "CartPole-v1"),
+            ("report", "Pendulum-v1", "CartPole-v1"),
             "got unexpected extra argument(s) (CartPole-v1)",
-            "tdx check --help lists the options",
+            "tdx report --help lists the options",
         ),
-        (("check", "."), ". is a folder without a dump", "name a file in it: a.yaml, b.yaml"),
+        (("report", "."), ". is a folder without a dump", "name a file in it: a.yaml, b.yaml"),
         (
             ("check", "empty"),
-            "empty is a folder without a dump",
+            "empty is a folder without a pipeline file, a dump or a checkpoint",
             "name an env, a pipeline file or a dump",
         ),
         (

@@ -1,17 +1,18 @@
-"""``tdx check``, with ``--diff`` and ``--fix``."""
+"""``tdx check`` of one or many targets, with ``--diff`` and ``--fix``."""
 
 from __future__ import annotations
 
 import difflib
 import sys
+import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import complete_codes, complete_rules
+from tdx.cli.completion import complete_codes, complete_env, complete_rules, complete_target
 from tdx.cli.options import (
     FindingsOptions,
     Format,
@@ -20,9 +21,9 @@ from tdx.cli.options import (
     configured_values,
     split_list,
 )
-from tdx.cli.pipelines import PipelineOptions, Samples, TargetOptions
+from tdx.cli.pipelines import TARGET_HELP, PipelineOptions, Samples, TargetOptions
 from tdx.cli.runtime import json_text, write_verbatim
-from tdx.foundation.errors import ArgumentError, PipelineError
+from tdx.foundation.errors import ArgumentError, EnvError, PipelineError, TdxError
 
 if TYPE_CHECKING:
     from tdx.cli.views.check import FixEntries
@@ -33,6 +34,16 @@ if TYPE_CHECKING:
 
 _RULES = "Rules"
 _STDIN = "<stdin>"
+NOTHING_TO_FIX = "nothing to fix"
+_NOT_FOR_DESCRIPTORS = (
+    "policy",
+    "diff",
+    "fix",
+    "evaluation",
+    "data",
+    "samples",
+    "unsafe_fixes",
+)
 
 Policy = Annotated[
     str | None,
@@ -141,117 +152,290 @@ Evaluation = Annotated[
 ]
 
 
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        metavar="PATTERN",
+        help="Leave out targets whose path, or a part of it, matches: 'old_*'. Can be repeated.",
+        rich_help_panel=_RULES,
+    ),
+]
+
+Statistics = Annotated[
+    bool,
+    typer.Option(
+        "--statistics",
+        help="Count the findings of each rule instead of listing them.",
+        rich_help_panel=_RULES,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTargets(PipelineOptions):
+    """The targets of a check, and the options of their pipelines."""
+
+    env: Annotated[
+        str | None,
+        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
+    ] = None
+    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TARGET]...",
+            help=f"{TARGET_HELP} Also a contract, a robot dataset or a deployment descriptor. "
+            "Other folders are searched for pipeline files and checkpoints.",
+            autocompletion=complete_target,
+        ),
+    ] = None
+
+    def of(self, target: str | None) -> TargetOptions:
+        """Return the options with one of the targets."""
+        shared = {field.name: getattr(self, field.name) for field in fields(PipelineOptions)}
+        return TargetOptions(**shared, target=target)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """What is checked, and what is fixed, in each target."""
+
+    policy: Policy = None
+    select: Select = None
+    ignore: Ignore = None
+    strict: Strict = False
+    diff: Diff = False
+    fix: Fix = False
+    unsafe_fixes: UnsafeFixes = False
+    evaluation: Evaluation = False
+    data: Data = None
+    samples: Samples = None
+
+    def refuse(self, names: Sequence[str], subject: str, hint: str | None = None) -> None:
+        """Raise an error for a given option that does not apply to a subject."""
+        for name in names:
+            if getattr(self, name):
+                option = "--eval" if name == "evaluation" else f"--{name.replace('_', '-')}"
+                raise ArgumentError(
+                    f"{option} does not apply to {subject}",
+                    hint=None if hint is None else hint.format(option=option),
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """The result for one target.
+
+    Args:
+        report: Findings.
+        rules: Rules that were checked.
+        fixes: Output of ``--diff`` and ``--fix``.
+        text: Text of the file that contains the whole pipeline. ``None``: no such file.
+    """
+
+    report: CheckReport
+    rules: Sequence[Rule] = ()
+    fixes: FixOutput | None = None
+    text: str | None = None
+
+
 def check(
-    pipeline: TargetOptions,
+    pipeline: CheckTargets,
     output: FindingsOptions,
-    policy: Policy = None,
-    select: Select = None,
-    ignore: Ignore = None,
-    strict: Strict = False,
-    diff: Diff = False,
-    fix: Fix = False,
-    unsafe_fixes: UnsafeFixes = False,
-    evaluation: Evaluation = False,
+    options: CheckOptions,
     against: Against = None,
-    data: Data = None,
-    samples: Samples = None,
+    exclude: Exclude = None,
+    statistics: Statistics = False,
     verbose: Verbose = False,
 ) -> int:
-    """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
+    """Check pipelines: build them, compare their output with their specs, and apply the lint rules.
 
     Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
-    this machine does not have. A comment at a stage, # tdx: ignore[TDX422], switches a rule off.
+    this machine does not have; with several targets, with the highest exit code of them. A comment
+    at a stage, # tdx: ignore[TDX422], switches a rule off.
 
     tdx check Pendulum-v1 -t StepCounter
 
     tdx check pendulum.yaml --diff --unsafe-fixes
+
+    tdx check pipelines/ train.py:make_env --allow-code --exclude 'old_*' --statistics
     """
+    from tdx.cli.check_targets import find_targets
+
+    if options.diff and options.fix:
+        raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
+    names = pipeline.targets or []
+    if len(names) > 1 and (pipeline.env is not None or pipeline.pipeline is not None):
+        raise ArgumentError("--env and --pipeline take no further targets", hint="remove them")
+    targets, is_several = find_targets(names, split_list(exclude))
+    if against is not None:
+        if is_several:
+            raise ArgumentError("--against takes one target", hint="run the command for each")
+        return _check_against(pipeline.of(next(iter(targets), None)), output, options, against)
+    if is_several or statistics:
+        return _check_all(
+            pipeline, targets or [None], output, options, statistics=statistics, verbose=verbose
+        )
+    checked = _check_target(pipeline.of(next(iter(targets), None)), options)
+    _write_report(checked, output, verbose=verbose)
+    return checked.report.exit_code(strict=options.strict)
+
+
+def _check_against(
+    pipeline: TargetOptions, output: FindingsOptions, options: CheckOptions, against: str
+) -> int:
+    """Compare a stack with a contract, or a descriptor with another one."""
+    from tdx.cli.commands.contracts import check_against
+    from tdx.cli.pipelines import find_descriptor, read_reference
+
+    if (descriptor := find_descriptor(pipeline)) is not None:
+        from tdx.inspection.descriptor_check import compare_descriptors
+
+        options.refuse(_NOT_FOR_DESCRIPTORS, "a deployment descriptor")
+        chosen = split_list(options.select), split_list(options.ignore)
+        report = compare_descriptors(read_reference(against), descriptor, *chosen)
+        _write_report(_Checked(report), output, verbose=False)
+        return report.exit_code(strict=options.strict)
+    options.refuse(
+        ("policy", "select", "ignore", "strict", "diff", "fix", "unsafe_fixes"),
+        "a contract",
+        "leave out {option} or --against",
+    )
+    return check_against(
+        pipeline, against, output, evaluation=options.evaluation, samples=options.samples
+    )
+
+
+def _check_all(
+    pipeline: CheckTargets,
+    targets: Sequence[str | None],
+    output: FindingsOptions,
+    options: CheckOptions,
+    *,
+    statistics: bool,
+    verbose: bool,
+) -> int:
+    """Check several targets and write one document; a failure of one does not stop the others."""
+    from tdx.cli.output import write_view
+    from tdx.cli.progress import activity_on
+    from tdx.cli.views.check import checks_view, sarif
+    from tdx.inspection.check_report import CheckedTarget, CheckReport, CheckSummary, Finding
+
+    results: list[tuple[CheckedTarget, _Checked]] = []
+    with activity_on(sys.stderr) as show:
+        for number, target in enumerate(targets, 1):
+            name = target or pipeline.env or pipeline.pipeline or ""
+            if show is not None:
+                show(f"checking {name}", number, len(targets))
+            try:
+                checked = _check_target(pipeline.of(target), options)
+                code = checked.report.exit_code(strict=options.strict)
+            except Exception as error:
+                if output.debug:
+                    traceback.print_exception(error)
+                known = error if isinstance(error, TdxError) else _unexpected(error)
+                failure = Finding.from_error(known, "arguments")
+                checked = _Checked(CheckReport(name, 0, (), (failure,)))
+                code = known.exit_code
+            if checked.fixes is not None and checked.fixes.message not in (None, NOTHING_TO_FIX):
+                print(checked.fixes.message, file=sys.stderr)
+            results.append((CheckedTarget(name, int(code), checked.report), checked))
+    summary = CheckSummary(tuple(target for target, _ in results))
+    if output.format is Format.SARIF:
+        codes = {rule.code for _, checked in results for rule in checked.rules}
+        log = sarif([(checked.report, checked.text) for _, checked in results], sorted(codes))
+        sys.stdout.write(json_text(log, sys.stdout, indent=2))
+    elif options.diff and output.format is Format.TABLE:
+        # Stdout is a patch, so failures go to stderr.
+        for checked_target, checked in results:
+            write_verbatim("" if checked.fixes is None else checked.fixes.text or "")
+            for finding in () if checked.report.checks else checked.report.findings:
+                print(f"error: {checked_target.target}: {finding.message}", file=sys.stderr)
+    else:
+        texts = [checked.text for _, checked in results]
+        write_view(checks_view(summary, texts, statistics=statistics, verbose=verbose), output)
+    return max(target.exit_code for target in summary.targets)
+
+
+def _unexpected(error: Exception) -> TdxError:
+    """Return an error of a library as one of tdx."""
+    text = f": {error}" if str(error) else ""
+    return EnvError(f"unexpected {type(error).__name__}{text}", hint="--debug shows the traceback")
+
+
+def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
+    """Check one target by what it is: a folder or file of data, a function, or a pipeline."""
     from tdx.cli.pipelines import find_checkpoint, find_descriptor, read_source, with_target
     from tdx.cli.runtime import third_party_code
+    from tdx.contracts.storage import is_contract
     from tdx.inspection.check_report import check_pipeline
     from tdx.rollouts.datasets import is_recorded
 
+    chosen = split_list(options.select), split_list(options.ignore)
     if (descriptor := find_descriptor(pipeline)) is not None:
-        from tdx.cli.pipelines import read_reference
-        from tdx.inspection.descriptor_check import check_descriptor, compare_descriptors
+        from tdx.inspection.descriptor_check import check_descriptor
 
-        given = {"--policy": policy, "--diff": diff, "--fix": fix, "--eval": evaluation}
-        given |= {"--data": data, "--samples": samples, "--unsafe-fixes": unsafe_fixes}
-        for option in (name for name, value in given.items() if value):
-            raise ArgumentError(f"{option} does not apply to a deployment descriptor")
-        chosen = split_list(select), split_list(ignore)
-        if against is None:
-            checked = check_descriptor(descriptor, *chosen)
-        else:
-            checked = compare_descriptors(read_reference(against), descriptor, *chosen)
-        _write_report(checked, (), output, None, None, verbose=verbose)
-        return checked.exit_code(strict=strict)
-    if against is not None:
-        from tdx.cli.commands.contracts import check_against
+        options.refuse(_NOT_FOR_DESCRIPTORS, "a deployment descriptor")
+        return _Checked(check_descriptor(descriptor, *chosen))
+    if pipeline.target is not None and is_contract(pipeline.target):
+        from tdx.contracts import load_contract
+        from tdx.foundation.text import count_text
+        from tdx.inspection.check_report import CheckReport
 
-        others = {"--policy": policy, "--select": select, "--ignore": ignore, "--strict": strict}
-        others |= {"--diff": diff, "--fix": fix, "--unsafe-fixes": unsafe_fixes}
-        for option in (name for name, value in others.items() if value):
-            raise ArgumentError(
-                f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
-            )
-        return check_against(pipeline, against, output, evaluation=evaluation, samples=samples)
+        options.refuse((*_NOT_FOR_DESCRIPTORS, "select", "ignore"), "a contract")
+        stages = count_text(len(load_contract(pipeline.target).stages) - 1, "stage")
+        note = f"no env is compared with it: tdx contract check ENV {pipeline.target}"
+        report = CheckReport(
+            *(pipeline.target, 0, ("arguments",), ()),
+            notes=(f"the contract can be read; {note}",),
+            parts=f"contract of {stages}",
+        )
+        return _Checked(report)
     if pipeline.target is not None and is_recorded(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 
-        chosen = split_list(select), split_list(ignore)
-        checked = check_dataset(_facts(pipeline.target), *chosen)
-        _write_report(checked, (), output, None, None, verbose=verbose)
-        return checked.exit_code(strict=strict)
+        return _Checked(check_dataset(_facts(pipeline.target), *chosen))
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_check import check_checkpoint
 
-        given = {"--policy": policy, "--diff": diff, "--fix": fix, "--eval": evaluation}
-        for option in (name for name, value in given.items() if value):
-            raise ArgumentError(f"{option} does not apply to a policy checkpoint")
-        chosen = split_list(select), split_list(ignore)
-        if data is None:
-            checked = check_checkpoint(checkpoint, *chosen)
-        else:
-            from tdx.inspection.dataset_check import check_against_data
+        options.refuse(("policy", "diff", "fix", "evaluation"), "a policy checkpoint")
+        if options.data is None:
+            return _Checked(check_checkpoint(checkpoint, *chosen))
+        from tdx.inspection.dataset_check import check_against_data
 
-            checked = check_against_data(checkpoint, _facts(data), *chosen)
-        _write_report(checked, (), output, None, None, verbose=verbose)
-        return checked.exit_code(strict=strict)
-    if data is not None:
+        return _Checked(check_against_data(checkpoint, _facts(options.data), *chosen))
+    if options.data is not None:
         raise ArgumentError("--data needs a policy checkpoint", hint="tdx check FOLDER --data DATA")
-    options = with_target(pipeline)
-    config, source = read_source(options)
-    rules = _rules(config, select, ignore)
-    if policy is not None:
-        config = replace(config, policy=policy)
-    if diff and fix:
-        raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
-    if unsafe_fixes and not (diff or fix):
+    one = with_target(pipeline)
+    config, source = read_source(one)
+    rules = _rules(config, options.select, options.ignore)
+    if options.policy is not None:
+        config = replace(config, policy=options.policy)
+    if options.unsafe_fixes and not (options.diff or options.fix):
         raise ArgumentError("--unsafe-fixes alone has no effect", hint="add --fix or --diff")
-    fixes = None
-    report = None
-    if samples is not None and not config.is_factory:
+    if options.samples is not None and not config.is_factory:
         raise ArgumentError("--samples needs --against or module:function", hint="leave it out")
     if config.is_factory:
-        report = _check_stack(config, options, rules, samples, evaluation=evaluation)
-        if report is not None and (diff or fix):
-            print(f"nothing to fix: the stages of {config.env.id} are Python code", file=sys.stderr)
-    if report is not None:
-        _write_report(report, rules, output, None, None, verbose=verbose)
-        return report.exit_code(strict=strict)
+        stack = _check_stack(config, one, rules, options.samples, evaluation=options.evaluation)
+        if stack is not None:
+            if options.diff or options.fix:
+                reason = f"nothing to fix: the stages of {config.env.id} are Python code"
+                print(reason, file=sys.stderr)
+            return _Checked(stack, rules)
+    fixes = None
     with third_party_code():
-        if diff or fix:
-            fixes = Fixes.find(config, source, options, rules, strict=strict, unsafe=unsafe_fixes)
-            if fix:
+        if options.diff or options.fix:
+            fixes = Fixes.find(
+                *(config, source, one, rules), strict=options.strict, unsafe=options.unsafe_fixes
+            )
+            if options.fix:
                 config = fixes.write()
         report = check_pipeline(
-            config, allow_code=pipeline.allow_code, rules=rules, evaluation=evaluation
+            config, allow_code=one.allow_code, rules=rules, evaluation=options.evaluation
         )
     text = None if pipeline.transforms or source is None else _text_on_disk(source)
-    changes = None if fixes is None else fixes.output(fix=fix)
-    _write_report(report, rules, output, changes, text, verbose=verbose)
-    return report.exit_code(strict=strict)
+    return _Checked(report, rules, None if fixes is None else fixes.output(fix=options.fix), text)
 
 
 def _facts(path: str) -> DatasetFacts:
@@ -322,34 +506,16 @@ def _text_on_disk(source: PipelineFile) -> str:
     return source.text.replace("\n", source.newline)
 
 
-def _write_report(
-    report: CheckReport,
-    rules: Sequence[Rule],
-    options: FindingsOptions,
-    fixes: FixOutput | None,
-    text: str | None,
-    *,
-    verbose: bool,
-) -> None:
-    """Write the findings, or the fixes, in the requested format.
-
-    Args:
-        report: Findings.
-        rules: Rules that were checked.
-        options: Output format.
-        fixes: Output of ``--diff`` and ``--fix``.
-        text: Text of the file that contains the whole pipeline. ``None``: no such file.
-        verbose: Show the outcome of each check and the reason for each rule.
-    """
+def _write_report(checked: _Checked, options: FindingsOptions, *, verbose: bool) -> None:
+    """Write the findings, or the fixes, of one target in the requested format."""
     from tdx.cli.output import write_view
-    from tdx.cli.views.check import check_view
+    from tdx.cli.views.check import check_view, sarif
 
+    report, fixes, text = checked.report, checked.fixes, checked.text
     if fixes is not None and fixes.message is not None:
         print(fixes.message, file=sys.stderr)
     if options.format is Format.SARIF:
-        from tdx.cli.views.check import sarif
-
-        log = sarif(report, [rule.code for rule in rules], text)
+        log = sarif([(report, text)], [rule.code for rule in checked.rules])
         sys.stdout.write(json_text(log, sys.stdout, indent=2))
     elif fixes is not None and fixes.text is not None and options.format is Format.TABLE:
         write_verbatim(fixes.text)
@@ -479,7 +645,7 @@ class Fixes:
 
         titles = [f"{code} ({fix.title})" for code, fix in self.result.fixes]
         if not titles:
-            return "nothing to fix"
+            return NOTHING_TO_FIX
         return f"{lead} {count_text(len(titles), 'issue')}: {', '.join(titles)}"
 
 

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypedDict, get_args
 from urllib.parse import quote
@@ -30,12 +30,12 @@ from tdx.foundation.errors import Where
 from tdx.foundation.keys import format_key
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.foundation.text import count_text
-from tdx.inspection.check_report import Check, CheckReport, Finding
+from tdx.inspection.check_report import Check, CheckReport, Finding, RuleCount
 from tdx.inspection.explanations import Explanation, explain_code
 from tdx.inspection.lint.rule import Severity
 
 if TYPE_CHECKING:
-    from tdx.inspection.check_report import CheckReport, Finding
+    from tdx.inspection.check_report import CheckReport, CheckSummary, Finding
     from tdx.inspection.explanations import Explanation
     from tdx.inspection.lint.rule import Fix, Severity
 
@@ -83,25 +83,9 @@ def check_view(
         text: Text of the file that the findings refer to. ``None``: no such file.
         verbose: Show the outcome of each check and the reason for each rule.
     """
-    lines = [] if text is None else text.splitlines()
 
     def blocks() -> list[Block]:
-        shown: list[Block] = []
-        if verbose:
-            rows = [
-                [Cell(status, _STATUS_STYLES[status]), Cell(check), Cell(_result(check, report))]
-                for check, status in report.statuses.items()
-            ]
-            shown.append(
-                Heading(report.env, report.parts or count_text(report.stages, "stage"), level=1)
-            )
-            shown.append(Table([Column(fixed=True), Column(fixed=True), Column()], rows))
-        explained: set[str] = set()
-        for finding in report.findings:
-            shown += _finding(finding, report, lines)
-            if verbose and finding.why and finding.code not in explained:
-                shown.append(fact("why", finding.why.replace("`", "")))
-            explained.add(finding.code)
+        shown = _findings(report, text, set(), verbose=verbose)
         notes = [fact("note", text) for text in (*report.hidden, *report.notes)]
         return [*shown, *_summary(report), *notes]
 
@@ -109,6 +93,89 @@ def check_view(
         return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
 
     return View("check", data, blocks, lambda: report.findings, names=_COLUMNS)
+
+
+def checks_view(
+    summary: CheckSummary, texts: Sequence[str | None], *, statistics: bool, verbose: bool
+) -> View:
+    """Lay out the findings of several targets, and how many targets have some.
+
+    Args:
+        summary: Reports to show.
+        texts: Text of the file of each target. ``None``: no such file.
+        statistics: Show the number of findings of each rule instead of the findings.
+        verbose: Show the outcome of each check and the reason for each rule.
+    """
+
+    def blocks() -> list[Block]:
+        shown: list[Block] = []
+        explained: set[str] = set()
+        for target, text in zip(summary.targets, texts, strict=True):
+            report = target.report
+            if not statistics:
+                shown += _findings(report, text, explained, verbose=verbose)
+            notes = (*report.hidden, *report.notes)
+            shown += [fact("note", f"{target.target}: {note}") for note in notes]
+        if statistics and summary.rules:
+            rows = [
+                [
+                    Cell(str(rule.count)),
+                    Cell(rule.code, SEVERITY_STYLES[rule.severity]),
+                    Cell(f"{rule.fixable} fixable" if rule.fixable else "", "dim"),
+                    Cell(_plain(rule.title or explain_code(rule.code).title)),
+                ]
+                for rule in summary.rules
+            ]
+            shown.append(Table([*[Column(fixed=True)] * 3, Column()], rows))
+        return [*shown, _total(summary)]
+
+    def records() -> Iterator[dict[str, object]]:
+        for target in summary.targets:
+            for finding in target.report.findings:
+                yield {"target": target.target, **finding.to_dict()}
+
+    if statistics:
+        names = [field.name for field in fields(RuleCount)]
+        return View("checks", summary, blocks, lambda: summary.rules, names=names)
+    return View("checks", summary, blocks, records, names=("target", *_COLUMNS))
+
+
+def _total(summary: CheckSummary) -> Paragraph:
+    """Return the line that counts targets and findings."""
+    findings = summary.findings
+    reports = [target.report for target in summary.targets]
+    failed = sum(not report.checks for report in reports)
+    clean = sum(not report.findings and not report.hidden for report in reports)
+    partial = sum(not report.findings and bool(report.hidden) for report in reports)
+    parts = {"without issues": clean, "without issues in what is visible": partial}
+    parts["with issues"] = len(reports) - clean - partial - failed
+    parts["could not be checked"] = failed
+    outcome = ", ".join(f"{count} {name}" for name, count in parts.items() if count)
+    text = f"Checked {count_text(len(reports), 'target')}: {outcome}"
+    if findings:
+        text += f"; {_count_severities(findings)}{_fixable(findings)}"
+    if suppressed := sum(report.suppressed for report in reports):
+        text += f"; {suppressed} suppressed by comments"
+    return Paragraph([Cell(text, "good" if clean == len(reports) else "")])
+
+
+def _findings(
+    report: CheckReport, text: str | None, explained: set[str], *, verbose: bool
+) -> Iterator[Block]:
+    """Yield the findings of a target; codes in ``explained`` have been explained already."""
+    lines = [] if text is None else text.splitlines()
+    if verbose:
+        rows = [
+            [Cell(status, _STATUS_STYLES[status]), Cell(check), Cell(_result(check, report))]
+            for check, status in report.statuses.items()
+        ]
+        yield Heading(report.env, report.parts or count_text(report.stages, "stage"), level=1)
+        yield Table([Column(fixed=True), Column(fixed=True), Column()], rows)
+    for finding in report.findings:
+        yield from _finding(finding, report, lines)
+        if verbose and finding.why and finding.code not in explained:
+            yield fact("why", finding.why.replace("`", ""))
+        explained.add(finding.code)
 
 
 def _result(check: Check, report: CheckReport) -> str:
@@ -180,7 +247,13 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         style: Style = "" if report.hidden else "good"
         yield Paragraph([Cell(text + _suppressed(report), style)])
         return
-    # By the options that apply them.
+    count = count_text(len(findings), "issue")
+    text = f"Found {count} in {report.subject}: {_count_severities(findings)}{_fixable(findings)}"
+    yield Paragraph([Cell(text + _suppressed(report))])
+
+
+def _fixable(findings: Sequence[Finding]) -> str:
+    """Return the numbers of fixable findings by the options that apply the fixes."""
     fixes = Counter(
         ("--fix" if finding.fix.safe else "--unsafe-fixes")
         + (" --strict" if finding.severity == "suggestion" else "")
@@ -190,10 +263,7 @@ def _summary(report: CheckReport) -> Iterator[Block]:
     fixable = ", ".join(
         f"{count} fixable with {options}" for options, count in sorted(fixes.items())
     )
-    count = count_text(len(findings), "issue")
-    text = f"Found {count} in {report.subject}: {_count_severities(findings)}"
-    text += f" ({fixable})" if fixable else ""
-    yield Paragraph([Cell(text + _suppressed(report))])
+    return f" ({fixable})" if fixable else ""
 
 
 def _suppressed(report: CheckReport) -> str:
@@ -281,15 +351,18 @@ SARIF_VERSION = "2.1.0"
 _LEVELS = {"error": "error", "warning": "warning", "suggestion": "note"}
 
 
-def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) -> dict[str, object]:
-    """Return the findings of a check as a SARIF log.
+def sarif(
+    reports: Sequence[tuple[CheckReport, str | None]], codes: Sequence[str]
+) -> dict[str, object]:
+    """Return the findings of checks as a SARIF log with one run.
 
     Args:
-        report: Findings.
+        reports: Findings of each target, with the text of the file that contains the whole
+            pipeline, for fixes. ``None``: no such file.
         codes: Rules that were checked; those of the findings are added.
-        text: Text of the file that contains the whole pipeline, for fixes. ``None``: no such file.
     """
-    rules = sorted({*codes, *(finding.code for finding in report.findings)})
+    reported = {finding.code for report, _ in reports for finding in report.findings}
+    rules = sorted({*codes, *reported})
     explained = [explain_code(code) for code in rules]
     driver = {
         "name": "tdx",
@@ -310,7 +383,9 @@ def sarif(report: CheckReport, codes: Sequence[str], text: str | None = None) ->
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "results": [
-            _sarif_result(finding, rules.index(finding.code), text) for finding in report.findings
+            _sarif_result(finding, rules.index(finding.code), text)
+            for report, text in reports
+            for finding in report.findings
         ],
     }
     return {"$schema": SARIF_SCHEMA, "version": SARIF_VERSION, "runs": [run]}

@@ -1,0 +1,115 @@
+"""``tdx check`` of several targets in one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import assert_fits
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+CLEAN = "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n"
+CLIPPED = (
+    "version: 1\nenv: Pendulum-v1\ntransforms:\n"
+    "  - RewardClipping: {clamp_min: -1, clamp_max: 1}\n  - RewardScaling: {loc: 0, scale: 0.1}\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter a folder with a clean, a suspicious and a broken pipeline, and other files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipes" / "old").mkdir(parents=True)
+    (tmp_path / "pipes" / ".hidden").mkdir()
+    (tmp_path / "pipes" / "clean.yaml").write_text(CLEAN)
+    (tmp_path / "pipes" / "clipped.yaml").write_text(CLIPPED)
+    (tmp_path / "pipes" / "other.yaml").write_text("services: {}\n")
+    (tmp_path / "pipes" / "old" / "broken.yaml").write_text(f"{CLEAN}  - [\n")
+    (tmp_path / "pipes" / ".hidden" / "unseen.yaml").write_text(CLIPPED)
+    return tmp_path
+
+
+def test_broken_file_does_not_stop_the_others(folder: Path, tdx: Tdx) -> None:
+    outcome = tdx("check", "missing.yaml", "pipes", "CartPole-v1", "--format", "json")
+    assert outcome.code == 2
+    document = json.loads(outcome.out)
+    codes = {target["target"]: target["exit_code"] for target in document["targets"]}
+    assert codes == {
+        "missing.yaml": 2,
+        "pipes/clean.yaml": 0,
+        "pipes/clipped.yaml": 1,
+        "pipes/old/broken.yaml": 2,
+        "CartPole-v1": 0,
+    }
+    assert not document["ok"]
+
+
+def test_last_line_counts_targets_and_fixable_findings(folder: Path, tdx: Tdx) -> None:
+    outcome = tdx("check", "pipes", columns=80)
+    assert_fits(outcome.out, 80)
+    assert "pipes/clipped.yaml:4:5: TDX421" in outcome.out
+    last = " ".join(outcome.out[outcome.out.index("Checked ") :].split())
+    assert last == (
+        "Checked 3 targets: 1 without issues, 1 with issues, 1 could not be checked; "
+        "1 error, 1 warning (1 fixable with --unsafe-fixes)"
+    )
+
+
+def test_statistics_count_findings_by_rule(folder: Path, tdx: Tdx) -> None:
+    outcome = tdx("check", "pipes", "--statistics", "--exclude", "old", "--format", "jsonl")
+    assert outcome.code == 1
+    (rule,) = [json.loads(line) for line in outcome.out.splitlines()]
+    assert (rule["code"], rule["count"], rule["fixable"]) == ("TDX421", 1, 1)
+
+
+def test_exclude_leaves_out_folders_and_files(folder: Path, tdx: Tdx) -> None:
+    outcome = tdx("check", "pipes", "--exclude", "old,clip*")
+    assert outcome.code == 0
+    assert outcome.out == "Checked 1 target: 1 without issues\n"
+    assert tdx("check", "pipes", "--exclude", "pipes").code == 2
+
+
+def test_diff_of_several_files_is_one_patch(folder: Path, tdx: Tdx) -> None:
+    (folder / "second.yaml").write_text(CLIPPED)
+    outcome = tdx("check", "pipes", "second.yaml", "--diff", "--unsafe-fixes")
+    assert outcome.out.count("--- ") == 2
+    assert "Checked" not in outcome.out
+    assert "error: pipes/old/broken.yaml: " in outcome.err
+
+
+def test_fix_writes_every_file(folder: Path, tdx: Tdx) -> None:
+    (folder / "second.yaml").write_text(CLIPPED)
+    tdx("check", "pipes/clipped.yaml", "second.yaml", "--fix", "--unsafe-fixes")
+    assert tdx("check", "pipes/clipped.yaml", "second.yaml").code == 0
+
+
+def test_sarif_of_several_targets_is_one_run(folder: Path, tdx: Tdx) -> None:
+    log = json.loads(tdx("check", "pipes", "--format", "sarif").out)
+    (only,) = log["runs"]
+    uris = {
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for result in only["results"]
+    }
+    assert uris == {"pipes/clipped.yaml", "pipes/old/broken.yaml"}
+
+
+def test_contract_is_read_and_a_damaged_one_is_a_finding(folder: Path, tdx: Tdx) -> None:
+    assert tdx("freeze", "Pendulum-v1", "-t", "RewardSum", "--out", "contract").code == 0
+    outcome = tdx("check", "contract", "pipes/clean.yaml")
+    assert outcome.code == 0
+    assert "no env is compared with it" in outcome.out
+    (folder / "contract" / "contract.yaml").write_text("damaged")
+    outcome = tdx("check", "contract", "pipes/clean.yaml")
+    assert outcome.code != 0
+    assert "1 without issues, 1 could not be checked" in outcome.out
+
+
+def test_against_takes_one_target(folder: Path, tdx: Tdx) -> None:
+    outcome = tdx("check", "pipes/clean.yaml", "CartPole-v1", "--against", "contract")
+    assert outcome.code == 2
+    assert "--against takes one target" in outcome.err
