@@ -55,7 +55,7 @@ _PIPELINES = (
 _OWN = (
     ("a pipeline", "FILE.yaml"),
     ("a dump", _FOLDER),
-    ("a contract", "TARGET --against FOLDER"),
+    ("a contract", _FOLDER),
 )
 
 

@@ -114,9 +114,7 @@ Against = Annotated[
     typer.Option(
         "--against",
         metavar="FOLDER",
-        help="Compare the stages with a contract of `tdx freeze` instead of applying the rules; a "
-        "deployment descriptor with another one.",
-        rich_help_panel=_RULES,
+        hidden=True,
     ),
 ]
 
