@@ -21,7 +21,8 @@ DOCUMENTS: Mapping[str, str] = {
     "checks": "tdx check of several targets",
     "explanation": "tdx explain CODE",
     "codes": "tdx explain",
-    "contract": "tdx check --against, and tdx diff of stacks",
+    "contract": "tdx contract check, and tdx contract diff",
+    "contract_contents": "tdx contract show",
     "diff": "tdx diff",
     "profile": "tdx profile",
     "profile_comparison": "tdx profile compare",
@@ -80,6 +81,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.cli.views.check import CodeRow, FixEntries
     from tdx.cli.views.setup import DocumentKind
     from tdx.compare.report import ContractReport
+    from tdx.contracts.contents import ContractContents
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.foundation.settings import Settings, SettingValue
     from tdx.inspection.chain import ChainReport
@@ -136,6 +138,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "explanation": Document(Explanation),
         "codes": Document(extra={"codes": list[CodeRow]}),
         "contract": Document(ContractReport),
+        "contract_contents": Document(ContractContents),
         "diff": Document(DiffReport),
         "profile": Document(ProfileReport, optional=extras),
         "profile_comparison": Document(ProfileComparison),

@@ -476,7 +476,8 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     if is_descriptor(target):
         raise ArgumentError(
             f"{target} is a deployment descriptor, which this command does not take",
-            hint="use tdx inspect spec, tdx check, or tdx check --against another descriptor",
+            hint="use tdx inspect spec, tdx check, or tdx contract check --against another "
+            "descriptor",
         )
     if Path(target).suffix == ".py":
         from tdx.pipeline.factories import choose_function

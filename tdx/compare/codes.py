@@ -57,7 +57,7 @@ DIFFERENCE_CODES = (
         that does the same; or the target has a further one. Counters, monitors, step limits and
         stages that change only the reward do not count.
 
-        Build the target with the same stages, or freeze the contract again.
+        Build the target with the same stages, or record the contract again.
         """,
     ),
     DifferenceCode(
@@ -210,7 +210,7 @@ DIFFERENCE_CODES = (
         chunk before it is asked again, or acts at another frequency than in the contract. No value
         of a single step differs, and the robot moves too early, too late or too fast.
 
-        Deploy the policy with the settings of the contract, or freeze it again if they were changed
+        Deploy the policy with the settings of the contract, or record it again if they were changed
         on purpose.
         """,
     ),

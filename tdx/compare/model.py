@@ -157,7 +157,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A frozen stack: what it does to its inputs.
+    """What a stack does to its inputs, as recorded.
 
     Args:
         kind: Kind of the stack, such as ``stable-baselines3``.

@@ -261,7 +261,7 @@ class _Comparison:
             yield self._missing(a)
         elif a is None:
             key, text = _first_key(b), "the contract has no such stage"
-            hint = f"remove {b.name}, or freeze the contract again"
+            hint = f"remove {b.name}, or record the contract again"
             size = self._end_size(key)
             yield Difference("missing stage", b.index, None, b.name, key, text, size, hint)
         else:

@@ -1,4 +1,4 @@
-"""Contracts: freeze what a stack does to its data, and compare other stacks with it."""
+"""Contracts: record what a stack does to its data, and compare other stacks with it."""
 
 from tdx.compare.model import Contract
 from tdx.compare.report import ContractReport, Difference

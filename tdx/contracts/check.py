@@ -92,7 +92,7 @@ def diff_stacks(
         evaluation: The other env is used for evaluation: report statistics that change.
 
     Raises:
-        TdxError: The first env cannot be frozen.
+        TdxError: The first env cannot be recorded.
 
     Example:
         >>> import gymnasium, tdx

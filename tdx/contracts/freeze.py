@@ -1,4 +1,4 @@
-"""``freeze``: record what the stages of a stack do, and the state that they have."""
+"""Record what the stages of a stack do, and the state that they have."""
 
 from __future__ import annotations
 

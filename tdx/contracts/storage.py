@@ -73,7 +73,7 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
         raise StorageError(
             f"the contract is too large to be read again: {DOCUMENT} has {len(document):,} bytes, "
             f"{NUMBERS} {len(numbers):,}",
-            hint="freeze fewer steps, or a stack with fewer keys",
+            hint="record fewer steps, or a stack with fewer keys",
         )
     with (
         report_write_errors(target, "choose another path", kind=StorageError),
@@ -120,7 +120,7 @@ def load_contract(path: str | Path) -> Contract:
     Raises:
         StorageError: It does not exist, is damaged, or is not a contract.
     """
-    hint = "give the folder that `tdx freeze --out` wrote"
+    hint = "give the folder that `tdx contract record --out` wrote"
 
     def read(folder: Container) -> tuple[bytes, bytes, bytes]:
         return (
@@ -246,7 +246,7 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
         raise StorageError(
             f"{fields.source} is a contract of version {version}; this tdx reads the versions "
             f"1 and {VERSION}",
-            hint="freeze the stack again with this version",
+            hint="record the stack again with this version",
         )
     golden = fields.object("golden")
     if content_hash(numbers) != golden.text("sha256"):

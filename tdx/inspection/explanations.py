@@ -206,8 +206,8 @@ def render_checks_page() -> str:
         "rule": "## Rules\n",
         "checkpoint": "## Checkpoints and datasets\n\nRules about [policy checkpoints]"
         "(checkpoints.md) and their data.\n",
-        "contract": "## Contracts\n\nDifferences that `tdx check --against` and `tdx diff` report: "
-        "see [contracts](contracts.md).\n",
+        "contract": "## Contracts\n\nDifferences that `tdx contract check` and `tdx contract diff` "
+        "report: see [contracts](contracts.md).\n",
         "error": "## Errors\n\nErrors that end a command.\n",
     }
     parts = [_INTRODUCTION]

@@ -59,7 +59,7 @@ _PIPELINES = (
 _OWN = (
     ("a pipeline", "FILE.yaml"),
     ("a dump", _FOLDER),
-    ("a contract", "TARGET --against FOLDER"),
+    ("a contract", _FOLDER),
 )
 
 

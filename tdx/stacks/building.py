@@ -112,8 +112,8 @@ def build_env(
         raise ArgumentError(
             f"{pipeline.env.id} is {CHECKPOINT.describe(pipeline.env.id)}, which this command does "
             "not take",
-            hint="these commands of tdx take it: check, freeze, diff, profile, report, and inspect "
-            "spec, chain, keys, values and state",
+            hint="these commands of tdx take it: check, contract, diff, profile, report, and "
+            "inspect spec, chain, keys, values and state",
         )
     return build_checked_env(pipeline, allow_code, base, convert_to_env)
 

@@ -70,7 +70,7 @@ def test_command_that_takes_no_checkpoint_says_which_do(tdx: Tdx, folder: Path) 
     result = tdx("inspect", "plan", str(folder))
     assert result.code == 2
     assert "is a policy checkpoint" in result.err
-    assert "check, freeze, diff, profile, report, and inspect spec, chain" in result.err
+    assert "check, contract, diff, profile, report, and inspect spec, chain" in result.err
     result = tdx("inspect", "chain", str(folder), "-t", "StepCounter")
     assert result.code == 2
     assert "its processors are its stages" in result.err
@@ -88,14 +88,14 @@ def test_chain_and_keys(tdx: Tdx, folder: Path) -> None:
 
 def test_contract(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     contract = str(tmp_path / "contract")
-    assert tdx("freeze", str(folder), "--out", contract).code == 0
-    result = tdx("check", str(folder), "--against", contract)
+    assert tdx("contract", "record", str(folder), "--out", contract).code == 0
+    result = tdx("contract", "check", str(folder), "--against", contract)
     assert result.code == 0
     assert "compared 6 of 6 stages" in result.out
     other = Folder()
     other.statistics["after"][ACTION]["std"][3] *= 2
     path = str(other.write(tmp_path / "other"))
-    result = tdx("check", path, "--against", contract)
+    result = tdx("contract", "check", path, "--against", contract)
     assert result.code == 1
     assert "stage 5 (unnormalizer), key 'action.std'" in result.out
 
@@ -104,11 +104,11 @@ def test_contract_has_the_settings_of_the_policy(tdx: Tdx, tmp_path: Path) -> No
     contract, policy = str(tmp_path / "contract"), Folder()
     policy.config["fps"] = 30
     trained = str(policy.write(tmp_path / "trained"))
-    assert tdx("freeze", trained, "--out", contract).code == 0
-    assert tdx("check", trained, "--against", contract).code == 0
+    assert tdx("contract", "record", trained, "--out", contract).code == 0
+    assert tdx("contract", "check", trained, "--against", contract).code == 0
     policy.config |= {"n_action_steps": 8, "fps": 50}
     deployed = str(policy.write(tmp_path / "deployed"))
-    result = tdx("check", deployed, "--against", contract, "--format", "json")
+    result = tdx("contract", "check", deployed, "--against", contract, "--format", "json")
     assert result.code == 1
     report = json.loads(result.out)
     assert [(d["code"], d["message"]) for d in report["differences"]] == [
@@ -119,7 +119,7 @@ def test_contract_has_the_settings_of_the_policy(tdx: Tdx, tmp_path: Path) -> No
     for name in ("fps", "n_action_steps", "chunk_size"):
         del policy.config[name]
     undeclared = str(policy.write(tmp_path / "undeclared"))
-    assert tdx("check", undeclared, "--against", contract).code == 0
+    assert tdx("contract", "check", undeclared, "--against", contract).code == 0
 
 
 def test_profile(tdx: Tdx, folder: Path) -> None:

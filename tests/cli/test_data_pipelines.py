@@ -37,7 +37,10 @@ def test_commands(tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for command in ("inspect spec", "inspect chain", "inspect values", "inspect state", "check"):
         result = tdx(*command.split(), "data_pipelines.py:train", *options)
         assert result.code == 0, result.err
-    assert tdx("freeze", "data_pipelines.py:train", *options, "--out", "contract").code == 0
+    assert (
+        tdx("contract", "record", "data_pipelines.py:train", *options, "--out", "contract").code
+        == 0
+    )
     against = (*options, "--against", "contract")
     assert tdx("check", "data_pipelines.py:train", *against).code == 0
     result = tdx("check", "data_pipelines.py:deploy", *against)

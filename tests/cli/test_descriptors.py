@@ -28,16 +28,16 @@ def test_check(tdx: Tdx, tmp_path: Path) -> None:
     changed = mjlab_metadata() | {"action_scale": "0.25"}
     other = str(write_mjlab(tmp_path / "other.onnx", changed))
     assert tdx("check", one).code == 0
-    assert tdx("check", one, "--against", one).code == 0
-    result = tdx("check", other, "--against", one, "--format", "json")
+    assert tdx("contract", "check", one, "--against", one).code == 0
+    result = tdx("contract", "check", other, "--against", one, "--format", "json")
     assert result.code == 1
     assert [finding["code"] for finding in json.loads(result.out)["findings"]] == ["TDX646"]
-    assert tdx("check", other, "--against", one, "--ignore", "TDX646").code == 0
+    assert tdx("contract", "check", other, "--against", one, "--ignore", "TDX646").code == 0
 
 
 def test_other_targets_and_options_are_refused(tdx: Tdx, tmp_path: Path) -> None:
     path = str(write_mjlab(tmp_path / "policy.onnx"))
-    result = tdx("check", path, "--against", str(tmp_path))
+    result = tdx("contract", "check", path, "--against", str(tmp_path))
     assert result.code == 2
     assert "is neither a deployment descriptor nor a contract" in result.err
     assert tdx("check", path, "--fix").code == 2

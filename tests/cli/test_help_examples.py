@@ -64,6 +64,7 @@ def samples() -> Iterator[Path]:
         }.items():
             Path(f"{name}.yaml").write_text(CHAIN.format(stages))
         Path("train.py").write_text(TRAIN)
+        Path("evaluate.py").write_text(TRAIN)
         rollout = ("rollout", "Pendulum-v1", "--steps", "30", "--seed", "0", "-o")
         profile = ("profile", "Pendulum-v1", "--steps", "5", "--passes", "none", "--save")
         for words in (
@@ -73,6 +74,8 @@ def samples() -> Iterator[Path]:
             ("export", "runs/raw", "--to", "jsonl", "-o", "steps.txt"),
             (*profile, "base.json"),
             (*profile, "now.json"),
+            ("contract", "record", "train.py:make_env", "--allow-code"),
+            ("contract", "record", "pendulum.yaml", "--out", "pendulum"),
         ):
             assert run(words) == 0
         env = gymnasium.make("Pendulum-v1")
@@ -84,7 +87,7 @@ def samples() -> Iterator[Path]:
 
 
 def test_each_group_has_examples(tdx: Tdx) -> None:
-    for group in ("inspect", "list", "show", "profile", "config"):
+    for group in ("inspect", "contract", "list", "show", "profile", "config"):
         shown = tdx(group, "--help").out
         assert len(re.findall(r"^ +tdx |=\S+ tdx ", shown, re.MULTILINE)) >= 2
 

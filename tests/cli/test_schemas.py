@@ -44,7 +44,8 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "check": [("check", *CHAIN), ("check", "bad.yaml"), ("check", "bad.yaml", "--diff")],
     "explanation": [("explain", "TDX422"), ("explain", "TDX101")],
     "codes": [("explain",)],
-    "contract": [("check", "a.yaml", "--against", "frozen")],
+    "contract": [("contract", "check", "a.yaml", "--against", "frozen")],
+    "contract_contents": [("contract", "show", "frozen")],
     "diff": [("diff", "a.yaml", "bad.yaml", "--steps", "2")],
     "profile": [("profile", *CHAIN, *SHORT, "--save", "profile.json", "--force")],
     "profile_comparison": [("profile", "compare", "profile.json", "profile.json")],
@@ -106,7 +107,7 @@ def test_documents_match_their_schema(
 ) -> None:
     monkeypatch.chdir(folder)
     if kind == "contract":
-        assert tdx("freeze", "a.yaml", "-o", "frozen").code == 0
+        assert tdx("contract", "record", "a.yaml", "-o", "frozen").code == 0
     for needed in NEEDS.get(kind, ()):
         if not (folder / WRITTEN[needed]).exists():  # its own test may run in another process
             assert all(tdx(*arguments).code == 0 for arguments in COMMANDS[needed])

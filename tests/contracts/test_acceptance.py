@@ -49,7 +49,9 @@ def test_forgotten_statistics_are_found(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pendulum.py").write_text(textwrap.dedent(SCRIPT))
-    assert run(["freeze", "pendulum.py:train", "--allow-code", "--out", "contract"]) == 0
+    assert (
+        run(["contract", "record", "pendulum.py:train", "--allow-code", "--out", "contract"]) == 0
+    )
     assert sorted(each.name for each in Path("contract").iterdir()) == [
         "calls.json",
         "contract.yaml",
@@ -59,7 +61,7 @@ def test_forgotten_statistics_are_found(
     assert "VecNormalize" in Path("contract/contract.yaml").read_text()
     capsys.readouterr()
 
-    check = ["check", "--allow-code", "--against", "contract"]
+    check = ["contract", "check", "--allow-code", "--against", "contract"]
     assert run([*check, "pendulum.py:forgotten"]) == 1
     out = capsys.readouterr().out
     sentence = next(line for line in out.splitlines() if line.startswith("TDX"))

@@ -1,4 +1,4 @@
-"""``tdx freeze``, ``check --against`` and ``diff`` of stacks."""
+"""``tdx contract``, its former names, and ``diff`` of stacks."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_chain_of_a_pipeline_is_frozen_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["freeze", *NORMALIZED]) == 0
+def test_chain_of_a_pipeline_is_recorded_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["contract", "record", *NORMALIZED]) == 0
     assert "wrote contract (1 stages)" in capsys.readouterr().err.replace("stage)", "stages)")
-    assert run(["check", *NORMALIZED, "--against", "contract"]) == 0
-    assert run(["check", *OTHER, "--against", "contract"]) == 1
+    assert run(["contract", "check", *NORMALIZED, "--against", "contract"]) == 0
+    assert run(["contract", "check", *OTHER, "--against", "contract"]) == 1
     out = capsys.readouterr().out
     assert "stage 0 (ObservationNorm)" in out
-    assert run(["freeze", *NORMALIZED]) == 2
+    assert run(["contract", "record", *NORMALIZED]) == 2
     assert "use --force" in capsys.readouterr().err
-    assert run(["freeze", *NORMALIZED, "--force"]) == 0
+    assert run(["contract", "record", *NORMALIZED, "--force"]) == 0
 
 
 def test_formats_have_the_same_differences(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["freeze", *NORMALIZED]) == 0
+    assert run(["contract", "record", *NORMALIZED]) == 0
     texts = {}
     for form in ("json", "jsonl", "csv", "md"):
         capsys.readouterr()
-        assert run(["check", *OTHER, "--against", "contract", "--format", form]) == 1
+        assert run(["contract", "check", *OTHER, "--against", "contract", "--format", form]) == 1
         texts[form] = capsys.readouterr().out
     document = json.loads(texts["json"])
     found = [*document["differences"], *document["follows"]]
@@ -87,7 +87,7 @@ def test_diff_of_functions_writes_html(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_diff_of_a_contract_and_a_function(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["freeze", "envs.py:train", "--allow-code"]) == 0
+    assert run(["contract", "record", "envs.py:train", "--allow-code"]) == 0
     assert run(["diff", "contract", "envs.py:train", "--allow-code"]) == 0
     assert run(["diff", "contract", "envs.py:deploy", "--allow-code"]) == 1
     assert run(["diff", "envs.py:deploy", "contract", "--allow-code"]) == 2
@@ -96,18 +96,18 @@ def test_diff_of_a_contract_and_a_function(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_code_needs_permission(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["freeze", "envs.py:train"]) == 2
+    assert run(["contract", "record", "envs.py:train"]) == 2
     assert "--allow-code" in capsys.readouterr().err
     assert not Path("contract").exists()
 
 
 def test_missing_contract_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", *NORMALIZED, "--against", "nowhere"]) == 3
+    assert run(["contract", "check", *NORMALIZED, "--against", "nowhere"]) == 3
     assert "cannot read the contract nowhere" in capsys.readouterr().err
 
 
 def test_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["freeze", *NORMALIZED, "--compare", "observation,rewrd"]) == 2
+    assert run(["contract", "record", *NORMALIZED, "--compare", "observation,rewrd"]) == 2
     assert "'rewrd'" in capsys.readouterr().err
 
 
@@ -115,8 +115,8 @@ def test_compared_parts_are_stored(capsys: pytest.CaptureFixture[str]) -> None:
     scaled = ["--env", "Pendulum-v1", "--t", "RewardScaling(0.0, 0.1)"]
     plain = ["--env", "Pendulum-v1"]
     for parts, code in ((["--compare", "observation,reward"], 1), ([], 0)):
-        assert run(["freeze", *scaled, *parts, "--force"]) == 0
-        assert run(["check", *plain, "--against", "contract"]) == code
+        assert run(["contract", "record", *scaled, *parts, "--force"]) == 0
+        assert run(["contract", "check", *plain, "--against", "contract"]) == code
     capsys.readouterr()
 
 
@@ -135,12 +135,14 @@ def test_codes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_stage_for_monitoring_on_one_side_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["freeze", "Pendulum-v1", "-t", "RewardSum"]) == 0
+    assert run(["contract", "record", "Pendulum-v1", "-t", "RewardSum"]) == 0
     assert "wrote contract (1 stage)\n" in capsys.readouterr().err
-    assert run(["check", "Pendulum-v1", "--against", "contract"]) == 0
+    assert run(["contract", "check", "Pendulum-v1", "--against", "contract"]) == 0
     note = "note: only the contract has stage 0 (RewardSum), which writes episode_reward"
     assert note in capsys.readouterr().out
-    assert run(["check", "Pendulum-v1", "-t", "RewardSum", "--against", "contract"]) == 0
+    assert (
+        run(["contract", "check", "Pendulum-v1", "-t", "RewardSum", "--against", "contract"]) == 0
+    )
     assert "note:" not in capsys.readouterr().out
 
 
@@ -150,3 +152,48 @@ def test_options_of_rules_do_not_apply_to_a_contract(
 ) -> None:
     assert run(["check", "Pendulum-v1", "--against", "contract", option]) == 2
     assert f"{option} does not apply to a contract" in capsys.readouterr().err
+
+
+def test_former_names_do_the_same_and_are_in_no_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["freeze", *NORMALIZED, "--out", "former"]) == 0
+    assert run(["contract", "record", *NORMALIZED]) == 0
+    for name in ("contract.yaml", "golden.safetensors"):
+        assert (Path("former") / name).read_bytes() == (Path("contract") / name).read_bytes()
+    capsys.readouterr()
+    assert run(["check", *OTHER, "--against", "contract"]) == 1
+    former = capsys.readouterr().out
+    assert run(["contract", "check", *OTHER]) == 1
+    assert capsys.readouterr().out == former
+    assert run(["--help"]) == 0
+    assert "freeze" not in capsys.readouterr().out
+    assert run(["check", "--help"]) == 0
+    assert "--against" not in capsys.readouterr().out
+
+
+def test_contents_of_a_contract_are_shown_without_running_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["contract", "record", "envs.py:train", "--allow-code"]) == 0
+    Path("envs.py").unlink()
+    capsys.readouterr()
+    assert run(["contract", "show"]) == 0
+    shown = capsys.readouterr().out
+    assert "compared: observation, action" in shown
+    assert "RescaleAction" in shown
+    assert run(["contract", "show", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    stages = {stage["name"]: stage for stage in document["stages"]}
+    assert stages["RescaleAction"]["writes"] == ["inverse action"]
+    assert run(["contract", "show", "nowhere"]) == 3
+
+
+def test_contract_diff_compares_stage_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    targets = ["envs.py:train", "envs.py:deploy", "--allow-code"]
+    assert run(["contract", "diff", *targets, "--html", "report.html"]) == 1
+    assert "stage 3 (RescaleAction)" in capsys.readouterr().out
+    assert "RescaleAction" in Path("report.html").read_text()
+    assert run(["contract", "record", "envs.py:train", "--allow-code"]) == 0
+    assert run(["contract", "diff", "contract", "envs.py:train", "--allow-code"]) == 0
+    assert (
+        run(["contract", "diff", "contract", "envs.py:train", "--allow-code", "--seed", "1"]) == 2
+    )

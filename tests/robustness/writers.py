@@ -625,10 +625,14 @@ def make_writers() -> dict[str, Writer]:
         BufferWriter("buffer save", _save_buffer(1), _save_buffer(0)),
         Writer(
             "freeze",
-            tdx("freeze", *_STACK, "--force"),
-            tdx("freeze", "CartPole-v1", "-t", "StepCounter", "--out", "contract"),
+            tdx("contract", "record", *_STACK, "--force"),
+            tdx("contract", "record", "CartPole-v1", "-t", "StepCounter", "--out", "contract"),
         ),
-        Writer("first freeze", tdx("freeze", *_STACK), again=tdx("freeze", *_STACK, "--force")),
+        Writer(
+            "first freeze",
+            tdx("contract", "record", *_STACK),
+            again=tdx("contract", "record", *_STACK, "--force"),
+        ),
         Writer("check --fix", tdx("check", "a.yaml", "--fix"), _write("a.yaml", _PIPELINE)),
         Writer(
             "init",

@@ -316,12 +316,12 @@ class SlowBackend(InlineBackend):
             super()._answer(ticket, request)
 
 
-async def test_contract_that_is_being_frozen_is_offered_first() -> None:
+async def test_contract_that_is_being_recorded_is_offered_first() -> None:
     Path("another.yaml").write_text("env: Pendulum-v1\n")
     slow = SlowBackend()
     async with driven("RewardSum", backend=slow) as app:
         await app.press("F", "enter", "C")
-        assert "contract being frozen" in app.text()
+        assert "contract being recorded" in app.text()
         await app.press("enter")
         assert "comparing …" in shown(app, "head")
         slow.answer_all()

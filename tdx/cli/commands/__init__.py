@@ -65,10 +65,7 @@ ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
         "check",
         "Explain an error or rule: what is wrong, why it matters, and how to fix it.",
     ),
-    "freeze": (
-        "contracts",
-        "Write a contract: what the stages of an env do, and the state that they have.",
-    ),
+    "contract": ("contracts", "Record what the stages of an env do, and check others against it."),
     "diff": (
         "inspect",
         "Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.",
@@ -230,8 +227,15 @@ class _Group(_WithDefaults, FastGroup):
         return super().resolve_command(ctx, args)
 
 
+_ALIASES: Mapping[str, tuple[str, ...]] = {"freeze": ("contract", "record")}
+"""Former names of commands, which keep working and which help and completion leave out."""
+
+
 class _RootGroup(_Group):
     """The commands of ``tdx``, in the order in which a user needs them."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        return super().resolve_command(ctx, [*_ALIASES.get(args[0], args[:1]), *args[1:]])
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(ROOT_COMMANDS)
@@ -334,6 +338,7 @@ _GROUPS: Mapping[str, type[_Group]] = {
     "list": _Group,
     "show": _ShowGroup,
     "profile": _ProfileGroup,
+    "contract": _Group,
     "config": _Group,
 }
 """Class of each group."""

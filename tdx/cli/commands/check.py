@@ -124,9 +124,7 @@ Against = Annotated[
     typer.Option(
         "--against",
         metavar="FOLDER",
-        help="Compare the stages with a contract of `tdx freeze` instead of applying the rules; a "
-        "deployment descriptor with a contract or another descriptor.",
-        rich_help_panel=_RULES,
+        hidden=True,
     ),
 ]
 
@@ -272,7 +270,9 @@ def check(
     if against is not None:
         if is_several:
             raise ArgumentError("--against takes one target", hint="run the command for each")
-        return _check_against(pipeline.of(next(iter(targets), None)), output, options, against)
+        return check_against_reference(
+            pipeline.of(next(iter(targets), None)), output, options, against
+        )
     if is_several or statistics:
         return _check_all(
             pipeline, targets or [None], output, options, statistics=statistics, verbose=verbose
@@ -282,10 +282,10 @@ def check(
     return checked.report.exit_code(strict=options.strict)
 
 
-def _check_against(
+def check_against_reference(
     pipeline: TargetOptions, output: FindingsOptions, options: CheckOptions, against: str
 ) -> int:
-    """Compare a stack with a contract, or a descriptor with another one."""
+    """Compare a stack with a contract, or a descriptor with one or with another descriptor."""
     from tdx.cli.commands.contracts import check_against
     from tdx.cli.pipelines import find_descriptor, read_reference
 
@@ -385,7 +385,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
 
         options.refuse((*_NOT_FOR_DESCRIPTORS, "select", "ignore"), "a contract")
         stages = count_text(len(load_contract(pipeline.target).stages) - 1, "stage")
-        note = f"no env is compared with it: tdx contract check ENV {pipeline.target}"
+        note = f"no env is compared with it: tdx contract check ENV --against {pipeline.target}"
         report = CheckReport(
             *(pipeline.target, 0, ("arguments",), ()),
             notes=(f"the contract can be read; {note}",),

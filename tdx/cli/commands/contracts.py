@@ -1,4 +1,4 @@
-"""``tdx freeze``, ``check --against`` and ``diff`` of stacks: contracts of preprocessing."""
+"""``tdx contract``, and ``tdx diff`` of stacks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tdx.cli.options import (
     DebugOptions,
     Functions,
     OutputOptions,
+    integer_option,
     split_list,
 )
-from tdx.cli.pipelines import PipelineOptions, Samples, TargetOptions
+from tdx.cli.pipelines import AllowCode, PipelineOptions, Samples, TargetOptions
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -35,30 +36,65 @@ Compare = Annotated[
         "and does.",
     ),
 ]
+Against = Annotated[
+    str,
+    typer.Option(
+        "--against",
+        metavar="FOLDER",
+        help="Contract to check against. For a deployment descriptor: another descriptor.",
+    ),
+]
+Evaluation = Annotated[
+    bool,
+    typer.Option(
+        "--eval", help="The env is used for evaluation: report stages that keep learning."
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="CODES", help="Of a deployment descriptor: only these rules."),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="CODES", help="Of a deployment descriptor: skip these rules."),
+]
+Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of a contract.")]
+A = Annotated[
+    str, typer.Argument(metavar="A", help="Contract, module:function, env id or pipeline file.")
+]
+B = Annotated[str, typer.Argument(metavar="B", help="What to compare: the same, but no contract.")]
+Seed = Annotated[
+    int | None, integer_option("--seed", 0, "Seed of the reference steps.", metavar="S")
+]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML report."),
+]
+ForceReport = Annotated[bool, typer.Option("--force", help="Replace an existing report.")]
+_DEFAULT_FOLDER = "contract"
 _PARTS = ("observation", "action", "reward", "done")
 
 
-def freeze(
+def record(
     pipeline: TargetOptions,
     debug: DebugOptions,
-    out: Out = "contract",
+    out: Out = _DEFAULT_FOLDER,
     compare: Compare = None,
     force: Force = False,
     samples: Samples = None,
 ) -> None:
-    """Write a contract: what the stages of an env do, and the state that they have.
+    """Record what the stages of an env do, and their state.
 
     The contract is a folder with a readable contract.yaml and golden.safetensors. It has the
     arguments, specs and state of each stage, and the values of a few seeded steps.
 
-    tdx freeze train.py:make_env --allow-code --out contract/
+    tdx contract record train.py:make_env --allow-code --out training
 
-    tdx freeze pendulum.yaml --compare observation,reward --out pendulum
+    tdx contract record pendulum.yaml --compare observation,reward --out rewards
     """
     from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.compare.model import DEFAULT_PARTS
-    from tdx.contracts import freeze as freeze_stack
-    from tdx.contracts import save_contract
+    from tdx.contracts import freeze, save_contract
     from tdx.contracts.storage import check_target
     from tdx.foundation.text import count_text
 
@@ -70,13 +106,83 @@ def freeze(
             raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
     config = read_pipeline(pipeline)
     with open_pipeline(config, pipeline, samples=samples) as stack:
-        contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
+        contract = freeze(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
     for stage in contract.stages:
         if stage.random == "excluded":
             print(f"note: {stage.place} is random and is excluded", file=sys.stderr)
     stages = count_text(len(contract.stages) - 1, "stage")
     print(f"wrote {out} ({stages})", file=sys.stderr)
+
+
+def check(
+    pipeline: TargetOptions,
+    output: OutputOptions,
+    against: Against = _DEFAULT_FOLDER,
+    evaluation: Evaluation = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    samples: Samples = None,
+) -> int:
+    """Check that an env preprocesses as a contract does.
+
+    Runs the inputs of the contract through the stages, and reports the first one that differs.
+    Exits with 0 if nothing differs, else with 1.
+
+    tdx contract check evaluate.py:make_env --allow-code --against contract
+
+    tdx contract check pendulum.yaml --against pendulum --format json
+    """
+    from tdx.cli.commands.check import CheckOptions, check_against_reference
+    from tdx.cli.options import FindingsOptions
+
+    findings = FindingsOptions(output.format, output.color, output.debug)
+    options = CheckOptions(select=select, ignore=ignore, evaluation=evaluation, samples=samples)
+    return check_against_reference(pipeline, findings, options, against)
+
+
+def show(output: OutputOptions, folder: Folder = _DEFAULT_FOLDER) -> None:
+    """Show what a contract covers: stages, keys and state.
+
+    Runs no code: a contract is data.
+
+    tdx contract show
+
+    tdx contract show pendulum --format json
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.views.comparisons import contract_contents_view
+    from tdx.contracts import load_contract
+    from tdx.contracts.contents import summarize_contract
+
+    write_view(contract_contents_view(summarize_contract(load_contract(folder), folder)), output)
+
+
+def diff(
+    output: OutputOptions,
+    a: A,
+    b: B,
+    seed: Seed = None,
+    allow_code: AllowCode = False,
+    html: Html = None,
+    force: ForceReport = False,
+    samples: Samples = None,
+) -> int:
+    """Compare two stacks, or a contract and a stack, stage by stage.
+
+    Their libraries may differ. Exits with 0 if nothing differs, else with 1.
+
+    tdx contract diff train.py:make_env evaluate.py:make_env --allow-code
+
+    tdx contract diff pendulum pendulum.yaml --html report.html
+    """
+    from tdx.contracts.storage import is_contract
+
+    if seed is not None and is_contract(a):
+        raise ArgumentError("--seed has no effect with a contract, which has a seed")
+    return diff_stacks(
+        *(a, b, output), seed=seed, allow_code=allow_code, html=html, force=force, samples=samples
+    )
 
 
 def is_code(target: str) -> bool:
@@ -190,4 +296,9 @@ def _open(target: str, samples: str | None, allow_code: bool) -> Iterator[Stack]
         yield stack
 
 
-COMMANDS: Functions = {"freeze": freeze}
+COMMANDS: Functions = {
+    "contract record": record,
+    "contract check": check,
+    "contract show": show,
+    "contract diff": diff,
+}

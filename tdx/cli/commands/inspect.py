@@ -343,9 +343,9 @@ def diff(
 ) -> int:
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
-    Functions that return an env, and contracts, are compared stage by stage, as by tdx check
-    --against; their libraries may differ. Deployment descriptors are compared as by tdx check
-    --against too. A pipeline that is compared with a dump runs with the
+    Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
+    diff; their libraries may differ. Deployment descriptors are compared as by tdx contract check
+    too. A pipeline that is compared with a dump runs with the
     seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100

@@ -25,6 +25,7 @@ from tdx.foundation.text import count_text
 if TYPE_CHECKING:
     from tdx.compare.model import StageRecord
     from tdx.contracts import ContractReport, Difference
+    from tdx.contracts.contents import ContractContents
     from tdx.inspection.diff import DiffReport, SettingChange, StageChange
     from tdx.inspection.spec_report import KeyChange
 
@@ -222,6 +223,41 @@ def contract_view(report: ContractReport) -> View:
             yield from ({"root": is_root, **difference.to_dict()} for difference in part)
 
     return View("contract", report, blocks, records, names=_COLUMNS)
+
+
+def contract_contents_view(contents: ContractContents) -> View:
+    """Lay out what a contract covers.
+
+    Args:
+        contents: Contents to show.
+    """
+
+    def blocks() -> list[Block]:
+        steps = count_text(contents.steps, "reference step")
+        rows = [
+            [
+                Cell(str(stage.index) if stage.index >= 0 else "env", "dim"),
+                Cell(stage.name, "name"),
+                Cell(", ".join(stage.writes) or NONE),
+                Cell(", ".join(stage.state) or NONE),
+                Cell(stage.random or "", "dim"),
+            ]
+            for stage in contents.stages
+        ]
+        return [
+            Heading(contents.path, f"{contents.env}, {steps}, seed {contents.seed}", level=1),
+            fact("kind", contents.stack_kind, indent=0),
+            fact("compared", ", ".join(contents.compare), indent=0),
+            fact(
+                "recorded with",
+                ", ".join(f"{name} {version}" for name, version in contents.libraries.items()),
+                indent=0,
+            ),
+            Table.of(("", "stage", "writes", "state", "random"), rows),
+            *(fact("note", note, indent=0) for note in contents.notes),
+        ]
+
+    return View("contract_contents", contents, blocks, lambda: contents.stages)
 
 
 _STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}

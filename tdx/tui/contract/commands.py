@@ -1,4 +1,4 @@
-"""Commands for contracts: compare the chain with one, and freeze the chain."""
+"""Commands for contracts: compare the chain with one, and record the chain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ContractCommands:
         known = []
         if self._last is not None:
             # The worker compares after it has written the contract.
-            note = "being frozen" if self.is_freezing else "last time"
+            note = "being recorded" if self.is_freezing else "last time"
             known.append(Choice(self._last, self._last, note))
         # Contracts and pipeline files here, and contracts in folders one level below.
         entries = _scan(".")
@@ -73,16 +73,16 @@ class ContractCommands:
     def freeze(self) -> None:
         """Ask for a folder, and write a contract of the chain."""
         if self._has_pipeline():
-            dialog = PathScreen("Freeze a contract", "save", "contract")
+            dialog = PathScreen("Record a contract", "save", "contract")
             ask(self._screen.app, dialog, self._freeze_into)
 
     @property
     def is_freezing(self) -> bool:
-        """True while the worker freezes the chain."""
+        """True while the worker records the chain."""
         return self._task is not None and not self._task.done()
 
     def cancel(self) -> None:
-        """Kill the worker that freezes the chain."""
+        """Kill the worker that records the chain."""
         if self.is_freezing:
             self._workspace.backend.restart(WORKER)
 
@@ -114,7 +114,7 @@ class ContractCommands:
     def _start_freezing(self, path: str, *, force: bool) -> None:
         pipeline = self._workspace.draft.pipeline()
         request = FreezeContract(pipeline, path, force, self._workspace.allow_code)
-        self._screen.notify("freezing … (Ctrl+K cancels)", timeout=30)
+        self._screen.notify("recording … (Ctrl+K cancels)", timeout=30)
         before = self._last
         self._last = min(path, os.path.relpath(path), key=len)
         self._task = asyncio.get_running_loop().create_task(self._freeze(request, before))
@@ -127,13 +127,13 @@ class ContractCommands:
             if self._last == frozen:
                 self._last = before
             if error.is_cancelled:
-                self._screen.app.notify("cancelled", title="Not frozen", timeout=4)
+                self._screen.app.notify("cancelled", title="Not recorded", timeout=4)
             else:
                 self._screen.app.notify(
-                    error.sentence, title="Not frozen", severity="error", timeout=10
+                    error.sentence, title="Not recorded", severity="error", timeout=10
                 )
             return
-        self._screen.app.notify(text, title="Frozen", timeout=6)
+        self._screen.app.notify(text, title="Recorded", timeout=6)
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:

@@ -1,4 +1,4 @@
-"""Worker side of the Contract view: freezes the chain, and compares it with a contract."""
+"""Worker side of the Contract view: records the chain, and compares it with a contract."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _freeze(pipeline: Pipeline, allow_code: bool) -> Contract:
 
 
 def _read_reference(name: str, allow_code: bool) -> Contract:
-    """Load a contract, or freeze another target."""
+    """Load a contract, or record another target."""
     path = Path(name)
     if is_contract(path):
         return load_contract(path)

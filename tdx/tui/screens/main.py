@@ -132,7 +132,7 @@ class MainScreen(FocusGuard):
         Binding("X", "exclude", "exclude unstorable", id="screen.exclude", show=False),
         Binding("o", "open_source", "open the source", id="screen.source", show=False),
         Binding("C", "compare", "compare with …", id="screen.compare", show=False),
-        Binding("F", "freeze", "freeze a contract", id="screen.freeze", show=False),
+        Binding("F", "freeze", "record a contract", id="screen.freeze", show=False),
         Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
         # Tabs bind the same key to a worker of their own.
         Binding("ctrl+k", "cancel_command", show=False, priority=True),
@@ -158,7 +158,7 @@ class MainScreen(FocusGuard):
         "screen.copy": "Copy the pipeline",
         "screen.check": "Check with steps",
         "screen.compare": "Compare with a contract",
-        "screen.freeze": "Freeze a contract",
+        "screen.freeze": "Record a contract",
         "screen.measure": "Measure the statistics of the normalizer",
         "screen.exclude": "Exclude what cannot be stored",
         "screen.source": "Open the source in an editor",
@@ -371,7 +371,7 @@ class MainScreen(FocusGuard):
         return action != "measure" or self.repairs.can_measure
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the key that cancels to others unless a worker freezes or repairs."""
+        """Leave the key that cancels to others unless a worker records or repairs."""
         if action == "cancel_command":
             return self.contracts.is_freezing or self.repairs.is_running
         return super().check_action(action, parameters)
