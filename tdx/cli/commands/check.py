@@ -155,7 +155,7 @@ def check(
     samples: Samples = None,
     verbose: Verbose = False,
 ) -> int:
-    """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
+    """Check a pipeline: build it, verify its specs, apply the rules.
 
     Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
     this machine does not have. A comment at a stage, # tdx: ignore[TDX422], switches a rule off.
@@ -184,7 +184,7 @@ def check(
         _write_report(checked, (), output, None, None, verbose=verbose)
         return checked.exit_code(strict=strict)
     if against is not None:
-        from tdx.cli.commands.contracts import check_against
+        from tdx.cli.contract_runs import check_against
 
         others = {"--policy": policy, "--select": select, "--ignore": ignore, "--strict": strict}
         others |= {"--diff": diff, "--fix": fix, "--unsafe-fixes": unsafe_fixes}
@@ -495,7 +495,7 @@ class Fixes:
 
 
 def explain(output: OutputOptions, code: Code = None) -> None:
-    """Explain an error or rule: what is wrong, why it matters, and how to fix it.
+    """Explain an error or rule, and how to fix it.
 
     tdx explain TDX421
 
