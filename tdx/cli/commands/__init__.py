@@ -276,6 +276,22 @@ class _RootGroup(_Group):
         return TyperGroup.format_help(self, ctx, formatter)
 
 
+class _InspectGroup(_Group):
+    """Accepts a target instead of a command: ``tdx inspect Pendulum-v1`` shows its specs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in self.functions and (
+            name == "-"
+            or ":" in name
+            or name.endswith((".yaml", ".yml", ".onnx"))
+            or os.path.exists(name)
+            or _ENV_ID.search(name) is not None
+        ):
+            args = ["spec", *args]
+        return super().resolve_command(ctx, args)
+
+
 class _ShowGroup(_Group):
     """Accepts what to show instead of a command: ``tdx show runs/pendulum``."""
 
@@ -345,7 +361,7 @@ class _SchemaCommand(_Command):
 _CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
 """Class of each command that differs from the others."""
 _GROUPS: Mapping[str, type[_Group]] = {
-    "inspect": _Group,
+    "inspect": _InspectGroup,
     "list": _Group,
     "show": _ShowGroup,
     "profile": _ProfileGroup,
