@@ -319,10 +319,10 @@ def as_tdx_error(error: typer.TyperException) -> TdxError:
     }
     hint = f"{command} --help lists the options"
     # Options that other programs have.
-    if near := find_similar_names(option.lstrip("-"), names):
+    if option == "--silent":
+        hint = "use --quiet"
+    elif near := find_similar_names(option.lstrip("-"), names):
         hint = f"did you mean {' or '.join(names[name] for name in near)}?"
-    elif option in ("--quiet", "-q", "--silent"):
-        hint = "messages go to stderr: 2>/dev/null hides them"
     elif option in ("--out", "--output", "-o"):
         takes_file = any(
             param.param_type_name == "argument" and param.name == "file" for param in params

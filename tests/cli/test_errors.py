@@ -26,7 +26,7 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
     [
         (("inspekt",), 2, "no such command: tdx inspekt", "inspect?"),
         (("list", "transform"), 2, "no such command: tdx list transform", "transforms?"),
-        (("frobnicate",), 2, "no such command", "inspect, check, explain"),
+        (("frobnicate",), 2, "no such command", "inspect, diff, report"),
         ((*SPEC, "--envv", "x"), 2, "no such option: --envv", "--env"),
         ((*SPEC, "--env"), 2, "requires an argument", "write the value after the option"),
         ((*SPEC, "chain.yaml"), 2, "cannot read chain.yaml", "standard input"),

@@ -94,9 +94,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "redirect the output: tdx check … > FILE",
         ),
         (
-            ("check", "a.yaml", "--quiet"),
-            "no such option: --quiet",
-            "messages go to stderr: 2>/dev/null hides them",
+            ("check", "a.yaml", "--silent"),
+            "no such option: --silent",
+            "use --quiet",
         ),
         (("check", "a.yaml", "--stirct"), "no such option: --stirct", "did you mean --strict?"),
         (

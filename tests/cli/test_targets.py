@@ -200,3 +200,19 @@ def test_file_with_one_candidate_needs_no_name(tdx: Tdx, tmp_path: Path, script:
     several = tdx("inspect", "spec", script, "--allow-code")
     assert several.code == 2
     assert "make_all, make_pair, make_class" in several.err
+
+
+def test_inspect_of_a_target_shows_its_specs(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("chain.yaml").write_text("version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum]\n")
+    for words in (("Pendulum-v1", "-t", "RewardSum"), ("chain.yaml", "--format", "json")):
+        outcome = tdx("inspect", *words)
+        assert outcome.code == 0, outcome.err
+        assert outcome.out == tdx("inspect", "spec", *words).out
+    assert tdx("inspect", "missing.yaml").err == tdx("inspect", "spec", "missing.yaml").err
+    typo = tdx("inspect", "spce", "Pendulum-v1")
+    assert typo.code == 2
+    assert "no such command: tdx inspect spce" in typo.err
+    assert "did you mean spec?" in typo.err

@@ -57,7 +57,7 @@ STEPS = int(os.environ.get("TDX_WALK_STEPS", "25"))
 """Number of keys and clicks of each walk."""
 SEED = int(os.environ.get("TDX_WALK_SEED", "0"))
 _EXPECTED_ERRORS = (
-    *("env ", "stage ", "Not opened", "Not saved", "Not checked", "Not excluded", "Not frozen"),
+    *("env ", "stage ", "Not opened", "Not saved", "Not checked", "Not excluded", "Not recorded"),
 )
 """Prefixes of errors that typed envs, arguments and paths may cause."""
 _ATTEMPTS = 50

@@ -18,8 +18,11 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -54,69 +57,40 @@ _SETTINGS: dict[str, Any] = {
 
 
 ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "inspect": ("inspect", "Inspect the specs, data flow and values of a chain."),
+    "diff": ("inspect", "Compare two pipelines: stages, specs and, with --steps, values."),
+    "report": ("report", "Write a report of a pipeline: HTML, Markdown or SVG."),
+    "list": ("catalog", "List envs, transforms, dumps and what can be opened."),
+    "show": ("catalog", "Show an env, a transform, a dump or what tdx.watch recorded."),
+    "check": ("check", "Check a pipeline: build it, verify its specs, apply the rules."),
+    "explain": ("check", "Explain an error or rule, and how to fix it."),
+    "rollout": ("rollout", "Run a pipeline and write the steps to a dump."),
+    "replay": ("rollout", "Apply another chain to the data of a dump."),
+    "profile": ("profile", "Measure what each part of a rollout costs."),
+    "contract": ("contracts", "Record what stages do, and check other stacks against it."),
+    "verify": ("rollout", "Check the checksums and values of a whole dump."),
+    "export": ("export", "Convert a dump to another format, without loss."),
+    "import": ("export", "Convert a file in another format to a dump."),
     "tui": ("tui", "Build, inspect, step and profile a chain in a terminal app."),
     "serve": ("tui", "Serve the terminal app to a browser."),
-    "inspect": ("inspect", "Inspect the specs, data flow and values of a chain."),
-    "check": (
-        "check",
-        "Check a pipeline: build it, compare its output with its specs, and apply the lint rules.",
-    ),
-    "explain": (
-        "check",
-        "Explain an error or rule: what is wrong, why it matters, and how to fix it.",
-    ),
-    "contract": ("contracts", "Record what the stages of an env do, and check others against it."),
-    "diff": (
-        "inspect",
-        "Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.",
-    ),
-    "profile": ("profile", "Measure the cost of each part of a rollout; compare two profiles."),
-    "report": (
-        "report",
-        "Write a self-contained report for a pipeline: an HTML page, Markdown or an SVG diagram.",
-    ),
-    "rollout": (
-        "rollout",
-        "Run a pipeline and write the steps to a dump on disk, in chunks and constant memory.",
-    ),
-    "replay": (
-        "rollout",
-        "Apply another chain to the data of a dump; equals a rollout with that chain.",
-    ),
-    "verify": (
-        "rollout",
-        "Read a whole dump and check its checksums and its values against the manifest "
-        "and the specs.",
-    ),
-    "export": ("export", "Convert a dump to another format without losing precision or metadata."),
-    "import": (
-        "export",
-        "Convert a file in another format to a dump: from tdx export, or from another source.",
-    ),
-    "list": ("catalog", "List the available envs, transforms and dumps, and what can be opened."),
-    "show": (
-        "catalog",
-        "Show an env, the documentation of a transform, a dump, or what tdx.watch recorded.",
-    ),
-    "schema": (
-        "setup",
-        "Print the JSON Schema of pipeline files, or of what a command prints with --format json.",
-    ),
-    "init": (
-        "setup",
-        "Create a commented pipeline file for an env; on a terminal, ask for the env "
-        "and the stages.",
-    ),
-    "config": ("setup", "Show, set and edit defaults of options in the configuration file."),
-    "doctor": (
-        "setup",
-        "Check this machine: versions, devices, env packages, terminal, folders, shell.",
-    ),
+    "init": ("setup", "Create a commented pipeline file for an env."),
+    "config": ("setup", "Show, set and edit defaults of options."),
+    "doctor": ("setup", "Check this machine: versions, devices, env packages, shell."),
+    "schema": ("setup", "Print the JSON Schema of pipeline files or of JSON output."),
 }
 """Module and summary of each command and group, in the order of the help.
 
 The help of ``tdx`` shows the summaries without importing the commands.
 """
+_PANELS: Mapping[str, tuple[str, ...]] = {
+    "Inspect": ("inspect", "diff", "report", "list", "show"),
+    "Check": ("check", "explain"),
+    "Run and record": ("rollout", "replay", "profile"),
+    "Contracts": ("contract",),
+    "Data": ("verify", "export", "import"),
+    "App and setup": ("tui", "serve", "init", "config", "doctor", "schema"),
+}
+"""Commands of each section of the help."""
 
 
 def _import_functions(name: str) -> Functions:
@@ -145,13 +119,38 @@ def _import_functions(name: str) -> Functions:
     return COMMANDS
 
 
+_RARE = frozenset(
+    {
+        *("--allow-download", "--batching", "--color", "--debug", "--device", "--env-kwargs"),
+        *("--from-pixels", "--num-envs", "--quiet", "--samples", "--verbose", "--worker-timeout"),
+        *("--all-wrappers", "--calibrate", "--dry-run", "--histogram", "--marginal", "--on"),
+        *("--passes", "--repeat", "--retries", "--shard", "--shards", "--speedscope", "--sync"),
+        *("--threads", "--trace", "--warmup"),
+    }
+)
+"""Options that the short help leaves out, and the whole help shows last."""
+_RARE_PANEL = "Rarely used"
+_SHORT_HEIGHT, _SHORT_OPTIONS = 24, 11
+_OPTION_WIDTH = 26
+
+
 class _WithDefaults:
-    """Takes the defaults of output options from the user's settings."""
+    """Shows the short help for ``-h``, and takes defaults of output options from the settings."""
+
+    is_short = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the short help for ``-h``, else the whole help."""
+        if self.is_short:
+            formatter.write("\n".join(_short_help(self, ctx)))
+        else:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
 
     def make_context(
         self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         is_help = bool(_HELP_OPTIONS.intersection(args))
+        self.is_short = "-h" in args and "--help" not in args
         is_completion = extra.get("resilient_parsing")
         if is_help and parent is None and not is_completion:
             from tdx.foundation.settings import load_settings
@@ -208,8 +207,11 @@ class _Group(_WithDefaults, FastGroup):
         by_command = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
         lines = [f"  {examples[0]}" for examples in by_command if examples][:_GROUP_EXAMPLES]
         text = ROOT_COMMANDS[str(self.name)][1]
+        if self.is_short:
+            self.help = "\n\n".join([text, "Examples:\n" + "\n".join(lines)])
+            return super().format_help(ctx, formatter)
         self.help = "\n".join([text, "", "Examples:", *lines])
-        super().format_help(ctx, formatter)
+        return super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not args and not ctx.resilient_parsing:
@@ -235,6 +237,11 @@ class _RootGroup(_Group):
     """The commands of ``tdx``, in the order in which a user needs them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "help":
+            if not args[1:]:
+                typer.echo(ctx.get_help())
+                raise typer.Exit
+            args = [*args[1:], "--help"]
         return super().resolve_command(ctx, [*_ALIASES.get(args[0], args[:1]), *args[1:]])
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -260,9 +267,29 @@ class _RootGroup(_Group):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the summaries of the commands."""
-        for name, (_, summary) in ROOT_COMMANDS.items():
-            self.commands[name] = TyperCommand(name, help=summary)
-        TyperGroup.format_help(self, ctx, formatter)
+        if self.is_short:
+            return formatter.write("\n".join(_short_root_help()))
+        for panel, names in _PANELS.items():
+            for name in names:
+                summary = ROOT_COMMANDS[name][1]
+                self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=panel)
+        return TyperGroup.format_help(self, ctx, formatter)
+
+
+class _InspectGroup(_Group):
+    """Accepts a target instead of a command: ``tdx inspect Pendulum-v1`` shows its specs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in self.functions and (
+            name == "-"
+            or ":" in name
+            or name.endswith((".yaml", ".yml", ".onnx"))
+            or os.path.exists(name)
+            or _ENV_ID.search(name) is not None
+        ):
+            args = ["spec", *args]
+        return super().resolve_command(ctx, args)
 
 
 class _ShowGroup(_Group):
@@ -334,7 +361,7 @@ class _SchemaCommand(_Command):
 _CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
 """Class of each command that differs from the others."""
 _GROUPS: Mapping[str, type[_Group]] = {
-    "inspect": _Group,
+    "inspect": _InspectGroup,
     "list": _Group,
     "show": _ShowGroup,
     "profile": _ProfileGroup,
@@ -361,7 +388,79 @@ def _build_command(name: str, function: Function, command_class: type[_Command] 
     help = "\n\n".join([*prose, f"Examples:\n{examples}"])
     app = typer.Typer(**_SETTINGS, add_completion=False)
     app.command(name, cls=command_class, help=help)(expand_options(function))
-    return get_command(app)
+    command: Any = get_command(app)
+    for param in command.params:
+        if _RARE.intersection(param.opts):
+            param.rich_help_panel = _RARE_PANEL
+    # A section of the help stands where its first option is.
+    command.params.sort(key=lambda param: getattr(param, "rich_help_panel", None) == _RARE_PANEL)
+    return command
+
+
+def _short_help(command: Any, ctx: Any) -> list[str]:
+    """Return the lines of the short help of a command or group: at most 24 at 80 columns."""
+    width = max(shutil.get_terminal_size().columns, 40)
+    head, _, examples = (command.help or "").partition("Examples:\n")
+    lines = [*_wrapped(command.get_usage(ctx), width), ""]
+    lines += [*_wrapped(head.partition("\n\n")[0], width), ""]
+    lines += [f"  {line.strip()}" for line in examples.splitlines()[:2]]
+    lines.append("")
+    if isinstance(command, TyperGroup):
+        rows = []
+        for name in command.list_commands(ctx):
+            inner: Any = command.get_command(ctx, name)
+            summary = (inner.help or "").partition("\n\n")[0]
+            rows.append((name, summary))
+        count = 0
+    else:
+        visible = [
+            param
+            for param in command.params
+            if not getattr(param, "hidden", False) and "--help" not in param.opts
+        ]
+        rows = [
+            _short_row(param)
+            for param in visible
+            if getattr(param, "rich_help_panel", "") != _RARE_PANEL
+        ]
+        # The option that most commands have in common, before those of the command.
+        rows.sort(key=lambda row: not row[0].startswith("-t,"))
+        room = min(_SHORT_OPTIONS, _SHORT_HEIGHT - len(lines) - 2)
+        count = len(visible) - min(len(rows), room)
+        rows = rows[:room]
+    start = min(max((len(name) for name, _ in rows), default=0), _OPTION_WIDTH)
+    for name, text in rows:
+        lines.append(_cut(f"  {name:{start}}  {text}", width))
+    more = f" ({count} more options)" if count else ""
+    return [*lines, "", f"All of it{more}: {ctx.command_path} --help", ""]
+
+
+def _short_row(param: Any) -> tuple[str, str]:
+    """Return the name of a parameter with its value, and its text on one line."""
+    text = " ".join((getattr(param, "help", None) or "").split())
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).upper(), text
+    name = ", ".join(sorted((opt for opt in param.opts if opt != "--transform"), key=len))
+    return (name if param.is_flag else f"{name} {param.metavar or param.name.upper()}"), text
+
+
+def _short_root_help() -> list[str]:
+    width = max(shutil.get_terminal_size().columns, 40)
+    start = max(map(len, _PANELS))
+    lines = ["Usage: tdx COMMAND [TARGET] [OPTIONS]", ""]
+    lines += [*_wrapped(getdoc(_root_options) or "", width), ""]
+    for panel, names in _PANELS.items():
+        lines.append(_cut(f"  {panel:{start}}  {', '.join(names)}", width))
+    example = _EXAMPLE.partition(": ")[2]
+    return [*lines, "", f"  {example}", "", "All of it: tdx --help, and tdx help COMMAND", ""]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), width)
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 2].rstrip()} …"
 
 
 def _no_callback() -> None:
@@ -377,10 +476,17 @@ def _print_version(requested: bool) -> None:
 def _root_options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
 ) -> None:
     """Inspect what a chain of RL transforms does to your data, check it, and measure its cost."""
+
+
+_Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print errors and the result, but no messages.")
+]
 
 
 def expand_options(command: Function) -> Function:
@@ -392,6 +498,13 @@ def expand_options(command: Function) -> Function:
 
     @functools.wraps(command)
     def with_options(**values: Any) -> int | None:
+        if values.pop("quiet"):
+            # Errors are printed after the command, on the stderr of the process.
+            with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
+                return with_groups(**values)
+        return with_groups(**values)
+
+    def with_groups(**values: Any) -> int | None:
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
         return command(**values)
@@ -401,7 +514,9 @@ def expand_options(command: Function) -> Function:
         for name, parameter in signature(command).parameters.items()
         if name not in groups
     ]
+    quiet = Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=_Quiet)
     shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
+    shared.append(quiet)
     annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
     # `signature` would follow it to the function whose parameters are still dataclasses.
     del with_options.__wrapped__

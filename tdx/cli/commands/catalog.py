@@ -82,7 +82,7 @@ def list_transforms(output: OutputOptions, search: Search = None) -> None:
 
 
 def list_kinds(output: OutputOptions, search: Search = None) -> None:
-    """List what can be opened: envs by library, checkpoints, datasets, pipelines and dumps.
+    """List what can be opened: envs, checkpoints, datasets, dumps.
 
     tdx list kinds
 
@@ -97,7 +97,7 @@ def list_kinds(output: OutputOptions, search: Search = None) -> None:
 
 
 def show_transform(output: OutputOptions, name: Name, example: Example = True) -> None:
-    """Show the documentation of a transform, its arguments, and its effect on the specs of an env.
+    """Show a transform: documentation, arguments, effect on specs.
 
     tdx show transform CatFrames
 
@@ -119,7 +119,7 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
 
 
 def show_env(output: OutputOptions, env: EnvId, env_kwargs: EnvKwargs = None) -> None:
-    """Show an env: specs, time limits, arguments, reward range, render modes and versions.
+    """Show an env: specs, limits, arguments and versions.
 
     tdx show env CartPole-v1
 
@@ -153,7 +153,7 @@ def list_dumps(output: OutputOptions, root: Root = ".") -> None:
 
 
 def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> None:
-    """Show the contents of a dump: episodes, returns, lengths, and the values of each entry.
+    """Show a dump: episodes, returns, and values of each entry.
 
     tdx show runs/pendulum
 
@@ -169,7 +169,7 @@ def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> No
 
 
 def show_watch(output: OutputOptions, file: WatchFile) -> None:
-    """Show what `tdx.watch` recorded during training: what moved, and the course of each number.
+    """Show what `tdx.watch` recorded: what moved, and each number.
 
     tdx show watch.jsonl
 

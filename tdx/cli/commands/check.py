@@ -247,7 +247,7 @@ def check(
     statistics: Statistics = False,
     verbose: Verbose = False,
 ) -> int:
-    """Check pipelines: build them, compare their output with their specs, and apply the lint rules.
+    """Check pipelines: build them, verify their specs, apply the rules.
 
     Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
     this machine does not have; with several targets, with the highest exit code of them. A comment
@@ -286,7 +286,7 @@ def check_against_reference(
     pipeline: TargetOptions, output: FindingsOptions, options: CheckOptions, against: str
 ) -> int:
     """Compare a stack with a contract, or a descriptor with one or with another descriptor."""
-    from tdx.cli.commands.contracts import check_against
+    from tdx.cli.contract_runs import check_against
     from tdx.cli.pipelines import find_descriptor, read_reference
 
     if (descriptor := find_descriptor(pipeline)) is not None:
@@ -650,7 +650,7 @@ class Fixes:
 
 
 def explain(output: OutputOptions, code: Code = None) -> None:
-    """Explain an error or rule: what is wrong, why it matters, and how to fix it.
+    """Explain an error or rule, and how to fix it.
 
     tdx explain TDX421
 

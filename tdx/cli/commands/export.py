@@ -122,7 +122,7 @@ def export(
     dry_run: DryRun = False,
     force: Force = False,
 ) -> None:
-    """Convert a dump to another format without losing precision or metadata.
+    """Convert a dump to another format, without loss.
 
     `tdx import` converts the result back to a dump.
 
@@ -204,7 +204,9 @@ def import_(
     env: EnvId = None,
     force: ForceDump = False,
 ) -> None:
-    """Convert a file in another format to a dump: from tdx export, or from another source.
+    """Convert a file in another format to a dump.
+
+    The file is from tdx export, or from another source.
 
     tdx import pendulum.parquet --out runs/again
 

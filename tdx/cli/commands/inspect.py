@@ -88,7 +88,7 @@ def inspect_spec(
     key: Key = None,
     samples: Samples = None,
 ) -> None:
-    """Compare the specs of an env before and after a chain, without stepping it.
+    """Compare the specs before and after a chain, without stepping.
 
     tdx inspect spec Pendulum-v1 -t StepCounter
 
@@ -127,7 +127,9 @@ def inspect_spec(
 def inspect_chain(
     pipeline: TargetOptions, output: ImageOptions, graph: Graph = False, samples: Samples = None
 ) -> None:
-    """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
+    """Show what each stage reads, writes, drops and renames.
+
+    Does not step the env.
 
     tdx inspect chain Pendulum-v1 -t StepCounter -t RewardSum
 
@@ -158,7 +160,7 @@ def inspect_chain(
 def inspect_keys(
     pipeline: PipelineOptions, output: DiagramOptions, words: Words = None, samples: Samples = None
 ) -> None:
-    """Trace keys through a chain: each version, its writer and its readers.
+    """Trace keys: each version, its writer and its readers.
 
     tdx inspect keys Pendulum-v1 reward -t RewardSum -t "RewardClipping(-1, 1)"
 
@@ -191,7 +193,7 @@ def inspect_values(
     key: Key = None,
     samples: Samples = None,
 ) -> None:
-    """Reset and step an env, and show the values that each stage writes.
+    """Step an env, and show the values that each stage writes.
 
     Actions come from --policy, from the policy of the pipeline file, or are random. Values outside
     their spec are marked, and the stage that violates its spec is named.
@@ -234,7 +236,7 @@ def inspect_state(
     force: Force = False,
     samples: Samples = None,
 ) -> None:
-    """Show the state that each stage keeps: running statistics, counters, queues, parameters.
+    """Show the state of each stage: statistics, counters, queues.
 
     Without --steps, it is the state before the first reset. --export writes the statistics and
     buffers to a file, which --load and tdx.load_state load into another stack of the same kind.
@@ -274,7 +276,7 @@ def inspect_plan(
     policy_reads: PolicyReads = None,
     policy: PolicyName = None,
 ) -> None:
-    """Show how a rollout runs: which stages run in each step, which are deferred, and why.
+    """Show which stages run every step, which are deferred, and why.
 
     tdx inspect plan Pendulum-v1 -t RewardSum --policy-reads observation
 
@@ -341,7 +343,7 @@ def diff(
     force: Force = False,
     samples: Samples = None,
 ) -> int:
-    """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
+    """Compare two pipelines: stages, specs and, with --steps, values.
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
     diff; their libraries may differ. Deployment descriptors are compared as by tdx contract check
@@ -352,7 +354,7 @@ def diff(
 
     tdx diff runs/pendulum new.yaml --steps 100
     """
-    from tdx.cli.commands.contracts import diff_stacks, is_code
+    from tdx.cli.contract_runs import diff_stacks, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.comparisons import diff_view

@@ -406,7 +406,7 @@ def profile_compare(
     fail_if: FailIf = None,
     force: ForceCompare = False,
 ) -> int:
-    """Compare two profiles: show which parts are slower by more than the noise.
+    """Show which parts are slower than before by more than noise.
 
     tdx profile compare base.json now.json
 

@@ -66,7 +66,7 @@ def report(
     steps: ReportSteps = _REPORT_STEPS,
     force: Force = False,
 ) -> None:
-    """Write a self-contained report for a pipeline: an HTML page, Markdown or an SVG diagram.
+    """Write a report of a pipeline: HTML, Markdown or SVG.
 
     It shows the chain, lint findings, which stages are deferred and what each one costs, specs,
     lineage, frames before and after each image stage, and the rewards and episodes of a rollout

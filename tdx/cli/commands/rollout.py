@@ -121,7 +121,9 @@ def rollout(
     force: Force = False,
     resume: Resume = False,
 ) -> int | None:
-    """Run a pipeline and write the steps to a dump on disk, in chunks and constant memory.
+    """Run a pipeline and write the steps to a dump.
+
+    Runs in chunks, and in constant memory.
 
     After an interruption the dump contains every finished chunk, and --resume continues it. With
     --shards, the same command records the missing shards.
@@ -290,7 +292,9 @@ RepairOption = Annotated[
 
 
 def verify(output: OutputOptions, dump: Folder, repair: RepairOption = False) -> int:
-    """Read a whole dump and check its checksums and its values against the manifest and the specs.
+    """Check the checksums and values of a whole dump.
+
+    Compares the values with the manifest and the specs.
 
     Exits with 0 if the dump is valid, else with 1. --repair says what was lost; a damaged shard
     is set aside, so that the rollout records it again.
@@ -330,7 +334,9 @@ def replay(
     force: Force = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Apply another chain to the data of a dump; equals a rollout with that chain.
+    """Apply another chain to the data of a dump.
+
+    Equals a rollout with that chain.
 
     The dump must have been written without a chain, or with --raw. Without --out the result is
     shown but not saved.

@@ -71,7 +71,9 @@ def init(
     force: Force = False,
     source: From = None,
 ) -> int:
-    """Create a commented pipeline file for an env; on a terminal, ask for the env and the stages.
+    """Create a commented pipeline file for an env.
+
+    On a terminal, asks for the env and the stages.
 
     Without --t, stages that fit the env are suggested. --from converts an env of Gymnasium with its
     wrappers, and exits with 1 if a wrapper has no counterpart or a value differs.
@@ -168,7 +170,9 @@ def _ask(options: PipelineOptions, output: DialogOptions) -> tuple[Pipeline, lis
 
 
 def config_path(debug: DebugOptions) -> None:
-    """Print the path of the configuration file, even if it does not exist.
+    """Print the path of the configuration file.
+
+    It is printed even if the file does not exist.
 
     tdx config path
 
@@ -238,7 +242,7 @@ NewValue = Annotated[
 
 
 def config_get(output: OutputOptions, name: SettingName) -> None:
-    """Print the value of a setting: from the environment, the file, or its default.
+    """Print a setting: from the environment, the file or its default.
 
     tdx config get format
 
@@ -252,7 +256,9 @@ def config_get(output: OutputOptions, name: SettingName) -> None:
 
 
 def config_set(debug: DebugOptions, name: SettingName, value: NewValue) -> None:
-    """Set the value of a setting in the configuration file, which is created if it is missing.
+    """Set a setting in the configuration file.
+
+    Creates the file if it is missing.
 
     tdx config set num_envs 4
 
@@ -270,7 +276,9 @@ def config_set(debug: DebugOptions, name: SettingName, value: NewValue) -> None:
 
 
 def config_edit(debug: DebugOptions) -> None:
-    """Open the configuration file in $VISUAL or $EDITOR, and check it afterwards.
+    """Open the configuration file in an editor, and check it.
+
+    The editor is $VISUAL or $EDITOR.
 
     tdx config edit
 
@@ -302,7 +310,7 @@ def config_edit(debug: DebugOptions) -> None:
 
 
 def doctor(output: OutputOptions) -> int:
-    """Check this machine: versions, devices, env packages, terminal, folders, shell.
+    """Check this machine: versions, devices, env packages, shell.
 
     Exits with 1 if something prevents tdx from working.
 
@@ -326,7 +334,7 @@ def doctor(output: OutputOptions) -> int:
 
 
 def schema(output: OutputOptions, kind: OutputKind = None) -> None:
-    """Print the JSON Schema of pipeline files, or of what a command prints with --format json.
+    """Print the JSON Schema of pipeline files or of JSON output.
 
     tdx schema > tdx.schema.json
 

@@ -1,0 +1,128 @@
+"""Checks of a stack against a contract, and comparisons of two stacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from tdx.cli.options import OutputOptions
+from tdx.cli.pipelines import PipelineOptions, TargetOptions
+from tdx.foundation.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from tdx.contracts import ContractReport
+    from tdx.stacks import Stack
+
+
+def is_code(target: str) -> bool:
+    """Return True for the name of a function: ``module:function`` or ``file.py:function``."""
+    module, colon, name = target.rpartition(":")
+    return bool(colon and module) and name.isidentifier() and not os.path.exists(target)
+
+
+def check_against(
+    options: TargetOptions,
+    folder: str,
+    output: OutputOptions,
+    *,
+    evaluation: bool,
+    samples: str | None = None,
+) -> int:
+    """Check an env against a contract, and write the report.
+
+    Args:
+        options: Options of the env.
+        folder: Folder of the contract.
+        output: Output format.
+        evaluation: The env is used for evaluation.
+        samples: Value of ``--samples``.
+
+    Returns:
+        The exit code.
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.pipelines import open_pipeline, read_pipeline
+    from tdx.cli.views.comparisons import contract_view
+    from tdx.contracts import check_contract, load_contract
+
+    contract = load_contract(folder)
+    config = read_pipeline(options)
+    with open_pipeline(config, options, samples=samples) as stack:
+        report = check_contract(
+            stack, contract, config.env.id, evaluation=evaluation, reference=folder
+        )
+    write_view(contract_view(report), output)
+    return report.exit_code
+
+
+def diff_stacks(
+    a: str,
+    b: str,
+    output: OutputOptions,
+    *,
+    seed: int | None,
+    allow_code: bool,
+    html: str | None,
+    force: bool,
+    samples: str | None = None,
+) -> int:
+    """Compare two stacks, or a contract and a stack, and write the report.
+
+    Args:
+        a: The reference: function, pipeline file or contract.
+        b: The other one.
+        output: Output format.
+        seed: Seed of the reference steps.
+        allow_code: Allow importing the functions.
+        html: File for an HTML report. ``None``: only the report on stdout.
+        force: True to replace the HTML report.
+        samples: Value of ``--samples``.
+
+    Returns:
+        The exit code.
+    """
+    from tdx.cli.html import html_page
+    from tdx.cli.output import check_target, write_file, write_view
+    from tdx.cli.views.comparisons import contract_view, side_by_side_blocks
+
+    if html is not None:
+        check_target(html, force=force)
+    report = _compare_sides(a, b, seed, samples, allow_code=allow_code)
+    if html is not None:
+        write_file(html, html_page(side_by_side_blocks(report)), force=force)
+        print(f"wrote {html}", file=sys.stderr)
+    write_view(contract_view(report), output)
+    return report.exit_code
+
+
+def _compare_sides(
+    a: str, b: str, seed: int | None, samples: str | None, *, allow_code: bool
+) -> ContractReport:
+    from tdx.contracts import check_contract, freeze, load_contract
+    from tdx.contracts.storage import is_contract
+
+    with ExitStack() as opened:
+        if is_contract(a):
+            contract = load_contract(a)
+        else:
+            contract = freeze(opened.enter_context(_open(a, samples, allow_code)), seed=seed or 0)
+        if is_contract(b):
+            if not is_contract(a):
+                raise ArgumentError(
+                    f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}"
+                )
+            raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
+        stack = opened.enter_context(_open(b, samples, allow_code))
+        return check_contract(stack, contract, b, reference=a)
+
+
+@contextmanager
+def _open(target: str, samples: str | None, allow_code: bool) -> Iterator[Stack]:
+    from tdx.cli.pipelines import open_pipeline, read_pipeline, with_target
+
+    options = with_target(PipelineOptions(allow_code=allow_code), target)
+    with open_pipeline(read_pipeline(options), options, samples=samples) as stack:
+        yield stack
