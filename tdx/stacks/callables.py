@@ -36,8 +36,8 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
 
     Args:
         target: A ``torch.nn.Sequential``, a list of callables, a pipeline of scikit-learn, a
-            ``DataProcessorPipeline`` of LeRobot, or an object with its parts in ``transforms``,
-            such as torchvision's ``Compose``.
+            ``DataProcessorPipeline`` of LeRobot, an object with its parts in ``transforms``, such
+            as torchvision's ``Compose``, or a group of openpi, whose ``inputs`` are the parts.
 
     Example:
         >>> [part.__name__ for part, _ in list_parts([np.square, np.sqrt])]
@@ -59,6 +59,9 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
             calls.append(_TransitionStep(to_transition, step, calls[-1] if calls else None))
         return list(zip(own, calls, strict=True))
     parts = target if isinstance(target, list | tuple) else getattr(target, "transforms", None)
+    if parts is None and hasattr(target, "outputs"):
+        # The outputs of a group run on what the policy returns: they are another pipeline.
+        parts = getattr(target, "inputs", None)
     if isinstance(parts, torch.nn.ModuleList):
         parts = list(parts)
     is_list = isinstance(parts, list | tuple) and len(parts) > 0 and all(map(callable, parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,14 @@ def test_list_of_functions_of_a_dict() -> None:
 def test_list_of_functions_of_an_array() -> None:
     stack = tdx.open_stack([np.square, np.sqrt], vectors())
     assert last_values(stack)["square", "state"].maximum == 4
+    assert_keeps_its_contract(stack)
+
+
+def test_inputs_of_a_group_as_openpi_has_it_are_the_parts() -> None:
+    group = SimpleNamespace(inputs=[double, triple], outputs=[sum_up])
+    stack = tdx.open_stack(group, vectors())
+    assert [stage.name for stage in stack.stages] == ["double", "triple"]
+    assert last_values(stack)["triple", "state"].max == 6
     assert_keeps_its_contract(stack)
 
 
