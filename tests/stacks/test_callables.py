@@ -71,7 +71,7 @@ def test_inputs_of_a_group_as_openpi_has_it_are_the_parts() -> None:
     group = SimpleNamespace(inputs=[double, triple], outputs=[sum_up])
     stack = tdx.open_stack(group, vectors())
     assert [stage.name for stage in stack.stages] == ["double", "triple"]
-    assert last_values(stack)["triple", "state"].maximum == 6
+    assert last_values(stack)["triple", "state"].maximum == 12
     assert_keeps_its_contract(stack)
 
 
