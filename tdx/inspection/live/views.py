@@ -205,7 +205,7 @@ class EpisodeView:
         first: First trace.
         last: Latest trace.
         steps: Number of steps.
-        total: Sum of its rewards.
+        total: Sum of its rewards. ``None``: the stack has no rewards.
         end: ``terminated``, ``truncated``, ``done``, or empty while it is running.
         held: True if its first trace is still in the history.
     """
@@ -215,7 +215,7 @@ class EpisodeView:
     first: int
     last: int
     steps: int
-    total: float
+    total: float | None
     end: str
     held: bool = True
 
@@ -227,15 +227,13 @@ class EnvCell:
     Args:
         row: Row of the env.
         steps: Steps of its episode.
-        reward: Latest reward.
-        total: Sum of the rewards of its episode.
+        total: Sum of the rewards of its episode. ``None``: the stack has no rewards.
         end: How its episode ended; empty while it is running.
     """
 
     row: int
     steps: int
-    reward: float
-    total: float
+    total: float | None
     end: str
 
 
