@@ -445,6 +445,21 @@ async def test_the_live_tab_shows_the_samples_of_a_checkpoint(size: tuple[int, i
             assert "~ observation.state@1" in shown
 
 
+async def test_live_draws_features_of_a_checkpoint_and_no_rewards() -> None:
+    def make(pipeline: Pipeline) -> Any:
+        return StackEnv(build_stack(pipeline))
+
+    async with playing(env=SOUND, make=make, size=(120, 40)) as live:
+        await live.press("s", "s", "s")
+        assert [plot.name for plot in live.tab.panes.plots.curves] == [
+            *("observation.state[0]", "action[0]", "observation.state[1]", "action[1]")
+        ]
+        assert all(plot.latest is not None for plot in live.tab.panes.plots.curves)
+        shown = live.text()
+        assert "reward" not in shown
+        assert "return" not in shown
+
+
 def test_actions_of_a_checkpoint_are_random_zero_or_manual() -> None:
     pipeline, topics = Pipeline.of(SOUND), dict[str, Any]()
     stack = build_stack(pipeline)

@@ -108,10 +108,12 @@ def has_number(trace: StepTrace, name: str, row: int | None) -> bool:
 
 def _find_numbers(trace: StepTrace, name: str, row: int | None) -> Array | None:
     element = _ELEMENT.fullmatch(name)
-    parts = tuple((element["key"] if element else name).split("."))
-    value = trace.env_tensordict.get(parts, None)
-    if value is None and trace.phase == "step":
-        value = trace.tensordict.get(parts, None)
+    key = element["key"] if element else name
+    value = None
+    for level in (trace.env_tensordict, *((trace.tensordict,) if trace.phase == "step" else ())):
+        # A key of a checkpoint has dots itself, and is no path of a nested one.
+        for candidate in (key, tuple(key.split("."))):
+            value = level.get(candidate, None) if value is None else value
     numbers = as_array(RowSelector(tuple(trace.tensordict.batch_size), row).of(value))
     if numbers is not None and element:
         place = int(element["place"])
@@ -202,7 +204,7 @@ class _OpenEpisode:
     first: int
     last: int
     steps: int = 0
-    total: float = 0.0
+    total: float | None = 0.0
     end: str = ""
 
 
@@ -215,7 +217,8 @@ class EpisodeTracker:
         self._flags = {
             end: [key for key in env.done_keys if split_key(key)[-1] == end] for end in _ENDS
         }
-        self._open = [_OpenEpisode(-1, 0, 0) for _ in range(self.rows)]
+        self.has_rewards = bool(self._rewards)
+        self._open = [self._new_episode(-1, 0) for _ in range(self.rows)]
         self._finished: deque[EpisodeView] = deque(maxlen=_MAX_FINISHED)
         self.finished = 0
         self.rewards: Array = np.full(self.rows, np.nan, dtype=np.float32)
@@ -223,7 +226,8 @@ class EpisodeTracker:
     @property
     def totals(self) -> Array:
         """Sum of the rewards of the current episode of each env, ``[rows]``."""
-        return np.array([each.total for each in self._open], dtype=np.float32)
+        totals = [math.nan if each.total is None else each.total for each in self._open]
+        return np.array(totals, dtype=np.float32)
 
     def add(self, trace: StepTrace) -> None:
         """Add a trace. A reset starts an episode in the envs that are done, or in all."""
@@ -250,7 +254,8 @@ class EpisodeTracker:
             each = self._open[row]
             each.last = trace.index
             each.steps += 1
-            each.total += float(self.rewards[row])
+            if each.total is not None:
+                each.total += float(self.rewards[row])
             if row in ends:
                 each.end = ends[row]
                 self.finished += 1
@@ -261,7 +266,10 @@ class EpisodeTracker:
         if before.number >= 0 and not before.end and before.steps:
             before.end = "reset"
             self._finished.append(self._view(row))
-        self._open[row] = _OpenEpisode(before.number + 1, index, index)
+        self._open[row] = self._new_episode(before.number + 1, index)
+
+    def _new_episode(self, number: int, index: int) -> _OpenEpisode:
+        return _OpenEpisode(number, index, index, total=0.0 if self.has_rewards else None)
 
     def _ends(self, trace: StepTrace) -> dict[int, str]:
         ends: dict[int, str] = {}
@@ -293,6 +301,6 @@ class EpisodeTracker:
     def cells(self, limit: int = 256) -> tuple[EnvCell, ...]:
         """Return the state of each env after the latest step."""
         return tuple(
-            EnvCell(row, each.steps, float(self.rewards[row]), each.total, each.end)
+            EnvCell(row, each.steps, each.total, each.end)
             for row, each in enumerate(self._open[:limit])
         )

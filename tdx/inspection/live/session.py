@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from tdx.core.tracing import Probe, StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
 from tdx.core.tracing.stop_parser import keys_of
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, did_you_mean
+from tdx.foundation.keys import format_key
 from tdx.inspection.live.arrays import find_images
 from tdx.inspection.live.histories import (
     Array,
@@ -51,8 +53,8 @@ MAX_BYTES = 256 * 2**20
 _MAX_TRACKED = 4_000_000
 _MAX_KEYED = 4
 REWARD, RETURN, TIME = "reward", "return", "ms per step"
-BUILTIN_PLOTS = (REWARD, RETURN, TIME)
-"""Plots that do not belong to a key."""
+"""Plots that do not belong to a key; a stack without rewards has only the last one."""
+_MAX_DEFAULT_PLOTS = 4
 
 
 def parse_known_stop(text: str, tracer: LiveTracer) -> Stop:
@@ -134,11 +136,9 @@ class LiveSession:
         self.changes = ChangeCounter()
         self.problems: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         capacity = max(100, min(max_traces, _MAX_TRACKED // self.episode_tracker.rows))
-        self._builtin = {
-            REWARD: SeriesBuffer(capacity, self.episode_tracker.rows),
-            RETURN: SeriesBuffer(capacity, self.episode_tracker.rows),
-            TIME: SeriesBuffer(capacity),
-        }
+        names = (REWARD, RETURN) if self.episode_tracker.has_rewards else ()
+        self._builtin = {name: SeriesBuffer(capacity, self.episode_tracker.rows) for name in names}
+        self._builtin[TIME] = SeriesBuffer(capacity)
         self._key_buffers: OrderedDict[tuple[str, int | None], SeriesBuffer] = OrderedDict()
         self._stop: Stop | None = None
         self._reset_index = 0
@@ -187,8 +187,9 @@ class LiveSession:
         self.episode_tracker.add(trace)
         self.changes.add(trace)
         is_step = trace.phase == "step" and trace.error is None
-        self._builtin[REWARD].append(self.episode_tracker.rewards if is_step else math.nan)
-        self._builtin[RETURN].append(self.episode_tracker.totals if is_step else math.nan)
+        if self.episode_tracker.has_rewards:
+            self._builtin[REWARD].append(self.episode_tracker.rewards if is_step else math.nan)
+            self._builtin[RETURN].append(self.episode_tracker.totals if is_step else math.nan)
         self._builtin[TIME].append(trace.time_ns / 1e6)
         for (name, row), track in self._key_buffers.items():
             track.append(read_number(trace, name, row))
@@ -387,6 +388,24 @@ class LiveSession:
     def plot_names(self, row: int | None = None) -> tuple[str, ...]:
         """Return the names that :meth:`plot` accepts for the latest trace."""
         if self.last < 0:
-            return BUILTIN_PLOTS
-        names = (*BUILTIN_PLOTS, *number_names(self._trace(None), row))
+            return tuple(self._builtin)
+        names = (*self._builtin, *number_names(self._trace(None), row))
         return tuple(dict.fromkeys(names))
+
+    @property
+    def default_plots(self) -> tuple[str, ...]:
+        """Reward and return; without rewards, the first features of observations and actions."""
+        if self.episode_tracker.has_rewards:
+            return REWARD, RETURN
+        features: list[list[str]] = []
+        for spec in (self.env.full_observation_spec, self.env.full_action_spec):
+            for key, leaf in spec.items(True, True):
+                row_shape = leaf.shape[len(self.env.batch_size) :]
+                if len(row_shape) < 3:  # an image has no features
+                    count = row_shape.numel()
+                    name = format_key(key)
+                    places = range(min(count, _MAX_DEFAULT_PLOTS))
+                    features.append([f"{name}[{at}]" for at in places] if count > 1 else [name])
+        # The first feature of each key comes before the second one of any.
+        ranked = [name for names in zip_longest(*features) for name in names if name is not None]
+        return tuple(ranked[:_MAX_DEFAULT_PLOTS])

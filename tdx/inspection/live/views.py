@@ -205,7 +205,7 @@ class EpisodeView:
         first: First trace.
         last: Latest trace.
         steps: Number of steps.
-        total: Sum of its rewards.
+        total: Sum of its rewards. ``None``: the stack has no rewards.
         end: ``terminated``, ``truncated``, ``done``, or empty while it is running.
     """
 
@@ -214,18 +214,24 @@ class EpisodeView:
     first: int
     last: int
     steps: int
-    total: float
+    total: float | None
     end: str
 
 
 @dataclass(frozen=True, slots=True)
 class EnvCell:
-    """State of one env of a batch after the latest step."""
+    """State of one env of a batch after the latest step.
+
+    Args:
+        row: Row of the env.
+        steps: Steps of its episode.
+        total: Sum of the rewards of its episode. ``None``: the stack has no rewards.
+        end: How its episode ended; empty while it is running.
+    """
 
     row: int
     steps: int
-    reward: float
-    total: float
+    total: float | None
     end: str
 
 

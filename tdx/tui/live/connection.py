@@ -373,6 +373,7 @@ class LiveConnection:
         elif topic == "info":
             self.info = value
             self._panes.manual.set_fields(value.fields)
+            self._panes.default_plots = value.plots
             if self.action_source == "manual":
                 self.send_action_source()
             self._on_layout()

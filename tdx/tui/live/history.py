@@ -149,9 +149,13 @@ from episode to episode."""
     def show_episodes(self, episodes: Sequence[EpisodeView], *, is_batched: bool) -> None:
         """Replace the episodes."""
         self.episodes, self._is_batched = tuple(reversed(episodes)), is_batched
-        totals = [episode.total for episode in episodes if episode.steps]
+        totals = [
+            episode.total for episode in episodes if episode.steps and episode.total is not None
+        ]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
-        head = f"{'env ' if is_batched else ''}{'no':>4}{'steps':>6}{'return':>10}  end"
+        has_rewards = all(episode.total is not None for episode in episodes)
+        returns = f"{'return':>10}" if has_rewards else ""
+        head = f"{'env ' if is_batched else ''}{'no':>4}{'steps':>6}{returns}  end"
         lines: list[TextLine] = [((head, "muted"),)]
         lines += [self._line(episode, span) for episode in self.episodes]
         self.show(lines)
@@ -159,12 +163,15 @@ from episode to episode."""
     def _line(self, episode: EpisodeView, span: tuple[float, float]) -> TextLine:
         low, high = span
         left = self.size.width - 35 - 4 * self._is_batched
-        share = (episode.total - low) / (high - low) if high > low else 1.0
-        bar = "━" * round(share * left) if left > 3 and episode.steps else ""
+        total, bar = "", ""
+        if episode.total is not None:
+            total = f"{episode.total:>10.4g}"
+            share = (episode.total - low) / (high - low) if high > low else 1.0
+            bar = "━" * round(share * left) if left > 3 and episode.steps else ""
         return (
             (f"{episode.row:>3} " if self._is_batched else "", "secondary"),
             (f"{episode.number:>4}{episode.steps:>6}", "plain"),
-            (f"{episode.total:>10.4g}", "bold"),
+            (total, "bold"),
             (
                 f"  {truncate(episode.end or 'running', 11):<11}",
                 _END_STYLES.get(episode.end, "good"),
@@ -236,7 +243,11 @@ class EnvStrip(RowWidget[EnvRow]):
         size = number_width + number + 5
         room = max(1, left // size)
         first = max(0, min((self.row or 0) - room // 2, len(self.cells) - room))
-        totals = [cell.total for cell in self.cells if math.isfinite(cell.total)]
+        totals = [
+            cell.total
+            for cell in self.cells
+            if cell.total is not None and math.isfinite(cell.total)
+        ]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
         x = len(all_)
         for cell in self.cells[first : first + room]:
@@ -249,8 +260,10 @@ class EnvStrip(RowWidget[EnvRow]):
         self, cell: EnvCell, span: tuple[float, float], number_width: int, number: int
     ) -> list[EnvPart]:
         low, high = span
-        share = (cell.total - low) / (high - low) if high > low else 1.0
-        bar = _BARS[round(7 * share)] if math.isfinite(share) else "?"
+        bar = " "
+        if cell.total is not None:
+            share = (cell.total - low) / (high - low) if high > low else 1.0
+            bar = _BARS[round(7 * share)] if math.isfinite(share) else "?"
         ended, here = bool(cell.end), cell.row == self.row
         return [
             (f" {cell.row:>{number_width}} ", "muted", here),
@@ -274,4 +287,4 @@ class EnvStrip(RowWidget[EnvRow]):
 
 
 def _return_text(cell: EnvCell) -> str:
-    return f"{cell.total:.3g}"[:_RETURN_WIDTH]
+    return "" if cell.total is None else f"{cell.total:.3g}"[:_RETURN_WIDTH]

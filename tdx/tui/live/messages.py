@@ -171,6 +171,7 @@ class SessionInfo:
         env: Name of the env.
         batch: Batch size of the env.
         fields: Numbers of the action that can be set by hand.
+        plots: Plots that are shown until others are chosen.
         max_traces: Maximum number of traces in the history.
         max_bytes: Maximum size of the history in bytes.
     """
@@ -178,6 +179,7 @@ class SessionInfo:
     env: str
     batch: tuple[int, ...]
     fields: tuple[ActionField, ...]
+    plots: tuple[str, ...]
     max_traces: int
     max_bytes: int
 

@@ -111,7 +111,7 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
     if state.status != "ended":
         size = f"{_format_size(state.nbytes)} of {_format_size(max_bytes)}"
         parts.append(Content.assemble(("history ", "dim"), size))
-    if cell is not None:
+    if cell is not None and cell.total is not None:
         parts.append(Content.assemble(("return ", "dim"), f"{cell.total:.4g}"))
     if state.status != "ended":
         count = state.last - state.first + 1
@@ -238,7 +238,8 @@ class LivePanes:
 
     Attributes:
         front: Pane that is visible in any case.
-        plot_names: Names of the plots.
+        chosen_plots: Names of the plots that the user has chosen. ``None``: those of the session.
+        default_plots: Plots of the session.
         window: Number of latest traces in a plot. ``None``: all of them.
     """
 
@@ -254,7 +255,8 @@ class LivePanes:
             "manual": self.manual,
         }
         self.front: Pane = "values"
-        self.plot_names: tuple[str, ...] = ("reward", "return")
+        self.chosen_plots: tuple[str, ...] | None = None
+        self.default_plots: tuple[str, ...] = ()
         self.window: int | None = None
         self._env_cell: EnvCell | None = None
         self._has_images = False
@@ -292,12 +294,17 @@ class LivePanes:
         self._has_images = bool(images)
         return is_changed
 
+    @property
+    def plot_names(self) -> tuple[str, ...]:
+        """Names of the plots."""
+        return self.default_plots if self.chosen_plots is None else self.chosen_plots
+
     def toggle_plot(self, name: str) -> None:
         """Add a plot, or remove it; the oldest one is replaced if there are too many."""
         if name in self.plot_names:
-            self.plot_names = tuple(plot for plot in self.plot_names if plot != name)
+            self.chosen_plots = tuple(plot for plot in self.plot_names if plot != name)
         else:
-            self.plot_names = (*self.plot_names, name)[-MAX_PLOTS:]
+            self.chosen_plots = (*self.plot_names, name)[-MAX_PLOTS:]
         if self.front != "values":
             self.front = "plots"
 

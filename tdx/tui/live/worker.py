@@ -385,6 +385,7 @@ class LivePlayer:
                 self._pipeline.env.id,
                 tuple(self.env.batch_size),
                 action_fields(self.env),
+                self.session.default_plots,
                 history.max_traces,
                 history.max_bytes,
             ),
