@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -156,11 +156,22 @@ class ChainOverview:
 
 
 class EnvCache:
-    """Keeps the env of a pipeline open while its chain is edited."""
+    """Keeps the env of a pipeline open while its chain is edited.
 
-    def __init__(self, allow_code: bool = False) -> None:
+    Args:
+        allow_code: Allow importing the Python objects that pipelines name.
+        read_samples: Reads the samples of a stack without an env from a file or folder.
+    """
+
+    def __init__(
+        self,
+        allow_code: bool = False,
+        read_samples: Callable[[str], Sequence[Mapping[str, object]]] | None = None,
+    ) -> None:
         self.allow_code = allow_code
+        self._read_samples = read_samples
         self._config: EnvConfig | None = None
+        self._samples: str | None = None
         self._env: EnvBase | None = None
         self._stack: Stack | None = None
 
@@ -175,21 +186,30 @@ class EnvCache:
             self._config = config
         return self._env
 
-    def stack(self, pipeline: Pipeline) -> Stack | None:
-        """Return the stack that a factory creates or a folder holds; ``None``: see :meth:`base`."""
+    def stack(self, pipeline: Pipeline, samples: str | None = None) -> Stack | None:
+        """Return the stack that a factory creates or a folder holds; ``None``: see :meth:`base`.
+
+        Args:
+            pipeline: The pipeline.
+            samples: File or folder with its samples.
+        """
         from tdx.stacks.building import build_stack, open_target, opens_as_stack
 
         if not opens_as_stack(pipeline):
             return None
         config = pipeline.env
-        if self._stack is None or repr(config) != repr(self._config):
+        is_other = repr(config) != repr(self._config) or samples != self._samples
+        if self._stack is None or is_other:
             self.close()
+            recorded = None
+            if samples is not None and self._read_samples is not None:
+                recorded = self._read_samples(samples)
             self._stack = (
-                open_target(config, self.allow_code)
+                open_target(config, self.allow_code, recorded)
                 if pipeline.is_factory
-                else build_stack(pipeline, self.allow_code)
+                else build_stack(pipeline, self.allow_code, recorded)
             )
-            self._config = config
+            self._config, self._samples = config, samples
         return self._stack
 
     def close(self) -> None:
@@ -329,8 +349,15 @@ class _OverviewBuilder:
         )
 
 
-def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
+def inspect_target(
+    pipeline: Pipeline, cache: EnvCache, samples: str | None = None
+) -> ChainOverview:
     """Inspect a pipeline, which may be a factory of a stack of any library.
+
+    Args:
+        pipeline: The pipeline.
+        cache: Keeps the env.
+        samples: File or folder with the samples of a stack without an env.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -345,7 +372,7 @@ def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
     is_stack = opens_as_stack(pipeline)
     if is_stack and not (pipeline.is_factory and check_arguments(pipeline, cache.allow_code)):
         try:
-            stack = cache.stack(pipeline)
+            stack = cache.stack(pipeline, samples)
         except TdxError as error:
             stages = tuple(StageOverview(at, None) for at in range(len(pipeline.transforms)))
             return ChainOverview(None, Problem.of(error), stages=stages)

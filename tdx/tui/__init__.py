@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from tdx.pipeline.model import Pipeline
 
 
-def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> int:
+def open_app(
+    pipeline: Pipeline | None = None, *, allow_code: bool = False, samples: str | None = None
+) -> int:
     """Run the app in this terminal until the user quits.
 
     Args:
         pipeline: Pipeline to start with. ``None``: an empty one.
         allow_code: Allow the pipeline to import Python objects.
+        samples: File or folder with the samples of a checkpoint or a data pipeline.
 
     Returns:
         The exit code of the process.
@@ -65,6 +68,7 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
         None if pipeline is None else Draft.of(pipeline),
         preferences=load_preferences(),
         allow_code=allow_code,
+        samples=samples,
         storage=Storage(SessionStore(), RecentFiles()),
         hints=HintState(state_path() / "hints.json"),
     )

@@ -49,6 +49,7 @@ class TdxApp(CrashReportingApp):
         allow_code: Allow the pipeline to import Python objects.
         storage: What is stored between runs. ``None``: nothing is.
         hints: Hints for first-time users. ``None``: no hints.
+        samples: File or folder with the samples of a checkpoint or a data pipeline.
     """
 
     TITLE = "tdx"
@@ -77,6 +78,7 @@ class TdxApp(CrashReportingApp):
         allow_code: bool = False,
         storage: Storage | None = None,
         hints: HintState | None = None,
+        samples: str | None = None,
     ) -> None:
         super().__init__()
         self.preferences = preferences or Preferences()
@@ -84,7 +86,7 @@ class TdxApp(CrashReportingApp):
         self.backend: Backend = backend or ProcessBackend(
             self._report_worker_exit, journal.record_worker_event
         )
-        self.workspace = Workspace(self, Editor(draft), self.backend, allow_code, journal)
+        self.workspace = Workspace(self, Editor(draft), self.backend, allow_code, journal, samples)
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
         self.crash_report = ""

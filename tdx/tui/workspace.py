@@ -49,6 +49,8 @@ class Workspace:
         backend: Answers requests that need torch.
         allow_code: Allow the pipeline to import Python objects.
         journal: What has happened, for the log. ``None``: a new one.
+        samples: File or folder with the samples of the env, if it is a checkpoint or a data
+            pipeline.
     """
 
     def __init__(
@@ -58,10 +60,12 @@ class Workspace:
         backend: Backend,
         allow_code: bool = False,
         journal: Journal | None = None,
+        samples: str | None = None,
     ) -> None:
         self.editor = editor
         self.backend = backend
         self.allow_code = allow_code
+        self._samples = (None if editor.draft.env is None else editor.draft.env.id, samples)
         self.status = ChainStatus()
         self.place = ENV
         self.edited: Signal[Draft] = Signal(app, "edited")
@@ -84,6 +88,27 @@ class Workspace:
     def stack(self) -> StackFacts | None:
         """The env with its wrappers, if it belongs to another library."""
         return self.draft.stack
+
+    @property
+    def samples(self) -> str | None:
+        """File or folder with the samples of the env; those of another env do not apply."""
+        env_id, samples = self._samples
+        env = self.editor.draft.env
+        return samples if env is not None and env.id == env_id else None
+
+    @property
+    def takes_samples(self) -> bool:
+        """True if the env is a checkpoint or Python code, which may be a data pipeline."""
+        is_data = self.stack is not None and self.stack.is_data
+        draft = self.editor.draft
+        return is_data or (draft.env is not None and draft.pipeline().is_factory)
+
+    def choose_samples(self, samples: str | None) -> None:
+        """Set the samples of the env, and inspect it again. ``None``: draw them."""
+        env = self.editor.draft.env
+        if env is not None:
+            self._samples = (env.id, samples)
+            self.reload_code()
 
     @property
     def first_place(self) -> int:
@@ -249,7 +274,8 @@ class Workspace:
     async def _inspect(self, revision: int, draft: Draft) -> None:
         pipeline = draft.pipeline()
         try:
-            overview = await self.backend.ask(InspectChain(pipeline, self.allow_code), slot="look")
+            request = InspectChain(pipeline, self.allow_code, self.samples)
+            overview = await self.backend.ask(request, slot="look")
         except SupersededError:
             return
         except RequestError as error:
@@ -309,7 +335,7 @@ class Workspace:
             kept = [stage for stage in draft.stages if stage.enabled]
         else:
             pipeline = pipeline.with_stages(*(stage.config for stage in kept))
-        request = CheckChain(pipeline, self.allow_code, steps)
+        request = CheckChain(pipeline, self.allow_code, steps, self.samples)
         findings = await self.backend.ask(request, slot="check")
         numbered: list[tuple[int | None, StageFinding]] = []
         for finding in findings:

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import tdx
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.pipeline import EnvConfig, Pipeline
@@ -16,6 +18,7 @@ from tdx.pipeline.draft import FIRST_WRAPPER_NUMBER, Draft
 from tdx.pipeline.stack_facts import StackFacts, Wrapper
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
+from tdx.tui.contract.worker import compare_contract, freeze_contract
 from tdx.tui.live.messages import (
     Command,
     CommandEnvelope,
@@ -31,6 +34,7 @@ from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
+from tests.tui.pictures import until
 from tests.tui.playing import playing
 
 MODULE = wrapped_env.__name__
@@ -489,3 +493,37 @@ def test_the_profile_of_a_checkpoint_has_a_row_for_each_step() -> None:
     ]
     advice = find_advice(FindAdvice(pipeline, "planned", steps=5, repeats=1, warmup=1), job())
     assert advice.error == "no changes to try: the stages are files, which tdx does not edit"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    """Samples of the sound checkpoint, each number of which is 7."""
+    path = tmp_path / "recorded.npz"
+    np.savez(path, **{"observation.state": np.full((3, 6), 7, np.float32)})
+    return str(path)
+
+
+async def test_samples_of_a_checkpoint_are_chosen_in_the_app(recorded: str) -> None:
+    async with driven(env=SOUND) as app:
+        await app.press("1")
+        assert "Samples: drawn from the specs" in app.text("StageTab")
+        app.app.workspace.choose_samples(recorded)
+        await until(app, "Samples: from")
+        assert names(app) == STEPS
+        app.app.workspace.choose_samples("missing.npz")
+        await until(app, "missing.npz")
+        assert app.app.workspace.status.problems
+
+
+def test_contract_of_a_checkpoint_is_recorded_on_the_chosen_samples(
+    tmp_path: Path, recorded: str
+) -> None:
+    folder = str(tmp_path / "contract")
+    pipeline = Pipeline.of(SOUND)
+    freeze_contract(pipeline, folder, samples=recorded)
+    (first, *_) = tdx.load_contract(folder).recording.roots
+    assert "7." in repr(first)
+    same = compare_contract(pipeline, folder, samples=recorded)
+    other = compare_contract(Pipeline.of(RENAMED), folder, samples=recorded)
+    assert same.report.same
+    assert not other.report.same

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.options import DebugOptions, Functions, integer_option
-from tdx.cli.pipelines import PipelineOptions, TargetOptions, given_options
+from tdx.cli.pipelines import PipelineOptions, Samples, TargetOptions, given_options
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ TokenFile = Annotated[
 ]
 
 
-def tui(pipeline: TargetOptions, debug: DebugOptions) -> int:
+def tui(pipeline: TargetOptions, debug: DebugOptions, samples: Samples = None) -> int:
     """Build, inspect, step and profile a chain in a terminal app.
 
     tdx tui pendulum.yaml
@@ -68,10 +68,10 @@ def tui(pipeline: TargetOptions, debug: DebugOptions) -> int:
             f"the terminal app needs a terminal{reason}", hint=f"without one: {alternative}"
         )
     options = with_target(pipeline)
-    config = initial_pipeline(options)
+    config = initial_pipeline(options, samples)
     from tdx.tui import open_app
 
-    return open_app(config, allow_code=options.allow_code)
+    return open_app(config, allow_code=options.allow_code, samples=samples)
 
 
 def serve(
@@ -82,6 +82,7 @@ def serve(
     token: Token = None,
     token_file: TokenFile = None,
     pages: Pages = 8,
+    samples: Samples = None,
 ) -> int:
     """Serve the terminal app to a browser.
 
@@ -108,14 +109,17 @@ def serve(
             hint=f"write it into a file and pass --token-file FILE, or set {_TOKEN_VARIABLE}",
         )
     secret = _read_token(token_file)
-    initial_pipeline(options)
+    initial_pipeline(options, samples)
     from tdx.tui.serving.serve import serve
 
     def announce(address: str) -> None:
         print(address, flush=True)
         print("press Ctrl-C to stop", file=sys.stderr)
 
-    arguments = as_arguments(options)
+    arguments = [
+        *as_arguments(options),
+        *([] if samples is None else [f"--samples={samples}"]),
+    ]
     return serve(arguments, host=host, port=port, token=secret, pages=pages, say=announce)
 
 
@@ -158,8 +162,12 @@ def as_arguments(options: PipelineOptions) -> list[str]:
     return [name if value is None else f"{name}={value}" for name, value in given]
 
 
-def initial_pipeline(options: PipelineOptions) -> Pipeline | None:
+def initial_pipeline(options: PipelineOptions, samples: str | None) -> Pipeline | None:
     """Return the pipeline that the app opens with; ``None`` for an empty one.
+
+    Args:
+        options: Options of the pipeline.
+        samples: Value of ``--samples``, which not every pipeline takes.
 
     Raises:
         ArgumentError: There are stages without an env, or the options conflict.
@@ -169,7 +177,16 @@ def initial_pipeline(options: PipelineOptions) -> Pipeline | None:
 
     if options.env is not None or options.pipeline is not None:
         # The app reports broken settings itself.
-        return read_pipeline(options, tolerant=True)
+        config = read_pipeline(options, tolerant=True)
+        from tdx.stacks.checkpoints import is_checkpoint
+
+        if samples is not None and not (config.is_factory or is_checkpoint(config.env.id)):
+            raise ArgumentError(
+                "--samples needs a policy checkpoint or module:function", hint="leave it out"
+            )
+        return config
+    if samples is not None:
+        raise ArgumentError("--samples needs a target", hint="tdx tui FOLDER --samples FILE")
     if options.transforms:
         raise ArgumentError("--t needs an env", hint="name an env: tdx tui ID --t CALL")
     return None

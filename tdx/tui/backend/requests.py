@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def _get_env_cache(job: Job, allow_code: bool) -> EnvCache:
-    return job.get_cached("envs", lambda: EnvCache(allow_code))
+    from tdx.rollouts.samples import read_samples
+
+    return job.get_cached("envs", lambda: EnvCache(allow_code, read_samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,13 @@ class InspectChain(Request[ChainOverview]):
 
     pipeline: Pipeline
     allow_code: bool = False
+    samples: str | None = None
 
     def answer(self, job: Job) -> ChainOverview:
         cache = _get_env_cache(job, self.allow_code)
         from tdx.inspection.overview import inspect_target
 
-        return inspect_target(self.pipeline, cache)
+        return inspect_target(self.pipeline, cache, self.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,11 @@ class CheckChain(Request[tuple[Finding, ...]]):
     pipeline: Pipeline
     allow_code: bool = False
     steps: bool = False
+    samples: str | None = None
 
     def answer(self, job: Job) -> tuple[Finding, ...]:
         cache, env = _get_env_cache(job, self.allow_code), self.pipeline.env
-        stack = cache.stack(self.pipeline)
+        stack = cache.stack(self.pipeline, self.samples)
         if stack is not None and stack.chain_env is None:
             from tdx.inspection.checkpoint_check import check_stages
             from tdx.inspection.stack_check import check
@@ -97,13 +101,14 @@ class ObserveKeys(Request[Lineage | None]):
 
     pipeline: Pipeline
     allow_code: bool = False
+    samples: str | None = None
 
     def answer(self, job: Job) -> Lineage | None:
         def stop_if_cancelled(trace: object) -> None:
             if job.is_cancelled:
                 raise _CancelledError
 
-        stack = _get_env_cache(job, self.allow_code).stack(self.pipeline)
+        stack = _get_env_cache(job, self.allow_code).stack(self.pipeline, self.samples)
         with suppress(_CancelledError):
             return inspect_keys(stack, self.pipeline.env.id, on_trace=stop_if_cancelled)
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import TdxError
@@ -71,6 +72,17 @@ class ComposeDialogs:
         choices = [Choice(preset.name, preset.name, preset.title) for preset in list_presets()]
         dialog = ChoiceScreen("Start with a sample pipeline", choices)
         ask(self._screen.app, dialog, self.load_preset)
+
+    def choose_samples(self) -> None:
+        """Ask for the file or folder with the samples; an empty answer draws them."""
+        choices = [Choice("", "none", "draw them from the specs of a checkpoint")]
+        choices += [
+            Choice(path.name, path.name, "in this folder")
+            for path in sorted(Path().iterdir())
+            if path.suffix in (".npz", ".safetensors") or (path / "meta" / "info.json").exists()
+        ]
+        dialog = ChoiceScreen("Choose samples: a file, dataset or dump", choices, allow_custom=True)
+        ask(self._screen.app, dialog, lambda name: self._workspace.choose_samples(name or None))
 
     def pick_keys(self, row: FormRow) -> None:
         """Ask for the key or keys of a form field."""

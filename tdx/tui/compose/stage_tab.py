@@ -208,8 +208,18 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         stack = self.workspace.stack
         if self.workspace.place == ENV and stack is not None:
             count = len(stack.wrappers)
-            kind = f"A {stack.kind} env with {count} stage{'' if count == 1 else 's'}."
-            notes = [f"{kind} Edit its code and press Ctrl+L to import it again."]
+            stages = f"{count} stage{'' if count == 1 else 's'}"
+            notes = [
+                f"A policy checkpoint with {stages}; its files are read, not edited."
+                if stack.is_data
+                else f"A {stack.kind} env with {stages}. Edit its code and press Ctrl+L to "
+                "import it again."
+            ]
+            if self.workspace.takes_samples:
+                chosen = self.workspace.samples
+                source = "drawn from the specs" if chosen is None else f"from {chosen}"
+                if stack.is_data or chosen is not None:
+                    notes.append(f"Samples: {source}. Ctrl+P, Choose samples.")
             notes += [f"{note[:1].upper()}{note[1:]}." for note in stack.notes]
             rows.append(Static(Content.styled("\n".join(notes), "dim"), classes="form-note"))
         rows += [FormRow(field, self._keys(field)) for field in self._fields()]
@@ -239,7 +249,12 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         if stage is not None:
             return ("stage", stage.number, stage.config.name, self._wrapper)
         env = self.workspace.draft.env
-        return (self.workspace.place == ENV, None if env is None else env.id, self.workspace.stack)
+        return (
+            self.workspace.place == ENV,
+            None if env is None else env.id,
+            self.workspace.stack,
+            self.workspace.samples,
+        )
 
     def _fields(self) -> Sequence[FormField]:
         stage, env = self.workspace.stage, self.workspace.draft.env

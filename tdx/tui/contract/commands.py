@@ -112,8 +112,9 @@ class ContractCommands:
             self._start_freezing(path, force=False)
 
     def _start_freezing(self, path: str, *, force: bool) -> None:
-        pipeline = self._workspace.draft.pipeline()
-        request = FreezeContract(pipeline, path, force, self._workspace.allow_code)
+        workspace = self._workspace
+        pipeline = workspace.draft.pipeline()
+        request = FreezeContract(pipeline, path, force, workspace.allow_code, workspace.samples)
         self._screen.notify("recording … (Ctrl+K cancels)", timeout=30)
         before = self._last
         self._last = min(path, os.path.relpath(path), key=len)

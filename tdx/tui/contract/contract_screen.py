@@ -118,6 +118,7 @@ one reference step."""
             self._reference,
             self._is_evaluation,
             self.workspace.allow_code,
+            self.workspace.samples,
         )
         try:
             comparison = await self.workspace.backend.ask(request, worker=WORKER, slot=WORKER)

@@ -20,12 +20,14 @@ class CompareContract(Request[Comparison]):
         reference: Folder of a contract, pipeline file, function or env.
         evaluation: The chain is used for evaluation: its statistics must not change.
         allow_code: Allow importing Python objects.
+        samples: File or folder with the samples of a stack without an env.
     """
 
     pipeline: Pipeline
     reference: str
     evaluation: bool = False
     allow_code: bool = False
+    samples: str | None = None
 
     def answer(self, job: Job) -> Comparison:
         from tdx.tui.contract.worker import compare_contract
@@ -35,6 +37,7 @@ class CompareContract(Request[Comparison]):
             self.reference,
             evaluation=self.evaluation,
             allow_code=self.allow_code,
+            samples=self.samples,
         )
 
 
@@ -47,16 +50,22 @@ class FreezeContract(Request[str]):
         path: Folder to write.
         force: True to replace a contract.
         allow_code: Allow importing Python objects.
+        samples: File or folder with the samples of a stack without an env.
     """
 
     pipeline: Pipeline
     path: str
     force: bool = False
     allow_code: bool = False
+    samples: str | None = None
 
     def answer(self, job: Job) -> str:
         from tdx.tui.contract.worker import freeze_contract
 
         return freeze_contract(
-            self.pipeline, self.path, force=self.force, allow_code=self.allow_code
+            self.pipeline,
+            self.path,
+            force=self.force,
+            allow_code=self.allow_code,
+            samples=self.samples,
         )

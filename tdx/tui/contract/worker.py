@@ -20,7 +20,10 @@ from tdx.foundation.errors import ArgumentError, StorageError, TdxError
 from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
-from tdx.stacks.building import build_stack
+from tdx.rollouts.samples import read_samples
+from tdx.stacks import Stack
+from tdx.stacks.building import build_stack, opens_as_stack
+from tdx.stacks.checkpoints import is_checkpoint
 from tdx.tui.chain_status import truncate
 from tdx.tui.contract.messages import (
     MAX_ELEMENTS,
@@ -35,16 +38,21 @@ _MAX_TEXT = 200
 
 
 def compare_contract(
-    pipeline: Pipeline, reference: str, *, evaluation: bool = False, allow_code: bool = False
+    pipeline: Pipeline,
+    reference: str,
+    *,
+    evaluation: bool = False,
+    allow_code: bool = False,
+    samples: str | None = None,
 ) -> Comparison:
     """Run the recorded inputs of a contract through the chain, and compare stage by stage."""
     try:
-        contract = _read_reference(reference, allow_code)
+        contract = _read_reference(reference, allow_code, samples)
     except TdxError as error:
         if reference in error.message:
             raise
         raise ArgumentError(f"{reference}: {error.message}", hint=error.hint) from error
-    stack = build_stack(pipeline, allow_code)
+    stack = _build_stack(pipeline, allow_code, samples)
     try:
         report = check_contract(
             stack,
@@ -60,12 +68,17 @@ def compare_contract(
 
 
 def freeze_contract(
-    pipeline: Pipeline, path: str, *, force: bool = False, allow_code: bool = False
+    pipeline: Pipeline,
+    path: str,
+    *,
+    force: bool = False,
+    allow_code: bool = False,
+    samples: str | None = None,
 ) -> str:
     """Write a contract of the chain."""
     folder = Path(path)
     check_target(folder, force=force)
-    contract = _freeze(pipeline, allow_code)
+    contract = _freeze(pipeline, allow_code, samples)
     save_contract(contract, folder, force=force)
     count = len(contract.stages) - 1
     text = f"wrote {folder.name} ({count} stage{'' if count == 1 else 's'})"
@@ -73,26 +86,34 @@ def freeze_contract(
     return f"{text}; random and excluded: {', '.join(random)}" if random else text
 
 
-def _freeze(pipeline: Pipeline, allow_code: bool) -> Contract:
-    stack = build_stack(pipeline, allow_code)
+def _build_stack(pipeline: Pipeline, allow_code: bool, samples: str | None) -> Stack:
+    # Samples belong to the chain; the other side may be an env, which takes none.
+    if samples is None or not opens_as_stack(pipeline):
+        return build_stack(pipeline, allow_code)
+    return build_stack(pipeline, allow_code, read_samples(samples))
+
+
+def _freeze(pipeline: Pipeline, allow_code: bool, samples: str | None) -> Contract:
+    stack = _build_stack(pipeline, allow_code, samples)
     try:
         return freeze(stack, seed=pipeline.env.seed or 0)
     finally:
         stack.close()
 
 
-def _read_reference(name: str, allow_code: bool) -> Contract:
+def _read_reference(name: str, allow_code: bool, samples: str | None) -> Contract:
     """Load a contract, or record another target."""
     path = Path(name)
     if is_contract(path):
         return load_contract(path)
-    if path.is_dir():
+    if path.is_dir() and not is_checkpoint(path):
         raise StorageError(
-            f"{name} has no contract.yaml", hint="give a folder that a contract was written to"
+            f"{name} has no contract.yaml",
+            hint="give a folder that a contract was written to, or a policy checkpoint",
         )
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
-        return _freeze(PipelineFile.load(path).pipeline, allow_code)
-    return _freeze(Pipeline(EnvConfig(name)), allow_code)
+        return _freeze(PipelineFile.load(path).pipeline, allow_code, samples)
+    return _freeze(Pipeline(EnvConfig(name)), allow_code, samples)
 
 
 # Plain data for the app

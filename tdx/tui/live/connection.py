@@ -210,7 +210,8 @@ class LiveConnection:
         self._panes.header.show_message("starting worker …")
         settings = (self._workspace.allow_code, is_running, self.rate, self.action_source)
         self._repeats = False
-        self._open(RunSession(self._pipeline, *settings, draft.positions, repeat, until))
+        samples = self._workspace.samples
+        self._open(RunSession(self._pipeline, *settings, draft.positions, repeat, until, samples))
         self.send_if_open(self._views)
 
     def _open(self, request: RunSession) -> None:
@@ -282,7 +283,7 @@ class LiveConnection:
 
     def _restart_with_new_code(self, draft: Draft) -> None:
         self._kill_worker()
-        self._restart(self.is_running, "restarted with the new code")
+        self._restart(self.is_running, "restarted with the code and the samples as they are now")
 
     def kill(self) -> None:
         """Kill the worker; the traces in the cache remain."""

@@ -27,6 +27,7 @@ class SessionSettings:
         action_source: Where actions come from.
         repeat: Repeat the resets and actions of the last session, with the same seed.
         until: Trace of the last session to stop at. ``None``: its end.
+        samples: File or folder with the samples of a stack without an env.
     """
 
     pipeline: Pipeline
@@ -37,6 +38,7 @@ class SessionSettings:
     numbers: tuple[int, ...] = ()
     repeat: bool = False
     until: int | None = None
+    samples: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

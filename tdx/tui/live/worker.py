@@ -29,6 +29,7 @@ from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import ImageView, PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
+from tdx.rollouts.samples import read_samples
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import Job, with_app_hint
@@ -557,7 +558,8 @@ def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase
         seed: Seed of the env and of the global generators, if the pipeline has none.
         closing: Closes the env.
     """
-    stack = build_stack(request.pipeline, request.allow_code)
+    recorded = None if request.samples is None else read_samples(request.samples)
+    stack = build_stack(request.pipeline, request.allow_code, recorded)
     closing.callback(stack.close)
     env = stack.chain_env
     own_seed = request.pipeline.env.seed
@@ -616,8 +618,9 @@ class Rollouts:
         """
         is_whole = request.repeat and request.until is None
         for kept in self._kept:
-            chain = kept.request.pipeline, kept.request.numbers
-            if is_whole and chain == (request.pipeline, request.numbers):  # the edit was undone
+            chain = kept.request.pipeline, kept.request.numbers, kept.request.samples
+            # The edit was undone.
+            if is_whole and chain == (request.pipeline, request.numbers, request.samples):
                 self._keep(kept)
                 kept.player.resume(request, push)
                 return kept.player

@@ -52,6 +52,7 @@ def measure_request(
         warmup=settings.warmup,
         extras=frozenset(extras),
         allow_code=workspace.allow_code,
+        samples=workspace.samples,
     )
 
 

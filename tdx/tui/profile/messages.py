@@ -205,6 +205,7 @@ class Measurement:
         warmup: Steps that do not count.
         extras: What to measure apart from time.
         allow_code: Allow the pipeline to import Python objects.
+        samples: File or folder with the samples of a stack without an env.
     """
 
     pipeline: Pipeline
@@ -214,6 +215,7 @@ class Measurement:
     warmup: int
     extras: frozenset[Extra] = frozenset()
     allow_code: bool = False
+    samples: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, TriedChange, try_changes
 from tdx.rollouts.policies.policy import load_actor
+from tdx.rollouts.samples import read_samples
 from tdx.stacks import Stack
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
@@ -167,7 +168,8 @@ def measure_pipeline(request: Measurement, job: Job) -> Costs:
     found: list[Costs] = []
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
-        stack = build_stack(request.pipeline, request.allow_code)
+        recorded = None if request.samples is None else read_samples(request.samples)
+        stack = build_stack(request.pipeline, request.allow_code, recorded)
         env = stack.chain_env
         if env is None:
             return _measure_stack(request, stack, job)

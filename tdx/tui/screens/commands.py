@@ -88,6 +88,9 @@ class CommandProvider(Provider):
                     key = screen.app.get_key_display(binding)
                     run = partial(self._run, binding.action, node)
                     yield (titles[name], f"key {key}", run)
+        if self._main.workspace.takes_samples:
+            choose = self._main.dialogs.choose_samples
+            yield ("Choose samples", "recorded inputs instead of drawn ones", choose)
         save = self._main.save_screenshot
         yield ("Save a screenshot", "an SVG image in the current folder", save)
 

@@ -108,7 +108,8 @@ class LineagePane(Static):
         if self._revision != status.revision:
             self._forget()
             self._revision = status.revision
-            request = ObserveKeys(workspace.editor.draft.pipeline(), workspace.allow_code)
+            pipeline = workspace.editor.draft.pipeline()
+            request = ObserveKeys(pipeline, workspace.allow_code, workspace.samples)
             self._ticket = workspace.backend.ask(request, slot="keys")
             self._waiting = asyncio.get_running_loop().create_task(self._wait(self._ticket))
             ticket = self._ticket
