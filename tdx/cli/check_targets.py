@@ -64,9 +64,9 @@ def _is_excluded(path: str, patterns: Sequence[str]) -> bool:
 
 def _is_searched(name: str) -> bool:
     """Return True for a folder that is no target itself."""
-    from tdx.contracts.storage import is_contract
     from tdx.envs.gym.registry import find_env
     from tdx.foundation.errors import TdxError
+    from tdx.foundation.files import is_contract
     from tdx.rollouts.datasets import is_recorded
     from tdx.stacks.checkpoints import is_checkpoint
     from tdx.stacks.descriptors import is_descriptor
@@ -85,7 +85,7 @@ def _is_searched(name: str) -> bool:
 
 def _search(folder: Path, exclude: Sequence[str]) -> Iterator[str]:
     """Yield the pipeline files and checkpoints below a folder; links are not followed."""
-    from tdx.contracts.storage import is_contract
+    from tdx.foundation.files import is_contract
     from tdx.rollouts.datasets import is_recorded
     from tdx.stacks.checkpoints import is_checkpoint
 

@@ -102,7 +102,7 @@ def _compare_sides(
     a: str, b: str, seed: int | None, samples: str | None, *, allow_code: bool
 ) -> ContractReport:
     from tdx.contracts import check_contract, freeze, load_contract
-    from tdx.contracts.storage import is_contract
+    from tdx.foundation.files import is_contract
 
     with ExitStack() as opened:
         if is_contract(a):

@@ -394,7 +394,8 @@ def read_reference(path: str) -> Descriptor:
         ArgumentError: It is something else.
         StorageError: It cannot be read.
     """
-    from tdx.contracts.storage import is_contract, load_contract
+    from tdx.contracts.storage import load_contract
+    from tdx.foundation.files import is_contract
     from tdx.inspection.contract_descriptor import describe_contract
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 

@@ -297,8 +297,11 @@ class InterruptWatch:
         self._has_ended.set()
         if self._pair is not None:
             signal.set_wakeup_fd(self._previous)
-            # The thread reads the end of the stream and closes the other side.
+            # The thread reads the end of the stream and closes the other side, unless it has read
+            # an interrupt and ended: a signal that comes later needs somebody to receive it.
             self._pair[1].close()
+            if self._is_interrupted:
+                self._pair[0].close()
 
     @property
     def is_interrupted(self) -> bool:

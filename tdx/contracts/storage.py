@@ -33,11 +33,16 @@ from tdx.contracts.calls_file import decode_recording, encode_recording
 from tdx.contracts.decoding import HINT, damaged, parse_tensors, tensors_to_bytes
 from tdx.foundation.container import Container, read_folder
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
-from tdx.foundation.files import atomic_folder, report_read_errors, report_write_errors
+from tdx.foundation.files import (
+    CONTRACT_FILE,
+    atomic_folder,
+    report_read_errors,
+    report_write_errors,
+)
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES, MAX_STAGES, Fields
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
 
-DOCUMENT, NUMBERS, CALLS = "contract.yaml", "golden.safetensors", "calls.json"
+DOCUMENT, NUMBERS, CALLS = CONTRACT_FILE, "golden.safetensors", "calls.json"
 _VERSIONS = (1, VERSION)
 MAX_GOLDEN_BYTES = 256 * 2**20
 _MAX_RECORDS = 4_096
@@ -104,11 +109,6 @@ def check_target(target: Path, *, force: bool) -> None:
         )
     if names and not force:
         raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
-
-
-def is_contract(path: str | Path) -> bool:
-    """Return True for the folder of a contract."""
-    return os.path.isdir(path) and os.path.lexists(os.path.join(path, DOCUMENT))
 
 
 def load_contract(path: str | Path) -> Contract:

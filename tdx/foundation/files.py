@@ -35,6 +35,8 @@ SYSTEM_HINTS = {
 """Hints for errors of the disk or of the limits of the system, by their numbers."""
 PIPELINE_SUFFIXES = (".yaml", ".yml", ".json")
 """Suffixes of pipeline files."""
+CONTRACT_FILE = "contract.yaml"
+"""File in the folder of a contract."""
 _STREAM_FOLDERS = ("/dev/", "/proc/")
 
 
@@ -51,6 +53,11 @@ def is_stream(path: str | Path) -> bool:
     if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         return True
     return os.path.islink(path) and os.path.abspath(path).startswith(_STREAM_FOLDERS)
+
+
+def is_contract(path: str | Path) -> bool:
+    """Return True for the folder of a contract."""
+    return os.path.isdir(path) and os.path.lexists(os.path.join(path, CONTRACT_FILE))
 
 
 def check_replaceable(path: str | Path, *, force: bool) -> None:

@@ -30,8 +30,20 @@ likely mistake, and a **suggestion** is an improvement. The exit code is 1 if th
 warnings; with `--strict`, suggestions count too. If the only error is a device that is missing on
 this machine, the exit code is 3, and everything else is checked on the CPU.
 
+```sh
+tdx check pipelines/ train.py:make_env policies/act --allow-code --exclude 'old_*'
+```
+
+Several targets are checked in one process: pipeline files, functions, dumps, policy checkpoints,
+robot datasets, deployment descriptors and contracts. Other folders are searched for pipeline files
+and checkpoints, hidden folders and links excepted. A target that cannot be read or run is a finding
+and does not stop the others. A last line counts targets and findings, the exit code is the highest
+one, and JSON is one document of the kind `checks` with a list of the reports.
+
 | option | effect |
 | --- | --- |
+| `--exclude PATTERN` | leave out targets whose path, or a part of it, matches |
+| `--statistics` | count the findings of each rule instead of listing them |
 | `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
 | `--strict` | treat suggestions like warnings |
 | `--eval` | the env is used for evaluation: report what belongs to training only |

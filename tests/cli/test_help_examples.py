@@ -64,6 +64,8 @@ def samples() -> Iterator[Path]:
         }.items():
             Path(f"{name}.yaml").write_text(CHAIN.format(stages))
         Path("train.py").write_text(TRAIN)
+        Path("pipelines").mkdir()
+        Path("pipelines/pendulum.yaml").write_text(CHAIN.format("RewardSum"))
         Path("evaluate.py").write_text(TRAIN)
         rollout = ("rollout", "Pendulum-v1", "--steps", "30", "--seed", "0", "-o")
         profile = ("profile", "Pendulum-v1", "--steps", "5", "--passes", "none", "--save")

@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "state": [("inspect", "state", *CHAIN, "--steps", "2")],
     "plan": [("inspect", "plan", *CHAIN), ("inspect", "plan", "Pendulum-v1")],
     "check": [("check", *CHAIN), ("check", "bad.yaml"), ("check", "bad.yaml", "--diff")],
+    "checks": [("check", "a.yaml", "bad.yaml", "--statistics")],
     "explanation": [("explain", "TDX422"), ("explain", "TDX101")],
     "codes": [("explain",)],
     "contract": [("contract", "check", "a.yaml", "--against", "frozen")],
@@ -106,7 +107,7 @@ def test_documents_match_their_schema(
     tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.chdir(folder)
-    if kind == "contract":
+    if kind.startswith("contract") and not (folder / "frozen").exists():
         assert tdx("contract", "record", "a.yaml", "-o", "frozen").code == 0
     for needed in NEEDS.get(kind, ()):
         if not (folder / WRITTEN[needed]).exists():  # its own test may run in another process
@@ -134,7 +135,7 @@ def _without_command(kind: str) -> Iterator[dict[str, Any]]:
         yield {"schema_version": 1, "kind": view.kind, **view.data()}
 
 
-_DATA = ("packages", "versions", "point", "others")
+_DATA = ("libraries", "packages", "versions", "point", "others")
 """Objects whose names are data."""
 
 

@@ -11,8 +11,8 @@ from textual.widgets import OptionList
 
 import tdx
 from tdx.compare.report import Coverage
-from tdx.contracts.storage import is_contract
 from tdx.foundation.errors import TdxError
+from tdx.foundation.files import is_contract
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_stack

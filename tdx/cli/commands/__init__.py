@@ -62,7 +62,7 @@ ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("report", "Write a report of a pipeline: HTML, Markdown or SVG."),
     "list": ("catalog", "List envs, transforms, dumps and what can be opened."),
     "show": ("catalog", "Show an env, a transform, a dump or what tdx.watch recorded."),
-    "check": ("check", "Check a pipeline: build it, verify its specs, apply the rules."),
+    "check": ("check", "Check pipelines: build them, verify their specs, apply the rules."),
     "explain": ("check", "Explain an error or rule, and how to fix it."),
     "rollout": ("rollout", "Run a pipeline and write the steps to a dump."),
     "replay": ("rollout", "Apply another chain to the data of a dump."),

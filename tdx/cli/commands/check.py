@@ -368,7 +368,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     """Check one target by what it is: a folder or file of data, a function, or a pipeline."""
     from tdx.cli.pipelines import find_checkpoint, find_descriptor, read_source, with_target
     from tdx.cli.runtime import third_party_code
-    from tdx.contracts.storage import is_contract
+    from tdx.foundation.files import is_contract
     from tdx.inspection.check_report import check_pipeline
     from tdx.rollouts.datasets import is_recorded
 

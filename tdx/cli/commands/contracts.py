@@ -170,7 +170,7 @@ def diff(
     tdx contract diff pendulum pendulum.yaml --html report.html
     """
     from tdx.cli.contract_runs import diff_stacks
-    from tdx.contracts.storage import is_contract
+    from tdx.foundation.files import is_contract
 
     if seed is not None and is_contract(a):
         raise ArgumentError("--seed has no effect with a contract, which has a seed")

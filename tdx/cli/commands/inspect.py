@@ -358,7 +358,7 @@ def diff(
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.comparisons import diff_view
-    from tdx.contracts.storage import is_contract
+    from tdx.foundation.files import is_contract
     from tdx.inspection.diff import compare_pipelines
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 

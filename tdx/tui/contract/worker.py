@@ -15,8 +15,9 @@ from tdx.compare.model import Contract, Segment, StageRecord
 from tdx.compare.report import ContractReport, KeyRow, StageRow
 from tdx.compare.values import Values, differing_elements, element_gaps, format_number
 from tdx.contracts import check_contract, freeze, load_contract, save_contract
-from tdx.contracts.storage import check_target, is_contract
+from tdx.contracts.storage import check_target
 from tdx.foundation.errors import ArgumentError, StorageError, TdxError
+from tdx.foundation.files import is_contract
 from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
