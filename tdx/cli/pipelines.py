@@ -405,7 +405,7 @@ def read_reference(path: str) -> Descriptor:
         raise ArgumentError(
             f"{path} is neither a deployment descriptor nor a contract",
             hint="compare a descriptor with an ONNX file of mjlab, the IO descriptors of Isaac "
-            "Lab, or a folder of `tdx freeze`",
+            "Lab, or a folder of `tdx contract record`",
         )
     return read_descriptor(path)
 
