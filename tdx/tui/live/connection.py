@@ -283,7 +283,7 @@ class LiveConnection:
 
     def _restart_with_new_code(self, draft: Draft) -> None:
         self._kill_worker()
-        self._restart(self.is_running, "restarted with the code and the samples as they are now")
+        self._restart(self.is_running, "restarted with the new code")
 
     def kill(self) -> None:
         """Kill the worker; the traces in the cache remain."""
