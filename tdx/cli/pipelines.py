@@ -291,14 +291,20 @@ Samples = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class TargetOptions(PipelineOptions):
-    """The env and the chain of transforms, for commands whose argument names the env."""
+class ArgumentOptions(PipelineOptions):
+    """The chain of transforms, for commands whose arguments name the envs."""
 
     env: Annotated[
         str | None,
         typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
     ] = None
     pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions(ArgumentOptions):
+    """The env and the chain of transforms, for commands whose argument names the env."""
+
     target: Annotated[
         str | None,
         typer.Argument(metavar="TARGET", help=TARGET_HELP, autocompletion=complete_target),

@@ -35,11 +35,13 @@ class FunctionHead:
         name: Its name.
         parameters: Names of its parameters, in order.
         required: How many of them have no default.
+        returns: True if it returns a value: ``main`` of a training script does not.
     """
 
     name: str
     parameters: tuple[str, ...]
     required: int
+    returns: bool
 
 
 def list_functions(path: str | Path) -> list[FunctionHead]:
@@ -56,8 +58,21 @@ def list_functions(path: str | Path) -> list[FunctionHead]:
             required = len(positional) - len(arguments.defaults)
             required += sum(default is None for default in arguments.kw_defaults)
             names = [argument.arg for argument in [*positional, *arguments.kwonlyargs]]
-            heads.append(FunctionHead(statement.name, tuple(names), required))
+            head = FunctionHead(statement.name, tuple(names), required, _returns_value(statement))
+            heads.append(head)
     return heads
+
+
+def _returns_value(function: ast.FunctionDef) -> bool:
+    """Return True for ``return value`` in a function itself, not in a function inside it."""
+    pending: list[ast.AST] = [*function.body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            pending += ast.iter_child_nodes(node)
+    return False
 
 
 def choose_function(path: str) -> str:
@@ -67,9 +82,10 @@ def choose_function(path: str) -> str:
         path: Path of a Python file.
 
     Raises:
-        ArgumentError: Several functions, or none, take no arguments.
+        ArgumentError: Several functions, or none, return a value and take no arguments.
     """
-    heads = list_functions(path)
+    # Nothing else is called: a script may train in its only function without arguments.
+    heads = [head for head in list_functions(path) if head.returns and head.name != "main"]
     names = [head.name for head in heads if not head.required]
     if len(names) == 1:
         return f"{path}:{names[0]}"
@@ -81,7 +97,7 @@ def choose_function(path: str) -> str:
     if heads:
         arguments = ", ".join(heads[0].parameters)
         raise ArgumentError(
-            f"every function of {path} needs arguments",
+            f"every function of {path} that returns something needs arguments",
             hint=f"give them: '{path}:{heads[0].name}({arguments})' --allow-code",
         )
     raise ArgumentError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import complete_codes, complete_env, complete_rules, complete_target
+from tdx.cli.completion import complete_codes, complete_rules, complete_target
 from tdx.cli.options import (
     FindingsOptions,
     Format,
@@ -21,7 +21,13 @@ from tdx.cli.options import (
     configured_values,
     split_list,
 )
-from tdx.cli.pipelines import TARGET_HELP, PipelineOptions, Samples, TargetOptions
+from tdx.cli.pipelines import (
+    TARGET_HELP,
+    ArgumentOptions,
+    PipelineOptions,
+    Samples,
+    TargetOptions,
+)
 from tdx.cli.runtime import json_text, write_verbatim
 from tdx.foundation.errors import ArgumentError, EnvError, PipelineError, TdxError
 
@@ -171,14 +177,9 @@ Statistics = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class CheckTargets(PipelineOptions):
+class CheckTargets(ArgumentOptions):
     """The targets of a check, and the options of their pipelines."""
 
-    env: Annotated[
-        str | None,
-        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
-    ] = None
-    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
     targets: Annotated[
         list[str] | None,
         typer.Argument(
@@ -388,7 +389,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
         note = f"no env is compared with it: tdx contract check ENV --against {pipeline.target}"
         report = CheckReport(
             *(pipeline.target, 0, ("arguments",), ()),
-            notes=(f"the contract can be read; {note}",),
+            hidden=(f"the contract can be read; {note}",),
             parts=f"contract of {stages}",
         )
         return _Checked(report)
