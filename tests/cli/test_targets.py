@@ -197,9 +197,8 @@ def test_file_with_one_candidate_needs_no_name(tdx: Tdx, tmp_path: Path, script:
     refused = tdx("inspect", "spec", str(path))
     assert refused.code == 2
     assert "--allow-code" in refused.err
-    path.write_text(
-        FACTORY + "\ndef train():\n    raise SystemExit(99)\n\ndef main():\n    return 99\n"
-    )
+    training = "def train():\n    raise SystemExit(99)\n\ndef main():\n    return 99\n"
+    path.write_text(f"{FACTORY}\n{training}")
     assert _stages(tdx, str(path))[-1] == "FrameStackObservation"
     path.write_text(training)
     assert tdx("inspect", "spec", str(path), "--allow-code").code == 2
