@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from tdx.compare.values import (
     Change,
     Tolerance,
     Values,
+    compare_entries,
     differing_elements,
     dtype_name,
     explain_change,
@@ -31,7 +32,6 @@ from tdx.stacks.observe import (
     Event,
     NestedLevels,
     base_key,
-    is_same_plain,
     preserved_generators,
 )
 from tdx.stacks.states import StateKeeper
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 2
 """Sub-envs of a vector env whose values are recorded."""
+_MAX_EXACT_INT = 2**53
 _EXACT = Tolerance(1e-6, 1e-9)
 """What a level that repeats itself may differ by, from one run to the next."""
 
@@ -309,20 +310,20 @@ class Effect:
         key: Part that it changed: ``observation``, ``action``, ``reward`` or ``done``. ``None``: it
             changed none.
         size: Largest difference of the key; ``None`` if it is not known.
-        shapes: Shapes of the key that it received and passed on, if they differ.
+        shapes: Shapes of the key that it received and passed on, as text, if they differ.
     """
 
     calls: int = 0
     changed: int = 0
     key: str | None = None
     size: float | None = None
-    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    shapes: tuple[str, str] | None = None
 
 
 def effect_of(recording: CallRecording, level: int) -> Effect:
     """Return what a level changed in a recording."""
     effect = Effect()
-    changes: dict[str, list[tuple[Any, Any]]] = {}
+    changes: dict[str, list[dict[str, Change]]] = {}
     is_changed = False
     for event in recording.walk():
         if event.level != level or not event.children:
@@ -332,15 +333,14 @@ def effect_of(recording: CallRecording, level: int) -> Effect:
         sides = {key: (received.get(key), value) for key, value in returned.items()}
         if event.takes_action and inner.takes_action:
             sides["action"] = event.given, inner.given
-        differing = {
-            key: (one, other)
-            for key, (one, other) in sides.items()
-            if not is_same_plain(one, other) or _dtype(one) != _dtype(other)
-        }
-        for key, side in differing.items():
-            changes.setdefault(key, []).append(side)
         is_forwarded = len(event.children) == 1 and inner.method == event.method
-        is_changed |= bool(differing) or not is_forwarded
+        is_changed |= not is_forwarded
+        for key, (one, other) in sides.items():
+            compared = compare_entries(dict(_plain_leaves(one)), dict(_plain_leaves(other)))
+            differing = {path: change for path, change in compared.items() if change is not None}
+            if differing or isinstance(one, Tensor) != isinstance(other, Tensor):
+                changes.setdefault(key, []).append(differing)
+                is_changed = True
         # A step of a VecEnv is two calls, which count as one.
         if event.method != "step_async":
             effect.calls += 1
@@ -348,22 +348,31 @@ def effect_of(recording: CallRecording, level: int) -> Effect:
             is_changed = False
     order = ("observation", "action", "reward", "done")
     effect.key = next((key for key in order if key in changes), None)
-    for one, other in changes.get(effect.key or "", ()):
-        if any(isinstance(side, dict | list | tuple) for side in (one, other)):
-            continue
-        arrays = np.asarray(one), np.asarray(other)
-        if any(array.dtype.kind not in "biuf" for array in arrays):
-            continue
-        if arrays[0].shape != arrays[1].shape:
-            effect.shapes = arrays[0].shape, arrays[1].shape
-            continue
-        difference = np.abs(arrays[0].astype(np.float64) - arrays[1].astype(np.float64))
-        effect.size = max(effect.size or 0.0, float(difference.max(initial=0.0)))
+    for differing in changes.get(effect.key or "", ()):
+        for path, change in differing.items():
+            if change.size is not None:
+                effect.size = max(effect.size or 0.0, change.size)
+            if change.kind == "spec" and not path:
+                effect.shapes = change.sides
     return effect
 
 
-def _dtype(value: object) -> object:
-    return value.dtype if isinstance(value, np.ndarray) else None
+def _plain_leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the numbers in plain data as tensors, and the other parts, by their path."""
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, item in items:
+            yield from _plain_leaves(item, f"{path}/{name}")
+    elif isinstance(value, float | np.bool_ | np.floating) or (
+        isinstance(value, int | np.integer) and abs(int(value)) <= _MAX_EXACT_INT
+    ):
+        # A wrapper that turns a number of NumPy into one of Python, or an int into a float, does
+        # not change it.
+        yield path, torch.tensor(float(value), dtype=torch.float64)
+    elif isinstance(value, np.ndarray) and value.dtype.isnative and value.itemsize <= 8:
+        yield path, torch.as_tensor(value)
+    elif value is not None:
+        yield path, value
 
 
 def _result_parts(event: Event) -> dict[str, object]:

@@ -295,7 +295,7 @@ class _Comparison:
             text += f"; it changed {effect.changed:,} of {effect.calls:,} recorded calls"
             key = key or effect.key
             if effect.shapes is not None:
-                before, after = (list(shape) for shape in effect.shapes)
+                before, after = effect.shapes
                 text += f" and the shape of the {effect.key} from {before} to {after}"
             is_of_key = key == effect.key or (key and part_of(self.a, key) == effect.key)
             size = effect.size if is_of_key else None

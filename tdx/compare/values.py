@@ -154,7 +154,7 @@ def _compare_numbers(a: Tensor, b: Tensor, tolerance: Tolerance, step_dim: int) 
     differing = differing_elements(a, b, tolerance)
     if not bool(differing.any()):
         return None
-    gap = element_gaps(a, b).masked_fill(~differing, 0.0)
+    gap = element_gaps(a, b).masked_fill(~differing, 0)
     size, worst = float(gap.max()), int(gap.argmax())
     step = None
     if a.ndim:
@@ -168,9 +168,25 @@ def _compare_numbers(a: Tensor, b: Tensor, tolerance: Tolerance, step_dim: int) 
 
 def element_gaps(a: Tensor, b: Tensor) -> Tensor:
     """Return the absolute differences; infinite where one is NaN, and 0 where both are."""
+    if a.dtype == b.dtype == torch.uint8:
+        # Converting large images to float64 is slow.
+        return torch.maximum(a, b) - torch.minimum(a, b)
     a, b = _to_widest(a), _to_widest(b)
-    gap = (a - b).abs().nan_to_num(nan=torch.inf)
+    gap = (a - b).abs()
+    if gap.numel() and math.isfinite(gap.max()):
+        return gap
+    gap = gap.nan_to_num(nan=torch.inf)
     return gap.masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
+
+
+def largest_gap(a: Tensor, b: Tensor) -> float:
+    """Return the largest absolute difference of two tensors of equal shapes.
+
+    Example:
+        >>> largest_gap(torch.tensor([1.0, torch.nan]), torch.tensor([1.5, torch.nan]))
+        0.5
+    """
+    return float(element_gaps(a, b.to(a.device)).max()) if a.numel() else 0.0
 
 
 def compare_entries(

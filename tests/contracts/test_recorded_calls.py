@@ -440,6 +440,23 @@ def test_missing_stage_that_changes_shapes_has_no_size() -> None:
     assert first.size is None
 
 
+def test_missing_stage_of_dict_observations_has_the_size_of_its_change() -> None:
+    def make(offset: float | None) -> gym.Env[Any, Any]:
+        env = wrappers.TimeAwareObservation(made.pendulum(), flatten=False)
+        if offset is None:
+            return env
+
+        def shift(observation: dict[str, Any]) -> dict[str, Any]:
+            return {**observation, "obs": observation["obs"] + np.float32(offset)}
+
+        return wrappers.TransformObservation(env, shift, env.observation_space)
+
+    first = tdx.check_contract(make(None), tdx.freeze(make(2.0))).first
+    assert first is not None
+    assert "it changed 14 of 14 recorded calls" in first.message
+    assert first.size == pytest.approx(2.0, rel=1e-5)
+
+
 def test_missing_reward_stage_names_the_reward() -> None:
     contract = tdx.freeze(wrappers.ClipReward(made.pendulum(), -0.01, 0.0), compare=("reward",))
     (missing,) = tdx.check_contract(made.pendulum(), contract).training_only

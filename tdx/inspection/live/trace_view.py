@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tdx.compare.values import largest_gap
 from tdx.core.tracing import list_passages
+from tdx.core.tracing.passages import is_same
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.live.arrays import (
     RowSelector,
@@ -28,12 +29,8 @@ from tdx.inspection.live.views import (
 from tdx.inspection.value_stats import Numbers
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from tdx.core.tracing import StageTrace, StepTrace, TraceChecker, ValueVersion
     from tdx.inspection.live.histories import ChangeCounter
-
-_LARGE_SIZE = 4_096
 
 
 def _describe_object(
@@ -54,43 +51,6 @@ def _shorten(value: Any) -> str:
     data = getattr(value, "data", value) if hasattr(value, "tolist") else value
     text = " ".join(str(data).split())
     return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def _compare(
-    new: np.ndarray[Any, Any], old: np.ndarray[Any, Any] | None, is_known: bool
-) -> tuple[Change, str, float | None]:
-    """Compare two arrays: kind of change, text of the old one, and largest difference."""
-    import numpy as np
-
-    if old is None:
-        return ("changed" if is_known else "new"), "", None
-    text = format_array(old)
-    if old.shape != new.shape:
-        return "changed", text, None
-    if old is new or np.array_equal(old, new):
-        return "same", text, 0.0
-    delta = _largest_difference(new, old)
-    return ("same" if delta == 0 else "changed"), text, delta
-
-
-def _largest_difference(new: np.ndarray[Any, Any], old: np.ndarray[Any, Any]) -> float:
-    """Return the largest difference of two unequal arrays; NaN equals NaN."""
-    import numpy as np
-
-    if new.dtype.kind == "b":
-        return float(np.count_nonzero(new != old) > 0)
-    if new.dtype.kind == "u" and new.dtype == old.dtype:
-        # Converting large images to float64 is slow.
-        return float((np.maximum(new, old) - np.minimum(new, old)).max())
-    with np.errstate(all="ignore"):
-        if new.dtype == old.dtype and new.dtype.kind == "f" and new.size > _LARGE_SIZE:
-            rough = float(np.abs(new - old).max())
-            if math.isfinite(rough):
-                return rough
-        apart = np.abs(new.astype(np.float64) - old.astype(np.float64))
-    if new.dtype.kind == "f":
-        apart = np.where(np.isnan(new) & np.isnan(old), 0.0, apart)
-    return float(apart.max()) if apart.size else 0.0
 
 
 def view_trace(
@@ -266,21 +226,24 @@ class _TraceReader:
         violations: tuple[str, ...],
     ) -> ValueView:
         """Convert a version, compared with ``before``; ``previous`` is in the same trace."""
-        import numpy as np
-
         value = self.rows.of(version.value)
         key, name = format_key(version.key), version.name
         old = None if before is None else self.rows.of(before.value)
         numbers = as_array(value)
         if numbers is None:
             return _describe_object(key, name, value, old, before is not None, violations)
-        change, text, delta = _compare(numbers, as_array(old), before is not None)
+        change: Change = "new"
+        text, delta = "", None
+        if before is not None:
+            change = "same" if is_same(old, value) else "changed"
+            shown = as_array(old)
+            if shown is not None:
+                text = format_array(shown)
+                if shown.shape == numbers.shape:
+                    delta = 0.0 if change == "same" else largest_gap(old.detach(), value.detach())
         by_writer: Change = "new"
         if previous is not None:
-            was = as_array(self.rows.of(previous.value))
-            by_writer = "changed"
-            if was is not None and was.dtype == numbers.dtype and np.array_equal(was, numbers):
-                by_writer = "same"
+            by_writer = "same" if is_same(self.rows.of(previous.value), value) else "changed"
         statistics = Numbers(value)
         low, high = statistics.extremes
         return ValueView(

@@ -8,7 +8,6 @@ from tdx.stacks.observe.events import (
     LevelForm,
     Method,
     RecordedMethod,
-    is_same_plain,
     plain_copy,
 )
 from tdx.stacks.observe.levels import Levels, NestedLevels, RowEntries, Slot
@@ -36,7 +35,6 @@ __all__ = [
     "Slot",
     "base_key",
     "check_threads",
-    "is_same_plain",
     "locate",
     "plain_copy",
     "preserved_generators",

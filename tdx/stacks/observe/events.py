@@ -86,23 +86,6 @@ def fill_opaque(value: object, live: object) -> Any:
     return value
 
 
-def is_same_plain(one: object, other: object) -> bool:
-    """Return True if plain data has the same structure and numbers; NaN equals NaN."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(
-            is_same_plain(item, other[name]) for name, item in one.items()
-        )
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(is_same_plain, one, other))
-    if isinstance(one, str) or isinstance(other, str) or one is None or other is None:
-        return bool(one == other)
-    first, second = np.asarray(one), np.asarray(other)
-    if first.dtype.hasobject or second.dtype.hasobject:
-        return one is other
-    is_float = first.dtype.kind == "f" and second.dtype.kind == "f"
-    return np.array_equal(first, second, equal_nan=is_float)
-
-
 def map_arrays(value: object, function: Callable[[Any], Any]) -> Any:
     """Return a value with a function applied to each array and tensor in it."""
     if isinstance(value, dict):

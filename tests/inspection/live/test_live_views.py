@@ -70,6 +70,16 @@ def test_view_compares_with_another_trace() -> None:
     assert value(view_trace(two), "step_count@1").change == "new"
 
 
+def test_a_stage_that_writes_the_same_nan_changes_nothing() -> None:
+    tracer = Tracer(pendulum(At(0, writes_nan), At(0, writes_nan)))
+    tracer.reset()
+    step = tracer.step()
+    view = view_trace(step, against=step)
+    written = value(view, "reward@1"), value(view, "reward@2")
+    assert [entry.by_writer for entry in written] == ["changed", "same"]
+    assert (written[1].change, written[1].delta) == ("same", 0.0)
+
+
 def test_view_of_one_row() -> None:
     env = Ragged()
     tracer = Tracer(env)
