@@ -157,15 +157,11 @@ def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Checkpo
             how = None
             used = {s: statistics[s] for s in STATISTICS.get(mode, ()) if s in statistics}
             if name in facts.computed:
-                how = describe_difference(used, facts.computed[name], feature.names)
+                how = why_not_of_data(used, facts.computed[name], feature.names)
             elif name in facts.images:
-                how = (
-                    None
-                    if _is_imagenet(used)
-                    else describe_image_difference(used, facts.images[name])
-                )
+                how = None if _is_imagenet(used) else why_not_of_images(used, facts.images[name])
             elif not (feature.is_image and _is_imagenet(used)):
-                how = _describe_stored(used, facts.stored(name))
+                how = _why_not_of_dataset(used, facts.stored(name))
             if how is not None:
                 yield CheckpointViolation(
                     f"the statistics of {key!r} are not those of the dataset: {how}",
@@ -224,13 +220,14 @@ def _name_in_data(checkpoint: Checkpoint, key: str) -> str:
     return key
 
 
-def describe_difference(
+def why_not_of_data(
     statistics: Mapping[str, Array], data: RunningStatistics, names: Sequence[str] = ()
 ) -> str | None:
     """Return how statistics differ from those of the data; ``None`` if they do not.
 
-    Means and standard deviations are compared by the standard deviation of the data, extremes by
-    the range, and quantiles by the share of steps below them.
+    This is a test of estimates and not a comparison of values, as in :mod:`tdx.compare.values`:
+    means and standard deviations may be off by a share of the standard deviation of the data,
+    extremes by one of the range, and quantiles by a share of the steps.
 
     Args:
         statistics: Statistics by name.
@@ -302,7 +299,7 @@ def _is_imagenet(statistics: Mapping[str, Array]) -> bool:
     )
 
 
-def describe_image_difference(statistics: Mapping[str, Array], sample: SampledImages) -> str | None:
+def why_not_of_images(statistics: Mapping[str, Array], sample: SampledImages) -> str | None:
     """Return how statistics of images differ from those of a sample; ``None`` if they do not.
 
     Args:
@@ -323,7 +320,7 @@ def describe_image_difference(statistics: Mapping[str, Array], sample: SampledIm
     return None
 
 
-def _describe_stored(statistics: Mapping[str, Array], stored: Mapping[str, Array]) -> str | None:
+def _why_not_of_dataset(statistics: Mapping[str, Array], stored: Mapping[str, Array]) -> str | None:
     for name, value in statistics.items():
         expected = stored.get(name)
         if expected is None or expected.size != value.size:
@@ -349,7 +346,7 @@ def _stale(facts: DatasetFacts) -> Iterator[Mismatch]:
                 key=key,
             )
             continue
-        how = describe_difference(stored, data, facts.dataset.features[key].names)
+        how = why_not_of_data(stored, data, facts.dataset.features[key].names)
         if how is not None:
             yield mismatch(
                 STALE,
@@ -412,7 +409,7 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Mismatch]:
             )
             continue
         sample = facts.images.get(key)
-        how = None if sample is None else describe_image_difference(stored, sample)
+        how = None if sample is None else why_not_of_images(stored, sample)
         if how is not None:
             yield mismatch(
                 STALE,
