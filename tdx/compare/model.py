@@ -54,7 +54,7 @@ def display_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SpecRecord:
-    """Spec of one key after a stage.
+    """What a contract records of the :class:`~tdx.specs.leaf.LeafSpec` of a key after a stage.
 
     Args:
         key: Name of the key.

@@ -23,6 +23,7 @@ from tdx.compare.values import (
     differing_elements,
     dtype_name,
     explain_change,
+    shape_change,
 )
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
@@ -187,8 +188,7 @@ class Replayed:
                 what = "does not return it" if not other[0] else "returns it, the contract does not"
                 return Change("spec", f"the target {what}")
             if one != other:
-                text = f"the shape is {list(other[1:])} instead of {list(one[1:])}"
-                return Change("spec", text)
+                return shape_change(one[1:], other[1:])
         change: Change | None = None
         for shape, _ in shapes:
             sides = [sides for _, *sides in records if sides[0].shape == shape]

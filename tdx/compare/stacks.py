@@ -12,7 +12,14 @@ from tdx.compare.replay import Replayed, coverage_of, effect_of
 from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
 from tdx.compare.roles import PASSIVE, STACK, TRAINING, Pair, align_all, part_of, relevant_stages
 from tdx.compare.states import compare_states
-from tdx.compare.values import EXACT, Change, Tolerance, explain_change
+from tdx.compare.values import (
+    EXACT,
+    Change,
+    Tolerance,
+    dtype_change,
+    explain_change,
+    shape_change,
+)
 from tdx.foundation.errors import summarize_error
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
@@ -361,13 +368,12 @@ class _Comparison:
             elif one.part == "action" and not self.is_same_kind:
                 continue
             elif one.shape != other.shape:
-                text = f"the shape is {list(other.shape)} instead of {list(one.shape)}"
-                yield key, "spec", text
+                yield key, "spec", shape_change(one.shape, other.shape).text
             elif one.dtype != other.dtype and (
                 self.is_same_kind
                 or one.dtype.startswith("float") != other.dtype.startswith("float")
             ):
-                yield key, "dtype", f"the dtype is {other.dtype} instead of {one.dtype}"
+                yield key, "dtype", dtype_change(one.dtype, other.dtype).text
             elif one.domain != other.domain and self.is_same_kind:
                 yield key, "spec", f"the bounds are {other.domain} instead of {one.domain}"
         if self.is_same_kind:

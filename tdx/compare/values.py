@@ -133,17 +133,19 @@ def compare_tensors(
         ('it differs by up to 0.5', 0.5, 1)
     """
     if a.shape != b.shape:
-        return _of_shape(a.shape, b.shape)
+        return shape_change(a.shape, b.shape)
     change = _compare_numbers(a, b.to(a.device), tolerance, step_dim)
-    return change if a.dtype == b.dtype else _of_dtype(dtype_name(a), dtype_name(b), change)
+    return change if a.dtype == b.dtype else dtype_change(dtype_name(a), dtype_name(b), change)
 
 
-def _of_shape(a: Sequence[int], b: Sequence[int]) -> Change:
+def shape_change(a: Sequence[int], b: Sequence[int]) -> Change:
+    """Return the difference of two shapes, which are not equal."""
     sides = str(list(a)), str(list(b))
     return Change("spec", f"the shape is {sides[1]} instead of {sides[0]}", sides=sides)
 
 
-def _of_dtype(a: str, b: str, change: Change | None) -> Change:
+def dtype_change(a: str, b: str, change: Change | None = None) -> Change:
+    """Return the difference of two dtypes, with that of the values."""
     text = f"the dtype is {b} instead of {a}"
     if change is None:
         return Change("dtype", text, sides=(a, b))
@@ -289,7 +291,7 @@ def explain_change(
         exact_dtype: False if float32 and float64 count as the same dtype.
     """
     if a.shape != b.shape:
-        return _of_shape(a.shape, b.shape)
+        return shape_change(a.shape, b.shape)
     change = _explain_numbers(a, b, tolerance)
     is_other = a.dtype != b.dtype and (exact_dtype or a.is_float != b.is_float)
     if change is not None and change.kind in ("feature order", "scale") and b.is_float:
@@ -297,7 +299,7 @@ def explain_change(
             text = f"the dtype is {b.dtype} instead of {a.dtype}, and {change.text}"
             return replace(change, text=text)
         return change
-    return _of_dtype(a.dtype, b.dtype, change) if is_other else change
+    return dtype_change(a.dtype, b.dtype, change) if is_other else change
 
 
 def _explain_numbers(a: Values, b: Values, tolerance: Tolerance) -> Change | None:
