@@ -34,6 +34,7 @@ from tdx.foundation.errors import (
     StorageError,
     TdxError,
     UnknownNameError,
+    explain_os_error,
     find_similar_names,
 )
 from tdx.foundation.files import SYSTEM_HINTS
@@ -149,7 +150,7 @@ def _report(error: Exception, style: ErrorStyle) -> int:
 
 def _explain_system_error(error: OSError) -> Exception:
     """Return an error of the disk or of the system's limits as one of tdx; others unchanged."""
-    reason = (error.strerror or str(error)).lower()
+    reason = explain_os_error(error)
     # Reading an open file fails without its name, too. A terminal that is gone reports EIO.
     is_read = error.errno == errno.EIO and not sys.stdout.isatty()
     if error.errno in _WRITE_ERRORS and not error.filename and not is_read:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tdx.compare.roles import PASSIVE, role_of
 from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.contracts.decoding import parse_tensors, tensors_to_bytes
-from tdx.foundation.errors import ArgumentError, StorageError, Where
+from tdx.foundation.errors import ArgumentError, StorageError, Where, explain_os_error
 from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.untrusted import MAX_POLICY_BYTES, read_limited
 from tdx.stacks import open_stack
@@ -101,9 +101,9 @@ def _read(stack: Stack, path: str | Path) -> State:
     except OSError as error:
         if isinstance(error, StorageError):
             raise
-        reason = (error.strerror or str(error)).lower()
         raise StorageError(
-            f"cannot read {path}: {reason}", hint="`tdx inspect state --export` writes such a file"
+            f"cannot read {path}: {explain_os_error(error)}",
+            hint="`tdx inspect state --export` writes such a file",
         ) from error
     names = {stage.index: stage.name for stage in stack.stages}
     state: State = {}

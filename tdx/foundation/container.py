@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
-from tdx.foundation.errors import OutputError, StorageError
+from tdx.foundation.errors import OutputError, StorageError, explain_os_error
 from tdx.foundation.folders import (
     HAS_DESCRIPTORS,
     Folder,
@@ -61,8 +61,7 @@ class UnsyncedError(OutputError):
 
     def __init__(self, target: str | Path, error: OSError) -> None:
         super().__init__(
-            f"{target} is written, but may be lost at a power failure: "
-            f"{(error.strerror or str(error)).lower()}",
+            f"{target} is written, but may be lost at a power failure: {explain_os_error(error)}",
             hint="check the disk, then write it again",
         )
 

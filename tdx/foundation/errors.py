@@ -323,6 +323,16 @@ def get_first_line(error: BaseException, otherwise: str = "no message") -> str:
     return next(iter(str(error).strip().splitlines()), otherwise)
 
 
+def explain_os_error(error: Exception) -> str:
+    """Return why a call of the system failed, in lower case; else the message of an error.
+
+    Example:
+        >>> explain_os_error(FileNotFoundError(2, "No such file or directory", "run.toml"))
+        'no such file or directory'
+    """
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
 def summarize_error(error: BaseException) -> str:
     r"""Return the type of an error and the first line of its message.
 

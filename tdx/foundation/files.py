@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import IO
 
 from tdx.foundation.container import Container, UnsyncedError, temporary_name
-from tdx.foundation.errors import ArgumentError, OutputError, StorageError, TdxError
+from tdx.foundation.errors import (
+    ArgumentError,
+    OutputError,
+    StorageError,
+    TdxError,
+    explain_os_error,
+)
 from tdx.foundation.folders import HAS_DESCRIPTORS, lock_file, open_folder, sync_path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -239,7 +245,7 @@ def report_write_errors(
             raise
         is_full = full_hint is not None and error.errno in FULL
         raise kind(
-            f"cannot write {path}: {_reason(error)}", hint=full_hint if is_full else hint
+            f"cannot write {path}: {explain_os_error(error)}", hint=full_hint if is_full else hint
         ) from error
 
 
@@ -270,12 +276,9 @@ def report_read_errors(
         if missing is not None and isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise missing from None
         raise kind(
-            f"cannot read {path}: {_reason(error)}", hint=SYSTEM_HINTS.get(error.errno or 0, hint)
+            f"cannot read {path}: {explain_os_error(error)}",
+            hint=SYSTEM_HINTS.get(error.errno or 0, hint),
         ) from error
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def remove_path(path: Path) -> None:

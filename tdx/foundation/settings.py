@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from tdx.foundation.errors import ArgumentError, UnknownNameError, Where, did_you_mean
+from tdx.foundation.errors import (
+    ArgumentError,
+    UnknownNameError,
+    Where,
+    did_you_mean,
+    explain_os_error,
+)
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES, read_limited
 
@@ -257,7 +263,7 @@ def edited_file(name: str, value: str) -> str:
 
 def _unreadable(path: Path, error: OSError) -> ArgumentError:
     return ArgumentError(
-        f"cannot read the configuration file: {(error.strerror or str(error)).lower()}",
+        f"cannot read the configuration file: {explain_os_error(error)}",
         hint=_fix_hint(path),
         where=Where(file=str(path)),
     )

@@ -15,7 +15,7 @@ from statistics import fmean, pvariance
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from tdx.foundation.container import UnsyncedError, append_line, make_folders
-from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError, explain_os_error
 from tdx.foundation.files import atomic_write, is_stream, report_write_errors
 from tdx.foundation.serialization import Result
 from tdx.foundation.untrusted import parse_json
@@ -340,8 +340,9 @@ def read_watch(path: str | Path) -> WatchReport:
     except StorageError as error:
         raise _invalid(path) from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(f"cannot read {path}: {reason}", hint="tdx.watch writes it") from error
+        raise StorageError(
+            f"cannot read {path}: {explain_os_error(error)}", hint="tdx.watch writes it"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _invalid(path) from error
     if not isinstance(head, dict) or head.get("format") != FORMAT:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypedDict, cast, get_args
 import numpy as np
 
 from tdx.core.meter import Lane, Part
-from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError, explain_os_error
 from tdx.foundation.serialization import Entries, Entry, Result, from_plain, rounded, to_plain
 from tdx.foundation.text import escape_json
 from tdx.foundation.untrusted import parse_json, read_limited
@@ -297,9 +297,9 @@ def read_profile(path: str | Path) -> Profile:
     except StorageError as error:
         raise ArgumentError(error.message, hint="`tdx profile --save FILE` writes it") from error
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise ArgumentError(
-            f"cannot read {path}: {reason}", hint="`tdx profile --save FILE` writes one"
+            f"cannot read {path}: {explain_os_error(error)}",
+            hint="`tdx profile --save FILE` writes one",
         ) from error
     return profile_from_json(document, str(path))
 

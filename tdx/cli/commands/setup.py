@@ -17,7 +17,7 @@ from tdx.cli.options import (
 )
 from tdx.cli.pipelines import PipelineOptions
 from tdx.cli.runtime import json_text
-from tdx.foundation.errors import ArgumentError, ExitCode
+from tdx.foundation.errors import ArgumentError, ExitCode, explain_os_error
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
@@ -302,7 +302,7 @@ def config_edit(debug: DebugOptions) -> None:
     try:
         code = subprocess.call([*shlex.split(editor), str(path)])
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = explain_os_error(error)
         raise ArgumentError(f"cannot run {editor}: {reason}", hint="set EDITOR") from error
     if code:
         raise ArgumentError(f"{editor} exited with {code}", hint=f"{path} may be unchanged")

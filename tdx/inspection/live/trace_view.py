@@ -228,7 +228,7 @@ class _TraceReader:
         """Convert a version, compared with ``before``; ``previous`` is in the same trace."""
         value = self.rows.of(version.value)
         key, name = format_key(version.key), version.name
-        old = None if before is None else self.rows.of(before.value)
+        old: Any = None if before is None else self.rows.of(before.value)
         numbers = as_array(value)
         if numbers is None:
             return _describe_object(key, name, value, old, before is not None, violations)

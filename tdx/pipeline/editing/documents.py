@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdx.foundation.container import UnsyncedError, make_folders
-from tdx.foundation.errors import ArgumentError, OutputError, PipelineError, StorageError
+from tdx.foundation.errors import (
+    ArgumentError,
+    OutputError,
+    PipelineError,
+    StorageError,
+    explain_os_error,
+)
 from tdx.foundation.files import atomic_write, report_write_errors
 from tdx.foundation.settings import state_path
 from tdx.foundation.untrusted import parse_json, read_limited
@@ -54,9 +60,9 @@ def read_json(path: Path) -> Any:
     except StorageError:
         raise
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
         raise UnreadableError(
-            f"cannot read {path}: {reason}", hint="check its permissions, or remove it"
+            f"cannot read {path}: {explain_os_error(error)}",
+            hint="check its permissions, or remove it",
         ) from error
 
 
@@ -110,9 +116,9 @@ class Document:
         try:
             document = cls(path, _read_text(Path(path)))
         except (OSError, UnicodeDecodeError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise PipelineError(
-                f"cannot read {path}: {reason}", hint="check its permissions, and the disk"
+                f"cannot read {path}: {explain_os_error(error)}",
+                hint="check its permissions, and the disk",
             ) from error
         document._stat = _read_stat(document.path)
         return document, file.pipeline

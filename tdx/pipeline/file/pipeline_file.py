@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from pathlib import Path
 
-from tdx.foundation.errors import PipelineError, find_similar_names
+from tdx.foundation.errors import PipelineError, explain_os_error, find_similar_names
 from tdx.foundation.files import (
     PIPELINE_SUFFIXES,
     SYSTEM_HINTS,
@@ -91,13 +91,14 @@ class PipelineFile:
                 f"{name} is not a text file in UTF-8", hint="save it in UTF-8"
             ) from error
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
             hint = SYSTEM_HINTS.get(error.errno or 0, "check the path; - reads standard input")
             if isinstance(error, PermissionError):
                 hint = "check its permissions"
             elif isinstance(error, FileNotFoundError):
                 hint = _suggest_similar(Path(path)) or hint
-            raise PipelineError(f"cannot read {name}: {reason}", hint=hint) from error
+            raise PipelineError(
+                f"cannot read {name}: {explain_os_error(error)}", hint=hint
+            ) from error
         return cls(text, name)
 
     @classmethod

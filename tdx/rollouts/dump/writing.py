@@ -16,7 +16,7 @@ from typing import Any, Self
 from tensordict import TensorDictBase
 
 from tdx.foundation.container import TEMPORARY_FILE, Container, make_folders
-from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError, explain_os_error
 from tdx.foundation.files import atomic_folder, report_write_errors
 from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
@@ -193,9 +193,8 @@ class DumpWriter:
         except (OSError, ValueError) as error:
             if isinstance(error, StorageError):
                 raise
-            reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise StorageError(
-                f"cannot read {self.folder / self.manifest.state.path}: {reason}",
+                f"cannot read {self.folder / self.manifest.state.path}: {explain_os_error(error)}",
                 hint=f"`tdx verify {self.folder} --repair` keeps the chunks, and --resume then "
                 "runs their steps again",
             ) from error

@@ -24,6 +24,7 @@ from tdx.foundation.errors import (
     PipelineError,
     StorageError,
     TdxError,
+    explain_os_error,
     get_first_line,
 )
 from tdx.foundation.untrusted import MAX_POLICY_BYTES
@@ -147,7 +148,7 @@ class PolicyRequest:
         except OSError as error:
             if isinstance(error, StorageError):
                 raise
-            reason = (error.strerror or str(error)).lower()
+            reason = explain_os_error(error)
             raise StorageError(f"cannot read {self.path}: {reason}", hint=self._hint) from error
 
     @property

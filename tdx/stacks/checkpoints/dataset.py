@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from tdx.foundation.container import Container
-from tdx.foundation.errors import MissingPackageError, StorageError, install_extra
+from tdx.foundation.errors import MissingPackageError, StorageError, explain_os_error, install_extra
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 from tdx.stacks.checkpoints.model import Array, Json, parse_fps
 
@@ -116,7 +116,7 @@ def read_dataset(path: str | Path) -> Dataset:
     except StorageError:
         raise
     except OSError as error:
-        reason = error.strerror or type(error).__name__
+        reason = explain_os_error(error)
         raise StorageError(f"{folder} is not a LeRobot dataset: {INFO}: {reason}") from error
     features = {
         key: _feature(_mapping(value, f"feature {key!r} of {INFO}"), key)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tdx.foundation.container import Container
-from tdx.foundation.errors import StorageError
+from tdx.foundation.errors import StorageError, explain_os_error
 from tdx.stacks.checkpoints.groot import GROOT
 from tdx.stacks.checkpoints.lerobot import LEROBOT
 from tdx.stacks.checkpoints.model import Checkpoint
@@ -104,7 +104,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     except StorageError:
         raise
     except OSError as error:
-        reason = error.strerror or type(error).__name__
+        reason = explain_os_error(error)
         raise StorageError(f"{folder} cannot be read: {reason}") from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tdx.foundation.errors import StorageError
+from tdx.foundation.errors import StorageError, explain_os_error
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
 from tdx.stacks.descriptors.isaaclab import read_isaaclab
 from tdx.stacks.descriptors.mjlab import read_mjlab
@@ -55,7 +55,7 @@ def read_descriptor(path: str | Path) -> Descriptor:
     except StorageError:
         raise
     except OSError as error:
-        reason = error.strerror or type(error).__name__
+        reason = explain_os_error(error)
         raise StorageError(f"{path} cannot be read: {reason}") from error
     terms, actions = descriptor.terms, descriptor.actions
     sizes = [len(terms), len(actions), len(descriptor.robot.joints)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import SuspendNotSupported
 
+from tdx.foundation.errors import explain_os_error
 from tdx.foundation.keys import format_key
 from tdx.pipeline.draft import DraftStage
 from tdx.pipeline.values import CodeReference, StageConfig
@@ -141,7 +142,7 @@ def edit_source(app: App[None], source: SourceLine) -> str | None:
     except SuspendNotSupported:
         return f"an editor cannot be opened from here: see {source}"
     except OSError as error:
-        return f"the editor {command[0]!r} did not start: {(error.strerror or str(error)).lower()}"
+        return f"the editor {command[0]!r} did not start: {explain_os_error(error)}"
     source.has_changed = source.path.is_file() and source.path.stat().st_mtime_ns != before
     return f"the editor {command[0]!r} ended with status {status}" if status else None
 
