@@ -323,6 +323,20 @@ def get_first_line(error: BaseException, otherwise: str = "no message") -> str:
     return next(iter(str(error).strip().splitlines()), otherwise)
 
 
+def describe_object(target: object) -> str:
+    """Return the type of an object, for messages.
+
+    Example:
+        >>> describe_object(3), describe_object(int)
+        ('an object of type int', 'the class int')
+    """
+    if target is None:
+        return "None"
+    if isinstance(target, type):
+        return f"the class {target.__name__}"
+    return f"an object of type {type(target).__name__}"
+
+
 def explain_os_error(error: Exception) -> str:
     """Return why a call of the system failed, in lower case; else the message of an error.
 

@@ -16,6 +16,7 @@ from tdx.foundation.errors import (
     DeviceError,
     EnvError,
     TdxError,
+    describe_object,
     did_you_mean,
     explain_call_error,
     summarize_error,
@@ -23,7 +24,7 @@ from tdx.foundation.errors import (
 from tdx.foundation.untrusted import MAX_ENVS, MAX_WORKERS
 from tdx.pipeline.arguments import ValueResolver, allow_current_folder
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.factories import unwrap_env
+from tdx.pipeline.factories import call_factory
 from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.references import find_env_references
@@ -235,16 +236,14 @@ def _create_env(
         make = getattr(tdx.envs, plan.factory)
     kwargs = {name: resolver.resolve(value) for name, value in plan.kwargs.items()}
     if plan.batch is None:
-        return _call_factory(plan, make, plan.args, kwargs)
+        return _construct(make, plan.args, kwargs)
     factory = partial(make, *plan.args, **kwargs)
     batch = getattr(tdx.envs, plan.batch)
     options = {**plan.batch_kwargs, "processes": processes}
-    return _call_factory(plan, batch, (plan.num_envs, factory), options)
+    return _construct(batch, (plan.num_envs, factory), options)
 
 
-def _call_factory(
-    plan: EnvPlan, make: Any, args: tuple[object, ...], kwargs: dict[str, Any]
-) -> EnvBase:
+def _construct(make: Any, args: tuple[object, ...], kwargs: dict[str, Any]) -> EnvBase:
     try:
         created: EnvBase = make(*args, **kwargs)
     except TdxError:
@@ -274,28 +273,15 @@ def _create_from_code(
 
     from tdx.envs import EnvBase, GymWrapper
 
-    if not callable(factory):
-        raise ArgumentError(f"{reference} is not callable", hint="name a function or a class")
-    created = factory(**kwargs)
-    if created is not None:
-        created = unwrap_env(created, reference.name)
-    if created is None:
-        raise EnvError(
-            f"{reference} returned nothing", hint=f"end {reference.name} with `return env`"
-        )
+    created: Any = call_factory(reference, factory, kwargs)
     if isinstance(created, gymnasium.Env | gymnasium.vector.VectorEnv):
         created = GymWrapper(created)
     elif not isinstance(created, EnvBase):
         if convert is None:
-            name = type(created).__name__
-            if not hasattr(created, "reset"):
-                message = f"{reference} returned {name}, not an env"
-                raise EnvError(message, hint="return an EnvBase or a Gymnasium env")
-            # It can be inspected as a stack at best.
             raise EnvError(
-                f"{reference} returned {name}, which cannot be the env of a chain or a rollout",
-                hint="return an EnvBase or a Gymnasium env; without --t, `tdx inspect`, `check`, "
-                "`profile` and `tui` also take the envs of other libraries",
+                f"{reference.name}() returned {describe_object(created)}, which cannot be the env "
+                "of a chain",
+                hint="return an EnvBase or a Gymnasium env",
             )
         try:
             created = convert(created)

@@ -17,7 +17,14 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, TypeGuard
 
-from tdx.foundation.errors import ArgumentError, EnvError, PipelineError, TdxError, summarize_error
+from tdx.foundation.errors import (
+    ArgumentError,
+    EnvError,
+    PipelineError,
+    TdxError,
+    describe_object,
+    summarize_error,
+)
 from tdx.pipeline.grammar import parse_value, split_outside_brackets
 from tdx.pipeline.values import CodeReference, Value
 
@@ -189,6 +196,66 @@ def required_parameters(function: Callable[..., object]) -> list[str]:
     ]
 
 
+def call_factory(
+    reference: CodeReference,
+    factory: Callable[..., object],
+    kwargs: dict[str, object],
+    returns_env: bool = True,
+) -> object:
+    """Call a factory with named arguments.
+
+    Args:
+        reference: Its name, for messages.
+        factory: The function or class.
+        kwargs: Its arguments.
+        returns_env: True to return the env in its result (:func:`unwrap_env`).
+
+    Raises:
+        ArgumentError: It is not callable, or does not take these arguments.
+        EnvError: It raises, returns nothing, or returns a closed env.
+    """
+    name = reference.name
+    if not callable(factory):
+        raise ArgumentError(
+            f"{name} is {describe_object(factory)} and cannot be called",
+            hint="name a function that returns an env",
+        )
+    _check_arguments(reference, factory, kwargs)
+    target = call_function(name, factory, kwargs)
+    if returns_env:
+        target = unwrap_env(target, name)
+    if target is None:
+        raise EnvError(f"{name}() returned nothing", hint=f"end {name} with `return env`")
+    if is_closed(target):
+        raise EnvError(f"{name}() returned a closed env", hint="return it without close()")
+    return target
+
+
+def _check_arguments(
+    reference: CodeReference, factory: Callable[..., object], kwargs: dict[str, object]
+) -> None:
+    name = reference.name
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return
+    required = [argument for argument in required_parameters(factory) if argument not in kwargs]
+    if required:
+        example = ", ".join(f"{argument}=…" for argument in required)
+        raise ArgumentError(
+            f"{name}() needs the argument{'s' * (len(required) > 1)} {', '.join(required)}",
+            hint=f"give them: '{reference}({example})', or write a function without arguments",
+        )
+    known = {parameter.name for parameter in parameters}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    unknown = [argument for argument in kwargs if argument not in known]
+    if unknown and not takes_any:
+        raise ArgumentError(
+            f"{name}() has no argument {unknown[0]!r}",
+            hint=f"its arguments are {', '.join(sorted(known))}" if known else "it takes none",
+        )
+
+
 def call_function(
     name: str, function: Callable[..., object], kwargs: Mapping[str, object]
 ) -> object:
@@ -256,3 +323,24 @@ def _make_vector_env(thunks: list[Callable[[], object]], name: str) -> object:
             )
         factories.append(keep(env))
     return gymnasium.vector.SyncVectorEnv(factories)
+
+
+def is_closed(target: object) -> bool:
+    """Return True if an env says that it is closed.
+
+    Example:
+        >>> import tdx
+        >>> env = tdx.PendulumEnv()
+        >>> env.close()
+        >>> is_closed(env), is_closed(tdx.PendulumEnv())
+        (True, False)
+    """
+    from tdx.envs import EnvBase
+
+    try:
+        # In TorchRL, `is_closed` is also true before the first reset.
+        is_own = isinstance(target, EnvBase)
+        return getattr(target, "is_closed" if is_own else "closed", None) is True
+    except Exception:
+        # Wrappers may answer for any name, or raise anything.
+        return False

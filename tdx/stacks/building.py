@@ -12,23 +12,20 @@ Three functions return a :class:`~tdx.stacks.Stack`, each calling the next:
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_checked_env, check_arguments
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.factories import call_function, required_parameters, unwrap_env
-from tdx.stacks.kinds import CHECKPOINT, describe_object, open_stack
-from tdx.stacks.sources import is_closed
+from tdx.pipeline.factories import call_factory
+from tdx.stacks.kinds import CHECKPOINT, open_stack
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
-    from tdx.pipeline.values import CodeReference
     from tdx.stacks.stack import Stack
 
 
@@ -169,63 +166,3 @@ def open_target(
             raise
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__
-
-
-def call_factory(
-    reference: CodeReference,
-    factory: Callable[..., object],
-    kwargs: dict[str, object],
-    returns_env: bool = True,
-) -> object:
-    """Call a factory with named arguments.
-
-    Args:
-        reference: Its name, for messages.
-        factory: The function or class.
-        kwargs: Its arguments.
-        returns_env: True to return the env in its result (:func:`unwrap_env`).
-
-    Raises:
-        ArgumentError: It is not callable, or does not take these arguments.
-        EnvError: It raises, returns nothing, or returns a closed env.
-    """
-    name = reference.name
-    if not callable(factory):
-        raise ArgumentError(
-            f"{name} is {describe_object(factory)} and cannot be called",
-            hint="name a function that returns an env",
-        )
-    _check_arguments(reference, factory, kwargs)
-    target = call_function(name, factory, kwargs)
-    if returns_env:
-        target = unwrap_env(target, name)
-    if target is None:
-        raise EnvError(f"{name}() returned nothing", hint=f"end {name} with `return env`")
-    if is_closed(target):
-        raise EnvError(f"{name}() returned a closed env", hint="return it without close()")
-    return target
-
-
-def _check_arguments(
-    reference: CodeReference, factory: Callable[..., object], kwargs: dict[str, object]
-) -> None:
-    name = reference.name
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):
-        return
-    required = [argument for argument in required_parameters(factory) if argument not in kwargs]
-    if required:
-        example = ", ".join(f"{argument}=…" for argument in required)
-        raise ArgumentError(
-            f"{name}() needs the argument{'s' * (len(required) > 1)} {', '.join(required)}",
-            hint=f"give them: '{reference}({example})', or write a function without arguments",
-        )
-    known = {parameter.name for parameter in parameters}
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    unknown = [argument for argument in kwargs if argument not in known]
-    if unknown and not takes_any:
-        raise ArgumentError(
-            f"{name}() has no argument {unknown[0]!r}",
-            hint=f"its arguments are {', '.join(sorted(known))}" if known else "it takes none",
-        )

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
-from tdx.foundation.errors import ArgumentError, EnvError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, describe_object, summarize_error
 from tdx.foundation.plugins import (
     Group,
     Plugin,
@@ -239,20 +239,6 @@ def unsupported_error(target: object) -> ArgumentError:
         f"{describe_object(target)} is not supported: pass {', '.join(kinds)}",
         hint=_next_step(target) if hint is None else hint,
     )
-
-
-def describe_object(target: object) -> str:
-    """Return the type of an object, for messages.
-
-    Example:
-        >>> describe_object(3), describe_object(int)
-        ('an object of type int', 'the class int')
-    """
-    if target is None:
-        return "None"
-    if isinstance(target, type):
-        return f"the class {target.__name__}"
-    return f"an object of type {type(target).__name__}"
 
 
 def _next_step(target: object) -> str:

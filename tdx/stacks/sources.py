@@ -91,24 +91,3 @@ def attributes_of(owner: object) -> dict[str, Any]:
                     continue
     attributes.update(instance_dict(owner) or {})
     return attributes
-
-
-def is_closed(target: object) -> bool:
-    """Return True if an env says that it is closed.
-
-    Example:
-        >>> import tdx
-        >>> env = tdx.PendulumEnv()
-        >>> env.close()
-        >>> is_closed(env), is_closed(tdx.PendulumEnv())
-        (True, False)
-    """
-    from tdx.envs import EnvBase
-
-    try:
-        # In TorchRL, `is_closed` is also true before the first reset.
-        is_own = isinstance(target, EnvBase)
-        return getattr(target, "is_closed" if is_own else "closed", None) is True
-    except Exception:
-        # Wrappers may answer for any name, or raise anything.
-        return False

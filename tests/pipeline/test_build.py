@@ -291,12 +291,12 @@ def test_code() -> None:
         (
             Pipeline.of("users_code:nothing"),
             EnvError,
-            "users_code:nothing returned int, not an env",
+            "nothing() returned an object of type int, which cannot be the env of a chain",
         ),
         (
             Pipeline.of("users_code:broken"),
             EnvError,
-            "creating the env failed: RuntimeError: no physics today",
+            "broken() raised RuntimeError: no physics today",
         ),
         (
             Pipeline.of(EnvConfig("users_code:native", num_envs=2)),

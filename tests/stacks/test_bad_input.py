@@ -13,7 +13,9 @@ import pytest
 import tdx
 from tdx.cli.process import run
 from tdx.foundation.errors import EnvError, TdxError
+from tdx.pipeline import EnvConfig, Pipeline
 from tdx.stacks import open_stack
+from tdx.stacks.building import build_stack
 from tests.stacks import bad_envs, bad_stacks
 from tests.stacks.bad_envs import pendulum
 from tests.stacks.comparing import attributes, methods
@@ -171,6 +173,28 @@ def test_factories_without_an_env(
     (error,) = [line for line in found.err.splitlines() if line.startswith("error: ")]
     assert message in error
     assert "hint: " in found.err
+
+
+@pytest.mark.parametrize(
+    ("factory", "kwargs"),
+    [
+        ("raises", {}),
+        ("returns_nothing", {}),
+        ("needs_arguments", {"size": 1}),
+        ("pendulum", {"color": "red"}),
+        ("make_closed_vector", {}),
+    ],
+)
+def test_a_factory_fails_in_the_same_way_with_and_without_a_chain(
+    factory: str, kwargs: dict[str, Any]
+) -> None:
+    env = EnvConfig(f"tests.stacks.bad_envs:{factory}", kwargs=kwargs)
+    errors = []
+    for pipeline in (Pipeline.of(env), Pipeline.of(env, "RewardSum")):
+        with pytest.raises(TdxError) as caught:
+            build_stack(pipeline, allow_code=True)
+        errors.append((type(caught.value), caught.value.message, caught.value.hint))
+    assert errors[0] == errors[1]
 
 
 @commands

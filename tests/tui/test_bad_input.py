@@ -118,10 +118,10 @@ def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, 
         app.press("q")
         mood("raise made")
         app.press("C-k")
-        app.sees("creating the env failed", f"{NAME} is stuck", gone="Problems")
+        app.sees("Bad() raised ValueError", f"{NAME} is stuck", gone="Problems")
         mood("")
         app.press("C-k")
-        app.sees("8 keys", gone="creating the env failed")
+        app.sees("8 keys", gone="Bad() raised")
         # A worker that is killed while idle is restarted.
         assert becomes_true(lambda: len(workers(app)) == 2)
         before = workers(app)

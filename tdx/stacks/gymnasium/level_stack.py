@@ -19,6 +19,7 @@ from tdx.core.meter import Meter
 from tdx.foundation.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.patches import Patches
+from tdx.pipeline.factories import is_closed
 from tdx.specs import Binary, Composite, Unbounded
 from tdx.stacks.gymnasium.building import build_action, learning_switches
 from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
@@ -26,7 +27,6 @@ from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import level_state, space_specs
 from tdx.stacks.observe import Actor, Event, LastResults, RowEntries, locate, timed_levels, traced
 from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION
-from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
 from tdx.stacks.states import write_number
 from tdx.stacks.tracer import OnTrace
