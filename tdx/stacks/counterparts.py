@@ -22,7 +22,7 @@ from gymnasium import Space, spaces
 from torch import Tensor
 
 from tdx.envs.gym.conversion import is_image
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import entry_key
 from tdx.foundation.gymnasium_internals import recorded_arguments, time_limit_of
 from tdx.foundation.keys import NestedKey, normalize_key
@@ -496,9 +496,9 @@ def _list_entries(place: Place) -> Iterator[tuple[str | None, str, Space[Any]]]:
         yield None, str(place.key), space
         return
     names = list(space.spaces)
-    layout = Layout(None, categorical=False, remap_state=True)
+    options = CodecOptions(None, categorical=False, remap_state=True)
     for name in names:
-        yield name, entry_key(name, names, layout), space[name]
+        yield name, entry_key(name, names, options), space[name]
 
 
 def _normalize(wrapper: Any, place: Place) -> Counterpart | Missing:

@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import codec_of
 from tests.envs.gym.mocks import BOX
 
@@ -206,7 +206,7 @@ def test_seeded_rollouts_of_a_vector_env() -> None:
 @both_encodings
 def test_specs_of_spaces(space: spaces.Space[Any], categorical: bool) -> None:
     gym_lib = pytest.importorskip("torchrl.envs.libs.gym")
-    mine = codec_of(space, Layout(None, categorical, remap_state=True)).spec
+    mine = codec_of(space, CodecOptions(None, categorical, remap_state=True)).spec
     theirs = gym_lib._gym_to_torchrl_spec_transform(space, categorical_action_encoding=categorical)
     assert leaf_form(mine) == leaf_form(theirs)
 
@@ -224,7 +224,7 @@ def test_specs_of_spaces(space: spaces.Space[Any], categorical: bool) -> None:
 )
 def test_specs_of_nested_spaces(space: spaces.Space[Any]) -> None:
     gym_lib = pytest.importorskip("torchrl.envs.libs.gym")
-    mine = codec_of(space, Layout(None, False, remap_state=True)).spec
+    mine = codec_of(space, CodecOptions(None, False, remap_state=True)).spec
     theirs = gym_lib._gym_to_torchrl_spec_transform(space)
     assert form(mine) == form(theirs)
 

@@ -14,7 +14,7 @@ from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
 from tdx.tui.backend.requests import CheckChain
 from tdx.tui.compose.form_row import FormRow
-from tdx.tui.live.messages import Run, SetPanes
+from tdx.tui.live.messages import RunSteps, SetPanes
 from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
@@ -71,7 +71,7 @@ def test_torchrl_steps_have_the_stage_numbers_of_the_chain() -> None:
     for numbers in ((), (0, 1)):
         request = RunSession(pipeline, True, rate=None, numbers=numbers)
         player = LivePlayer(stack.target, request, topics.__setitem__)
-        do(player, SetPanes(cells=5), Run(steps=2))
+        do(player, SetPanes(cells=5), RunSteps(steps=2))
         places = [place.title for place in topics["trace"].places if place.kind == "stage"]
         assert places == ["0 RewardScaling", "1 StepCounter"]
     stack.close()

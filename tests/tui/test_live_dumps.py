@@ -10,7 +10,7 @@ import torch
 from tdx import ArgumentError, open_dump
 from tdx.pipeline import parse_stage
 from tdx.rollouts import replay, verify
-from tdx.tui.live.messages import DumpSteps, Reset, Run
+from tdx.tui.live.messages import DumpSteps, Reset, RunSteps
 from tests.tui.test_stacks import do, player
 
 
@@ -26,7 +26,7 @@ def test_a_dump_has_the_values_of_the_outermost_stage(
     factory: str, steps: int, shape: tuple[int, ...], ends: list[str], tmp_path: Path
 ) -> None:
     with player(factory, seed=0) as (found, _):
-        state = do(found, Run(steps=steps), DumpSteps(str(tmp_path / "dump")))
+        state = do(found, RunSteps(steps=steps), DumpSteps(str(tmp_path / "dump")))
         assert state.message.startswith(f"dumped {steps} steps to ")
         last = found.session.tracer.last
         assert last is not None
@@ -42,7 +42,7 @@ def test_a_dump_has_the_values_of_the_outermost_stage(
 
 def test_the_observation_of_a_step_is_the_one_that_the_policy_received(tmp_path: Path) -> None:
     with player("make_vec_normalize", seed=0) as (found, _):
-        do(found, Run(steps=20), DumpSteps(str(tmp_path / "dump")))
+        do(found, RunSteps(steps=20), DumpSteps(str(tmp_path / "dump")))
         returned = [trace.version("observation").value for trace in found.session.history]
     data = open_dump(tmp_path / "dump").data
     assert torch.equal(data["observation"], torch.stack(returned[:-1], 1))
@@ -55,13 +55,19 @@ def test_the_observation_of_a_step_is_the_one_that_the_policy_received(tmp_path:
 
 def test_only_the_steps_since_the_reset_are_dumped(tmp_path: Path) -> None:
     with player() as (found, _):
-        do(found, Run(steps=5), Reset(seed=1), Run(steps=2), DumpSteps(str(tmp_path / "dump")))
+        do(
+            found,
+            RunSteps(steps=5),
+            Reset(seed=1),
+            RunSteps(steps=2),
+            DumpSteps(str(tmp_path / "dump")),
+        )
     assert open_dump(tmp_path / "dump").manifest.steps == 2
 
 
 def test_entries_that_are_not_tensors_are_left_out(tmp_path: Path) -> None:
     with player("make_words") as (found, _):
-        do(found, Run(steps=2), DumpSteps(str(tmp_path / "dump")))
+        do(found, RunSteps(steps=2), DumpSteps(str(tmp_path / "dump")))
     data = open_dump(tmp_path / "dump").data
     assert list(data["observation"].keys()) == ["state"]
     assert verify(tmp_path / "dump").is_fine
@@ -77,7 +83,7 @@ def test_entries_that_are_not_tensors_are_left_out(tmp_path: Path) -> None:
 def test_refused_dump_has_a_reason(factory: str, steps: int, message: str, tmp_path: Path) -> None:
     with player(factory) as (found, _):
         if steps:
-            do(found, Run(steps=steps))
+            do(found, RunSteps(steps=steps))
         state = do(found, DumpSteps(str(tmp_path / "dump")))
         assert state.message.startswith(message)
     assert not (tmp_path / "dump").exists()
@@ -85,7 +91,7 @@ def test_refused_dump_has_a_reason(factory: str, steps: int, message: str, tmp_p
 
 def test_live_steps_of_another_library_are_not_replayed(tmp_path: Path) -> None:
     with player() as (found, _):
-        do(found, Run(steps=2), DumpSteps(str(tmp_path / "dump")))
+        do(found, RunSteps(steps=2), DumpSteps(str(tmp_path / "dump")))
     dump = open_dump(tmp_path / "dump")
     with pytest.raises(ArgumentError, match="its env in a chain of tdx has") as error:
         replay(dump, (parse_stage("RewardSum"),), tmp_path / "replayed", allow_code=True)

@@ -25,7 +25,7 @@ from tdx.tui.live.messages import (
     DumpSteps,
     LiveState,
     Reset,
-    Run,
+    RunSteps,
     SetActionSource,
     SetPanes,
     SetRate,
@@ -67,7 +67,7 @@ class Watched:
 
 def test_a_view_that_a_later_one_replaced_is_pushed_before_the_worker_is_killed() -> None:
     watched = Watched(tick=100_000_000)
-    watched.send(SetPanes(cells=1), Run(), turns=4)
+    watched.send(SetPanes(cells=1), RunSteps(), turns=4)
     assert watched.counts["trace"] > 1
     while watched.player.push_completed():
         pass
@@ -92,7 +92,7 @@ def test_running_call_is_recorded_from_its_own_beginning() -> None:
     env = pendulum(StepCounter(), Asks())
     player = LivePlayer(env, PENDULUM, lambda topic, value: None, activity=record)
     commanded = time.monotonic()
-    player.run_once([CommandEnvelope(1, Run(3))])
+    player.run_once([CommandEnvelope(1, RunSteps(3))])
     player.run_once([])
     player.run_once([])
     assert seen == [(f"stage 1 Asks of step {step + 1}", step) for step in range(3)]
@@ -112,7 +112,7 @@ def test_policy_and_env_of_another_library_are_recorded() -> None:
 
     env = StackEnv(open_stack(Asks(gymnasium.make("CartPole-v1"))))
     player = LivePlayer(env, PENDULUM, lambda topic, value: None, activity=record)
-    player.run_once([CommandEnvelope(1, Run(2))])
+    player.run_once([CommandEnvelope(1, RunSteps(2))])
     player.run_once([])
     assert seen == ["env.step of step 1", "env.step of step 2"]
     assert record.read() is None
@@ -120,7 +120,7 @@ def test_policy_and_env_of_another_library_are_recorded() -> None:
 
 def test_only_the_state_is_sent_while_the_tab_is_hidden() -> None:
     watched = Watched()
-    watched.send(Run(steps=5), turns=20)
+    watched.send(RunSteps(steps=5), turns=20)
     assert set(watched.seen) == {"info", "state"}
     watched.send(SetPanes(plots=("reward",), cells=1, episodes=5))
     assert {"trace", "cells", "plots", "episodes"} <= set(watched.seen)
@@ -130,7 +130,7 @@ def test_views_are_throttled_at_full_speed() -> None:
     watched = Watched(tick=100_000)
     watched.send(SetPanes(cells=1))
     sent = watched.counts["trace"]
-    watched.send(Run(steps=400), turns=500)
+    watched.send(RunSteps(steps=400), turns=500)
     assert watched.player.session.tracer.steps == 400
     assert watched.counts["trace"] - sent < 40
     assert watched.seen["trace"].index == watched.player.session.last
@@ -138,16 +138,16 @@ def test_views_are_throttled_at_full_speed() -> None:
 
 def test_requested_steps_add_up() -> None:
     watched = Watched()
-    watched.send(Run(steps=1), Run(steps=1), Run(steps=3), turns=20)
+    watched.send(RunSteps(steps=1), RunSteps(steps=1), RunSteps(steps=3), turns=20)
     assert watched.send().steps == 5
     # A run without end or until a condition replaces the remaining steps.
-    watched.send(Run(steps=100), Run(steps=2, until="reward > 0"), turns=20)
+    watched.send(RunSteps(steps=100), RunSteps(steps=2, until="reward > 0"), turns=20)
     assert watched.send().steps == 7
 
 
 def test_rate_is_kept() -> None:
     watched = Watched()
-    watched.send(SetRate(20), Run(), turns=300)
+    watched.send(SetRate(20), RunSteps(), turns=300)
     clock = watched.player._clock
     start, steps = clock(), watched.player.session.tracer.steps
     watched.send(turns=500)
@@ -157,7 +157,7 @@ def test_rate_is_kept() -> None:
 
 def test_commands_are_executed() -> None:
     watched = Watched()
-    state = watched.send(Reset(seed=3), Run(steps=2), turns=10)
+    state = watched.send(Reset(seed=3), RunSteps(steps=2), turns=10)
     assert (state.last_command, state.steps, state.status) == (2, 2, "paused")
     assert watched.send(ShowTrace(1)).shown == 1
     assert watched.send(SetActionSource("zero")).action_source == "zero"
@@ -168,7 +168,9 @@ def test_commands_are_executed() -> None:
 
 def test_plot_of_a_missing_key_is_omitted() -> None:
     watched = Watched()
-    state = watched.send(SetPanes(plots=("nothing", "reward"), cells=1), Run(steps=3), turns=10)
+    state = watched.send(
+        SetPanes(plots=("nothing", "reward"), cells=1), RunSteps(steps=3), turns=10
+    )
     assert [each.name for each in watched.seen["plots"]] == ["reward"]
     assert state.problem is None
     assert state.steps == 3
@@ -177,7 +179,7 @@ def test_plot_of_a_missing_key_is_omitted() -> None:
 def test_late_error_stops_the_run_and_keeps_the_history() -> None:
     watched = Watched(At(60, raises))
     watched.send(SetPanes(cells=1))
-    state = watched.send(Run(), turns=80)
+    state = watched.send(RunSteps(), turns=80)
     assert state.status == "paused"
     assert state.problem is not None
     assert (state.problem.where.stage, state.problem.where.transform) == (1, "At")
@@ -207,9 +209,9 @@ def test_steps_since_the_reset_are_dumped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)  # the message has a relative path if that is shorter
     watched = Watched(RewardSum())
     assert "no steps since the reset" in watched.send(DumpSteps(str(tmp_path / "none"))).message
-    watched.send(Run(steps=5), turns=20)
+    watched.send(RunSteps(steps=5), turns=20)
     watched.send(Reset())
-    watched.send(Run(steps=60), turns=90)  # an episode has 50
+    watched.send(RunSteps(steps=60), turns=90)  # an episode has 50
     folder = tmp_path / "live"
     assert watched.send(DumpSteps(str(folder))).message == "dumped 60 steps to live"
     assert "already has a dump" in watched.send(DumpSteps(str(folder))).message

@@ -24,7 +24,7 @@ from tdx.tui.live.messages import (
     CommandEnvelope,
     LiveState,
     Reset,
-    Run,
+    RunSteps,
     SetActionSource,
     SetPanes,
     SetRate,
@@ -227,7 +227,7 @@ def do(found: LivePlayer, *commands: Command) -> LiveState:
 
 def test_step_shows_the_values_written_by_each_wrapper() -> None:
     with player() as (found, topics):
-        state = do(found, Run(steps=2))
+        state = do(found, RunSteps(steps=2))
         assert (state.steps, state.problem) == (2, None)
         written = {
             place.title: [topics["trace"].values[at].version for at in place.written]
@@ -243,7 +243,7 @@ def test_step_shows_the_values_written_by_each_wrapper() -> None:
 
 def test_a_vec_env_of_stable_baselines3_is_stepped() -> None:
     with player("make_vec_normalize") as (found, topics):
-        state = do(found, Run(steps=3))
+        state = do(found, RunSteps(steps=3))
         assert (state.steps, state.problem) == (3, None)
         names = [place.name for place in topics["trace"].places if place.kind == "stage"]
         assert names[-2:] == ["DummyVecEnv", "VecNormalize"]
@@ -252,7 +252,7 @@ def test_a_vec_env_of_stable_baselines3_is_stepped() -> None:
 
 def test_done_flags_of_a_vec_env_follow_its_infos() -> None:
     with player("make_vec_normalize", seed=0) as (found, topics):
-        state = do(found, Run(until="terminated"))
+        state = do(found, RunSteps(until="terminated"))
         assert "terminated is set" in state.message
         assert {each.end for each in topics["episodes"] if each.end} == {"terminated"}
 
@@ -267,20 +267,20 @@ def test_done_flags_of_a_vec_env_follow_its_infos() -> None:
 )
 def test_stop_conditions_work_on_a_stack(until: str, message: str, steps: int) -> None:
     with player(seed=0) as (found, _):
-        state = do(found, Run(until=until))
+        state = do(found, RunSteps(until=until))
         assert state.steps == steps
         assert message in state.message or "done is set" in state.message
 
 
 def test_spec_condition_stops_at_the_violating_wrapper() -> None:
     with player("make_untrue") as (found, _):
-        state = do(found, Run(until="spec"))
+        state = do(found, RunSteps(until="spec"))
         assert state.message.startswith("2 _Untrue, key 'observation': ")
 
 
 def test_an_unknown_key_is_rejected_before_the_first_step() -> None:
     with player() as (found, _):
-        state = do(found, Run(until="rewrd > 1"))
+        state = do(found, RunSteps(until="rewrd > 1"))
         assert state.problem is not None
         assert state.problem.hint == "did you mean reward?"
         assert state.steps == 0
@@ -295,7 +295,7 @@ def test_actions_are_random_zero_manual_or_of_a_function() -> None:
         ):
             state = do(found, SetActionSource(source, numbers))
             assert state.problem is None, state.problem
-            do(found, Run(steps=1))
+            do(found, RunSteps(steps=1))
             trace = topics["trace"]
             assert trace.places[0].name == actor
             assert trace.values[trace.places[0].written[0]].text == action
@@ -307,7 +307,7 @@ def test_actions_are_random_zero_manual_or_of_a_function() -> None:
 def test_a_seed_reproduces_a_session() -> None:
     def rewards(seed: int) -> Any:
         with player(seed=seed) as (found, topics):
-            do(found, Run(steps=5))
+            do(found, RunSteps(steps=5))
             return topics["episodes"][0].total
 
     assert rewards(3) == rewards(3) != rewards(4)
@@ -315,16 +315,16 @@ def test_a_seed_reproduces_a_session() -> None:
 
 def test_a_reset_takes_a_seed() -> None:
     with player() as (found, topics):
-        do(found, Run(steps=3), Reset(seed=7))
+        do(found, RunSteps(steps=3), Reset(seed=7))
         assert topics["trace"].phase == "reset"
         first = topics["trace"].values[0].text
-        do(found, Run(steps=2), Reset(seed=7))
+        do(found, RunSteps(steps=2), Reset(seed=7))
         assert topics["trace"].values[0].text == first
 
 
 def test_vector_env_has_rows_and_resets_itself() -> None:
     with player("make_vector") as (found, topics):
-        do(found, SetRate(None), Run(steps=120))
+        do(found, SetRate(None), RunSteps(steps=120))
         assert topics["info"].num_envs == 3
         assert topics["trace"].row == 0
         ended = [each for each in topics["episodes"] if each.end]
@@ -473,7 +473,7 @@ def test_actions_of_a_checkpoint_are_random_zero_or_manual() -> None:
         )
         do(found, SetPanes(plots=(), episodes=5, cells=5))
         for source in ("random", "zero", "manual"):
-            state = do(found, SetActionSource(source), Run(steps=1))
+            state = do(found, SetActionSource(source), RunSteps(steps=1))
             assert (state.problem, topics["trace"].phase) == (None, "step")
     written = {place.title for place in topics["trace"].places if place.written}
     assert {"1 to_batch", "3 normalizer", "5 unnormalizer"} <= written

@@ -263,7 +263,7 @@ def profile(
     tdx profile pendulum.yaml --passes none --save base.json --force
     """
     silence_kineto()
-    from tdx.cli.views.profile import Layout
+    from tdx.cli.views.profile import TableOptions
     from tdx.profiling.run import ProfilePlan
     from tdx.stacks.checkpoints import is_checkpoint
 
@@ -303,10 +303,8 @@ def profile(
     if dry_run:
         return _show_estimate(request, output)
     reference = Reference.read(baseline, fail_if, force, request.plan)
-    layout = Layout(cast(Any, sort), top, histogram)
-    return _show_profile(
-        request, reference, files, layout, output, marginal=marginal, advice=advice
-    )
+    table = TableOptions(cast(Any, sort), top, histogram)
+    return _show_profile(request, reference, files, table, output, marginal=marginal, advice=advice)
 
 
 def _pass_names(values: list[str] | None) -> Any:
@@ -338,7 +336,7 @@ def _show_profile(
     request: ProfileRequest,
     reference: Reference,
     files: ProfileFiles,
-    layout: Any,
+    table: Any,
     output: OutputOptions,
     *,
     marginal: bool,
@@ -354,7 +352,7 @@ def _show_profile(
     extras = replace(reference.extras(result), marginal=costs, advice=advised)
     files.write(result, extras)
     if not files.use_stdout:
-        write_view(profile_view(result, layout, extras), output)
+        write_view(profile_view(result, table, extras), output)
     raise_error(INTERRUPTED if any(advice.interrupted for advice in advised) else error)
     return ExitCode.FINDINGS if extras.failed else ExitCode.OK
 

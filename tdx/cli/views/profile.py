@@ -72,7 +72,7 @@ _NOISE_STYLES: dict[str, Style] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableOptions:
     """Rows of a profile to show, and their order.
 
     Args:
@@ -112,23 +112,23 @@ class Extras(Result):
 
 
 def profile_view(
-    profile: Profile, layout: Layout | None = None, extras: Extras | None = None
+    profile: Profile, options: TableOptions | None = None, extras: Extras | None = None
 ) -> View:
     """Lay out a profile.
 
     Args:
         profile: Profile to show.
-        layout: Rows to show and their order.
+        options: Rows to show and their order.
         extras: Other measurements to show.
     """
-    layout, extras = layout or Layout(), extras or Extras()
+    options, extras = options or TableOptions(), extras or Extras()
 
     def blocks() -> list[Block]:
         result: list[Block] = [*_head(profile)]
         if len(profile.modes) > 1:
             result += side_by_side(profile)
         for mode in profile.modes:
-            result += _mode(mode, layout)
+            result += _mode(mode, options)
         for cost in extras.marginal:
             result += marginal_blocks(cost)
         for advice in extras.advice:
@@ -142,7 +142,7 @@ def profile_view(
         others = {name: value for name, value in extras.to_dict().items() if value}
         return profile_to_json(profile) | others
 
-    return View("profile", data, blocks, lambda: _records(profile, layout))
+    return View("profile", data, blocks, lambda: _records(profile, options))
 
 
 def _head(profile: Profile) -> Iterator[Block]:
@@ -172,7 +172,7 @@ def machine_text(machine: Machine) -> str:
     return "; ".join(filter(None, facts))
 
 
-def _mode(mode: ModeProfile, layout: Layout) -> Iterator[Block]:
+def _mode(mode: ModeProfile, options: TableOptions) -> Iterator[Block]:
     rate = f"{micros(mode.step_us)} µs per step, {whole_number(mode.frames_per_second)} frames/s"
     yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
     if mode.error is not None:
@@ -183,7 +183,7 @@ def _mode(mode: ModeProfile, layout: Layout) -> Iterator[Block]:
         yield fact("preempted", mode.preemption, "bad")
     for note in mode.notes:
         yield fact("note", note)
-    rows = ordered(mode, layout)
+    rows = ordered(mode, options)
     yield cost_table(_lines(mode, rows))
     for note in table_notes(mode, rows):
         yield dim(note, 2)
@@ -194,7 +194,7 @@ def _mode(mode: ModeProfile, layout: Layout) -> Iterator[Block]:
         for row in rows
     ]
     yield Gallery(times, Heading("distribution of times", level=3), _TIMES_TEXT)
-    if layout.histograms:
+    if options.histograms:
         yield from histograms(rows)
     yield from details(mode, rows)
 
@@ -219,17 +219,17 @@ def table_notes(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{row.part.label} {row.part.lane}: the mean is above p95, since {calls}"
 
 
-def ordered(mode: ModeProfile, layout: Layout) -> list[Row]:
+def ordered(mode: ModeProfile, options: TableOptions) -> list[Row]:
     """Return the rows to show in their order."""
     rows = list(mode.rows)
-    if layout.top is not None and layout.top < len(rows):
-        largest = sorted(rows, key=lambda row: row.total_ns, reverse=True)[: layout.top]
+    if options.top is not None and options.top < len(rows):
+        largest = sorted(rows, key=lambda row: row.total_ns, reverse=True)[: options.top]
         kept = {id(row) for row in largest}
         rows = [row for row in rows if id(row) in kept]
-    if layout.order == "share":
+    if options.order == "share":
         rows.sort(key=lambda row: row.total_ns, reverse=True)
-    elif layout.order != "chain":
-        name: str = layout.order
+    elif options.order != "chain":
+        name: str = options.order
         rows.sort(key=lambda row: float(getattr(row.statistics, name)), reverse=True)
     return rows
 
@@ -246,10 +246,10 @@ def _lines(mode: ModeProfile, rows: Sequence[Row]) -> list[Line]:
     return lines
 
 
-def _records(profile: Profile, layout: Layout) -> Iterator[dict[str, object]]:
+def _records(profile: Profile, options: TableOptions) -> Iterator[dict[str, object]]:
     """Yield a record for each row of each mode, with the results of the other passes."""
     for mode in profile.modes:
-        for row in ordered(mode, layout):
+        for row in ordered(mode, options):
             memory, use = mode.memory.get(row.key), mode.on_device.get(row.key)
             data = RowReport(mode, row).to_dict()
             part = data.pop("part")

@@ -239,7 +239,7 @@ _HINT = (
     "differ with rollout(..., return_contiguous=False)"
 )
 
-Layout = tuple[torch.Size, torch.dtype] | None
+ShapeAndDtype = tuple[torch.Size, torch.dtype] | None
 """Shape and dtype of an entry; ``None`` for an entry that is not a tensor."""
 
 
@@ -250,7 +250,7 @@ class StepLayout:
     """
 
     def __init__(self) -> None:
-        self._entries: dict[NestedKey, Layout] | None = None
+        self._entries: dict[NestedKey, ShapeAndDtype] | None = None
         self._groups: list[tuple[tuple[str, ...], frozenset[str]]] = []
 
     def find_mismatch(self, steps: Sequence[TensorDictBase]) -> tuple[int, EnvError] | None:
@@ -296,8 +296,10 @@ class StepLayout:
             return False
 
 
-def _entries_of(tensordict: TensorDictBase, path: tuple[str, ...]) -> dict[NestedKey, Layout]:
-    layouts: dict[NestedKey, Layout] = {}
+def _entries_of(
+    tensordict: TensorDictBase, path: tuple[str, ...]
+) -> dict[NestedKey, ShapeAndDtype]:
+    layouts: dict[NestedKey, ShapeAndDtype] = {}
     for name in tensordict.keys():
         value, here = read(tensordict, name), (*path, name)
         if isinstance(value, Tensor):
@@ -319,7 +321,9 @@ def _groups_of(
             yield from _groups_of(value, (*path, name))
 
 
-def _difference(first: dict[NestedKey, Layout], other: dict[NestedKey, Layout]) -> EnvError | None:
+def _difference(
+    first: dict[NestedKey, ShapeAndDtype], other: dict[NestedKey, ShapeAndDtype]
+) -> EnvError | None:
     for key in [*first, *(key for key in other if key not in first)]:
         if key not in other:
             return _mismatch(key, "it is missing; the steps before have it")

@@ -87,7 +87,7 @@ from tdx.core.planned.columns import (
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import CompiledStages, compiled_stages, run_deferred
-from tdx.core.planned.workers import Run, run_in_workers
+from tdx.core.planned.workers import ChunkSource, run_in_workers
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
@@ -233,7 +233,7 @@ def _chunks(
             start = reset_done_rows(env, start, step_count)
 
 
-def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> Run | None:
+def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> ChunkSource | None:
     """Return a planned run from a root ``[*B]``, or ``None`` if it has to run step by step."""
     if request.callback is not None or request.break_when_all_done:
         return None

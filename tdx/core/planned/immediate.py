@@ -31,7 +31,7 @@ from tdx.core.transforms.kernels import (
     ArrayKernel,
     Columns,
     DictStep,
-    Entries,
+    EntryMapping,
     implements_together,
 )
 from tdx.foundation.errors import EnvError
@@ -322,7 +322,7 @@ class _ArrayCall:
         in_key, out_key = self.in_key, self.out_key
         if not writes_tensor:
 
-            def step(root: Entries, fields: Entries) -> None:
+            def step(root: EntryMapping, fields: EntryMapping) -> None:
                 out = next(views)
                 run(arrays[in_key], out)
                 arrays[out_key] = out
@@ -330,7 +330,7 @@ class _ArrayCall:
             return step
         tensors = iter_rows(torch.from_numpy(self.block))
 
-        def step_with_tensor(root: Entries, fields: Entries) -> None:
+        def step_with_tensor(root: EntryMapping, fields: EntryMapping) -> None:
             out = next(views)
             run(arrays[in_key], out)
             arrays[out_key] = out

@@ -131,7 +131,7 @@ class ChunkWorkers(Protocol):
         """
 
 
-class Run(Protocol):
+class ChunkSource(Protocol):
     """Makes the chunks of a rollout."""
 
     def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
@@ -139,8 +139,12 @@ class Run(Protocol):
 
 
 def run_in_workers(
-    env: EnvBase, program: Program, source: ActionSource, stepwise: Run, start: TensorDictBase
-) -> Run:
+    env: EnvBase,
+    program: Program,
+    source: ActionSource,
+    stepwise: ChunkSource,
+    start: TensorDictBase,
+) -> ChunkSource:
     """Return the run in the workers of an env if they can run its chunks, else ``stepwise``.
 
     Args:
@@ -185,7 +189,11 @@ class WorkerRun:
     """
 
     def __init__(
-        self, env: EnvBase, program: Program, source: ActionSource, stepwise: Run | None = None
+        self,
+        env: EnvBase,
+        program: Program,
+        source: ActionSource,
+        stepwise: ChunkSource | None = None,
     ) -> None:
         self._env, self._source, self._stepwise = env, source, stepwise
         self._stages = tuple(forms.stage for forms in program.stages)

@@ -15,7 +15,7 @@ from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
     DictStep,
-    Entries,
+    EntryMapping,
     TensorDictEntries,
     TimeBehavior,
     are_flat,
@@ -73,7 +73,7 @@ class JoinTransform(Transform):
 
     # Data
 
-    def _join_entries(self, entries: Entries, batch_dims: int) -> None:
+    def _join_entries(self, entries: EntryMapping, batch_dims: int) -> None:
         values = []
         for key in self.in_keys:
             value = entries.get(key)

@@ -1,7 +1,7 @@
 """Kernels of transforms, and what they are applied to: TensorDicts, plain dicts and chunks.
 
-A transform maps :class:`Entries` by key: those of a TensorDict (:class:`TensorDictEntries`), the
-plain dict of a step, or the columns of a :class:`Chunk`, which is a block of time steps.
+A transform maps the entries of an :class:`EntryMapping`: a TensorDict (:class:`TensorDictEntries`),
+the plain dict of a step, or the columns of a :class:`Chunk`, which is a block of time steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tdx.foundation.tensordicts import read, write
 Kernel = Callable[[Any], Any]
 
 
-class Entries(Protocol):
+class EntryMapping(Protocol):
     """Values by key."""
 
     def get(self, key: Any, /) -> Any:
@@ -66,7 +66,7 @@ class TensorDictEntries:
         return map(normalize_key, self._tensordict.keys(True, True))
 
 
-DictStep = Callable[[Entries, Entries], None]
+DictStep = Callable[[EntryMapping, EntryMapping], None]
 """A step on plain dicts of root entries: reads the step's input, writes to its output."""
 MissingKey = Callable[[NestedKey, Any], KeyNotFoundError]
 
@@ -307,7 +307,7 @@ class StepLimit:
 
 
 def map_entries(
-    entries: Entries,
+    entries: EntryMapping,
     pairs: Iterable[tuple[NestedKey, NestedKey]],
     kernel: Kernel,
     missing: MissingKey | None = None,

@@ -18,7 +18,7 @@ from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
     DictStep,
-    Entries,
+    EntryMapping,
     TensorDictEntries,
     TimeBehavior,
     are_flat,
@@ -110,8 +110,8 @@ class RunningTransform(Transform):
     def _step_entries(
         self,
         pairs: tuple[tuple[NestedKey | None, NestedKey], ...],
-        root: Entries,
-        fields: Entries,
+        root: EntryMapping,
+        fields: EntryMapping,
         output: TensorDictBase | None = None,
     ) -> None:
         """Advance each state by one step, on the entries of TensorDicts or on plain dicts.

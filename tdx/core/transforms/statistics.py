@@ -22,7 +22,7 @@ from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
     DictStep,
-    Entries,
+    EntryMapping,
     TensorDictEntries,
     TimeBehavior,
     are_flat,
@@ -292,7 +292,7 @@ class RunningStatistics(Transform):
             current = statistics.clone()
         return self._map_values(value, current)
 
-    def _map_entries(self, entries: Entries) -> None:
+    def _map_entries(self, entries: EntryMapping) -> None:
         for in_key, out_key in self._pairs:
             value = entries.get(in_key)
             if value is not None:

@@ -17,7 +17,7 @@ from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
     DictStep,
-    Entries,
+    EntryMapping,
     StepLimit,
     TensorDictEntries,
     TimeBehavior,
@@ -204,7 +204,9 @@ class Transform(ChainMember):
     def _overrides(self, *hooks: str) -> bool:
         return any(getattr(type(self), hook) is not getattr(Transform, hook) for hook in hooks)
 
-    def _missing_key(self, key: NestedKey, entries: TensorDictBase | Entries) -> KeyNotFoundError:
+    def _missing_key(
+        self, key: NestedKey, entries: TensorDictBase | EntryMapping
+    ) -> KeyNotFoundError:
         if isinstance(entries, TensorDictBase):
             entries = TensorDictEntries(entries)
         error = missing_key_error(key, list(entries.keys()), "the TensorDict")
@@ -243,7 +245,7 @@ class Transform(ChainMember):
     # Forms derived from the kernels. A form for dicts or chunks is ignored if a subclass overrides
     # a hook that it stands for below the class that defines the form.
 
-    def _map_entries(self, entries: Entries) -> None:
+    def _map_entries(self, entries: EntryMapping) -> None:
         """Map entries key by key, in place."""
         missing = None if self._missing_tolerance else self._missing_key
         map_entries(entries, self._pairs, self._apply_transform, missing)
@@ -269,7 +271,7 @@ class Transform(ChainMember):
         missing = None if self._missing_tolerance else self._missing_key
         pairs, kernel = self._pairs, self._apply_transform
 
-        def dict_step(root: Entries, fields: Entries) -> None:
+        def dict_step(root: EntryMapping, fields: EntryMapping) -> None:
             map_entries(fields, pairs, kernel, missing)
 
         return dict_step

@@ -19,7 +19,7 @@ from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
     DictStep,
-    Entries,
+    EntryMapping,
     TensorDictEntries,
     TimeBehavior,
     are_flat,
@@ -115,7 +115,7 @@ class WindowTransform(ObservationTransform):
         self._earlier[in_key] = window[1:]
         return self._combine(window)
 
-    def _map_entries(self, entries: Entries) -> None:
+    def _map_entries(self, entries: EntryMapping) -> None:
         for in_key, out_key in () if self.as_inverse else self._pairs:
             newest = entries.get(in_key)
             if newest is not None:

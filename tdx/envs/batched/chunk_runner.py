@@ -37,7 +37,7 @@ from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.foundation.keys import NestedKey
 
-Layout = list[tuple[NestedKey, Field]]
+EntryFields = list[tuple[NestedKey, Field]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Report:
     """
 
     length: int
-    layout: Layout
+    layout: EntryFields
     groups: Groups
     memory: Memory
     failure: protocol.Failure | None
@@ -63,7 +63,7 @@ class Report:
     nbytes: int
 
 
-def entry_views(memory: Tensor, layout: Layout) -> dict[NestedKey, Tensor]:
+def entry_views(memory: Tensor, layout: EntryFields) -> dict[NestedKey, Tensor]:
     """Return the entries in a block of bytes."""
     views, start = {}, 0
     for key, field in layout:
@@ -163,7 +163,7 @@ class ChunkRunner:
             self.write(layout)
         return report
 
-    def write(self, layout: Layout) -> None:
+    def write(self, layout: EntryFields) -> None:
         """Write the latest result into the shared memory."""
         for key, view in entry_views(self._memory, layout).items():
             view.copy_(self._result[key])

@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.gym.infos import InfoReader
 from tdx.envs.gym.interface import AnyEnv, AnySpace, AnyVectorEnv, Array, Batch, DType, Info
-from tdx.envs.gym.numeric_spaces import Codec, Encode, Layout
+from tdx.envs.gym.numeric_spaces import Codec, CodecOptions, Encode
 from tdx.envs.gym.spaces import codec_of, dict_encoder, entry_key
 from tdx.envs.gym.values import (
     WrongValueError,
@@ -122,7 +122,7 @@ class Conversion:
 def create_conversion(
     env: AnyEnv | AnyVectorEnv,
     name: str,
-    layout: Layout,
+    options: CodecOptions,
     batch_size: torch.Size,
     device: torch.device,
 ) -> Conversion:
@@ -131,21 +131,21 @@ def create_conversion(
     Args:
         env: Gymnasium env or vector env.
         name: Name of the env for error messages.
-        layout: Properties that the codecs share.
+        options: Properties that the codecs share.
         batch_size: Batch size of the env.
         device: Device of the env.
 
     Raises:
         SpecError: An observation has the key of an action or result.
     """
-    prefix = "" if layout.rows is None else "single_"
-    observation, form = _observation_codec(getattr(env, f"{prefix}observation_space"), layout)
-    action = _action_codec(getattr(env, f"{prefix}action_space"), layout)
+    prefix = "" if options.rows is None else "single_"
+    observation, form = _observation_codec(getattr(env, f"{prefix}observation_space"), options)
+    action = _action_codec(getattr(env, f"{prefix}action_space"), options)
     _check_keys(root_spec(observation), root_spec(action), name)
     space = reward_space_of(env)
     reward = None
     if space is not None:
-        reward = replace(codec_of(space, layout), encode=reward_encoder(space, layout))
+        reward = replace(codec_of(space, options), encode=reward_encoder(space, options))
     keys = tuple(normalize_key(key) for key in root_spec(action).keys(True, True))
     array, entries = (None, form) if isinstance(form, tuple) else (form, ())
     return Conversion(name, observation, array, entries, action, keys, reward, batch_size, device)
@@ -233,7 +233,7 @@ class EntryPart:
 
 
 def _observation_codec(
-    space: AnySpace, layout: Layout
+    space: AnySpace, options: CodecOptions
 ) -> tuple[Codec, EntryForm | tuple[EntryPart, ...] | None]:
     """Create the codec of an observation, whose ``encode`` returns the root entries by key.
 
@@ -243,17 +243,17 @@ def _observation_codec(
     Returns:
         The codec, and the form of an observation that is a single array, or its entries.
     """
-    codec = codec_of(space, layout)
+    codec = codec_of(space, options)
     if isinstance(space, spaces.Dict):
         names = list(space.spaces)
         parts = tuple(
-            _entry_part(name, entry_key(name, names, layout), codec_of(inner, layout))
+            _entry_part(name, entry_key(name, names, options), codec_of(inner, options))
             for name, inner in space.spaces.items()
         )
         encode_entries = dict_encoder([(part.name, part.key, part.encode) for part in parts])
         return Codec(codec.spec, encode_entries, codec.decode), parts
     part = _entry_part(None, "pixels" if is_image(space) else "observation", codec)
-    spec = Composite({part.key: codec.spec}, shape=layout.lead)
+    spec = Composite({part.key: codec.spec}, shape=options.lead)
     return Codec(spec, part.encode_entry, codec.decode), part.form
 
 
@@ -277,16 +277,16 @@ def is_image(space: AnySpace) -> bool:
 # Actions
 
 
-def _action_codec(space: AnySpace, layout: Layout) -> Codec:
+def _action_codec(space: AnySpace, options: CodecOptions) -> Codec:
     """Create the codec of an action, whose ``decode`` takes the whole TensorDict, ``[*B]``.
 
     The entries of a dict space are at the root, any other action is at ``action``.
     """
-    codec = codec_of(space, layout)
+    codec = codec_of(space, options)
     if isinstance(space, spaces.Dict):
         return codec
     decode_value, rows_of = codec.decode, codec.decode_rows
-    spec = Composite({"action": codec.spec}, shape=layout.lead)
+    spec = Composite({"action": codec.spec}, shape=options.lead)
 
     def decode(tensordict: TensorDictBase) -> object:
         return decode_value(read(tensordict, "action"))
@@ -325,9 +325,9 @@ def reward_space_of(env: AnyEnv | AnyVectorEnv) -> spaces.Box | None:
     return space
 
 
-def reward_encoder(space: spaces.Box, layout: Layout) -> Encode:
+def reward_encoder(space: spaces.Box, options: CodecOptions) -> Encode:
     """Create the encoder of rewards; its ``WrongValueError`` names the key ``reward``."""
-    encode_value = codec_of(space, layout).encode
+    encode_value = codec_of(space, options).encode
 
     def encode(reward: object) -> Value:
         try:

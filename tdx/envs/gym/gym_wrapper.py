@@ -17,7 +17,7 @@ from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, create_conversion, is_image, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
 from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv, Info, ResetResult, StepResult
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.registry import available_envs
 from tdx.envs.gym.single_env import PendingSeed, SingleEnv
 from tdx.envs.gym.vector import VectorEnvRows, autoreset_mode_of, mode_name
@@ -133,7 +133,7 @@ class GymWrapper(EnvBase):
         super().__init__(device=device, batch_size=() if rows is None else (rows,))
         self._env = env
         self._name = name
-        self._layout = Layout(rows, bool(categorical), remap_state=True)
+        self._codec_options = CodecOptions(rows, bool(categorical), remap_state=True)
         self._seed = PendingSeed(seed)
         self.info_dict_reader: list[InfoReader] = []
         conversion = self._conversion = self._create_conversion()
@@ -145,7 +145,7 @@ class GymWrapper(EnvBase):
 
     def _create_conversion(self) -> Conversion:
         created = create_conversion(
-            self._env, self._name, self._layout, self.batch_size, self.env_specs.main_device
+            self._env, self._name, self._codec_options, self.batch_size, self.env_specs.main_device
         )
         return replace(created, readers=tuple(self.info_dict_reader))
 
@@ -189,7 +189,7 @@ class GymWrapper(EnvBase):
     @property
     def raw_rows(self) -> GymRows | None:
         if isinstance(self._stepper, VectorEnvRows):
-            return self._stepper.raw_rows(self._layout)
+            return self._stepper.raw_rows(self._codec_options)
         raw = self._stepper.raw
         return None if raw is None else GymRows((raw,), torch.Size())
 

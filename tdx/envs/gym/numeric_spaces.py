@@ -58,7 +58,7 @@ class Codec:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CodecOptions:
     """Properties that the codecs of one env share.
 
     Args:
@@ -100,11 +100,11 @@ def tensor_dtype(dtype: npt.DTypeLike) -> tuple[DType, torch.dtype]:
     return wider, torch.from_numpy(np.empty(0, wider)).dtype
 
 
-def box_codec(space: spaces.Box, layout: Layout) -> Codec:
+def box_codec(space: spaces.Box, options: CodecOptions) -> Codec:
     """Create the codec of a Box; an array of shape ``()`` becomes a tensor of shape ``[1]``."""
     array_dtype, dtype = tensor_dtype(space.dtype)
-    shape = (*layout.lead, *(space.shape or (1,)))
-    inner = (*layout.lead, *space.shape)
+    shape = (*options.lead, *(space.shape or (1,)))
+    inner = (*options.lead, *space.shape)
 
     if space.shape:
         encode = _array_encoder(array_dtype, shape)
@@ -151,9 +151,9 @@ def _array_encoder(array_dtype: DType, shape: tuple[int, ...]) -> Callable[[obje
     return encode
 
 
-def multi_binary_codec(space: spaces.MultiBinary, layout: Layout) -> Codec:
+def multi_binary_codec(space: spaces.MultiBinary, options: CodecOptions) -> Codec:
     """Create the codec of a MultiBinary space."""
-    shape = (*layout.lead, *space.shape)
+    shape = (*options.lead, *space.shape)
     encode = _array_encoder(np.dtype(np.int8), shape)
 
     def decode(tensor: torch.Tensor) -> object:
@@ -162,12 +162,12 @@ def multi_binary_codec(space: spaces.MultiBinary, layout: Layout) -> Codec:
     return Codec(Binary(shape=shape, dtype=torch.int8), encode, decode)
 
 
-def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
+def discrete_codec(space: spaces.Discrete, options: CodecOptions) -> Codec:
     """Create the codec of a Discrete space, whose encoded values count from 0."""
-    if layout.rows is not None:
-        return _batched_discrete(space, layout)
+    if options.rows is not None:
+        return _batched_discrete(space, options)
     count, start = int(space.n), int(space.start)
-    if layout.categorical:
+    if options.categorical:
 
         def encode(value: object) -> torch.Tensor:
             return _from_numpy(np.array(to_index(value, start, count), np.int64))
@@ -218,30 +218,34 @@ def _one_hot_decoders(count: int, start: int) -> tuple[Decode, DecodeRows]:
     return (decode_few if count <= 32 else decode_many), decode_rows
 
 
-def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:
+def _batched_discrete(space: spaces.Discrete, options: CodecOptions) -> Codec:
     count, start = int(space.n), space.start
-    if layout.categorical:
-        spec: TensorSpec = Categorical(count, shape=layout.lead, dtype=torch.int64)
+    if options.categorical:
+        spec: TensorSpec = Categorical(count, shape=options.lead, dtype=torch.int64)
     else:
-        spec = OneHot(count, shape=(*layout.lead, count), dtype=torch.int64)
-    return _index_codec(spec, np.array([count]), start, np.dtype(space.dtype), layout.lead, layout)
+        spec = OneHot(count, shape=(*options.lead, count), dtype=torch.int64)
+    return _index_codec(
+        spec, np.array([count]), start, np.dtype(space.dtype), options.lead, options
+    )
 
 
-def multi_discrete_codec(space: spaces.MultiDiscrete, layout: Layout) -> Codec:
+def multi_discrete_codec(space: spaces.MultiDiscrete, options: CodecOptions) -> Codec:
     """Create the codec of a MultiDiscrete space, whose encoded values count from 0."""
-    sizes, shape = space.nvec, (*layout.lead, *space.nvec.shape)
+    sizes, shape = space.nvec, (*options.lead, *space.nvec.shape)
     largest, total = int(sizes.max()), int(sizes.sum())
     same = bool((sizes == largest).all())
     spec: TensorSpec
-    if same and layout.categorical:
+    if same and options.categorical:
         spec = Categorical(largest, shape=shape, dtype=torch.int64)
     elif same:
         spec = OneHot(largest, shape=(*shape, largest), dtype=torch.int64)
-    elif layout.categorical:
+    elif options.categorical:
         spec = MultiCategorical(torch.from_numpy(sizes.copy()), shape=shape, dtype=torch.int64)
     else:
-        spec = MultiOneHot(sizes.flatten().tolist(), shape=(*layout.lead, total), dtype=torch.int64)
-    return _index_codec(spec, sizes.flatten(), space.start, space.dtype, shape, layout)
+        spec = MultiOneHot(
+            sizes.flatten().tolist(), shape=(*options.lead, total), dtype=torch.int64
+        )
+    return _index_codec(spec, sizes.flatten(), space.start, space.dtype, shape, options)
 
 
 def _index_codec(
@@ -250,10 +254,10 @@ def _index_codec(
     start: Array | np.integer | int,
     dtype: DType,
     shape: tuple[int, ...],
-    layout: Layout,
+    options: CodecOptions,
 ) -> Codec:
     """Create the codec of indices ``[*B, ...]`` from ``start``, each below its own size."""
-    if layout.categorical:
+    if options.categorical:
 
         def encode(value: object) -> torch.Tensor:
             return _from_numpy(_checked_indices(value, shape) - start)
@@ -262,7 +266,7 @@ def _index_codec(
             return (tensor.numpy(force=True).reshape(shape) + start).astype(dtype, copy=False)
 
         return Codec(spec, encode, decode)
-    return _one_hot_codec(spec, sizes, start, dtype, shape, layout)
+    return _one_hot_codec(spec, sizes, start, dtype, shape, options)
 
 
 def _checked_indices(value: object, shape: tuple[int, ...]) -> Array:
@@ -279,9 +283,9 @@ def _one_hot_codec(
     start: Array | np.integer | int,
     dtype: DType,
     shape: tuple[int, ...],
-    layout: Layout,
+    options: CodecOptions,
 ) -> Codec:
-    lead, total = layout.lead, int(sizes.sum())
+    lead, total = options.lead, int(sizes.sum())
     offsets = np.cumsum(sizes) - sizes
     spec_shape = tuple(spec.shape)
     borders = offsets[1:].tolist()

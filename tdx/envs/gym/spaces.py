@@ -15,8 +15,8 @@ from tdx.core.envs.policies import is_public_class
 from tdx.envs.gym.interface import AnySpace
 from tdx.envs.gym.numeric_spaces import (
     Codec,
+    CodecOptions,
     Encode,
-    Layout,
     box_codec,
     discrete_codec,
     multi_binary_codec,
@@ -39,17 +39,17 @@ _ONE = torch.Size([])
 
 
 @singledispatch
-def codec_of(space: AnySpace, layout: Layout) -> Codec:
+def codec_of(space: AnySpace, options: CodecOptions) -> Codec:
     """Create the codec of a space.
 
     Values of a space that is not an array of numbers of fixed shape (Text, Sequence, Graph, OneOf
     and custom spaces) are kept as Python objects.
 
     Args:
-        space: Space of a single env, even if ``layout`` is that of a vector env.
-        layout: Properties that the codecs of one env share.
+        space: Space of a single env, even if ``options`` is that of a vector env.
+        options: Properties that the codecs of one env share.
     """
-    return object_codec(space, layout)
+    return object_codec(space, options)
 
 
 codec_of.register(spaces.Box, box_codec)
@@ -59,25 +59,25 @@ codec_of.register(spaces.MultiDiscrete, multi_discrete_codec)
 
 
 @codec_of.register
-def _dict_codec(space: spaces.Dict, layout: Layout) -> Codec:
+def _dict_codec(space: spaces.Dict, options: CodecOptions) -> Codec:
     names = list(space.spaces)
-    keys = [entry_key(name, names, layout) for name in names]
+    keys = [entry_key(name, names, options) for name in names]
     return _mapping_codec(
-        names, keys, [codec_of(space.spaces[name], layout) for name in names], layout
+        names, keys, [codec_of(space.spaces[name], options) for name in names], options
     )
 
 
-def entry_key(name: object, names: Sequence[object], layout: Layout) -> str:
+def entry_key(name: object, names: Sequence[object], options: CodecOptions) -> str:
     """Return the key of an entry of a dict space: its name, or ``observation`` for ``state``."""
-    if layout.remap_state and name == "state" and "observation" not in names:
+    if options.remap_state and name == "state" and "observation" not in names:
         return "observation"
     return str(name)
 
 
 def _mapping_codec(
-    names: Sequence[object], keys: list[str], codecs: list[Codec], layout: Layout
+    names: Sequence[object], keys: list[str], codecs: list[Codec], options: CodecOptions
 ) -> Codec:
-    size = torch.Size(layout.lead)
+    size = torch.Size(options.lead)
     encoders = [
         (name, key, codec.encode) for name, key, codec in zip(names, keys, codecs, strict=True)
     ]
@@ -94,7 +94,7 @@ def _mapping_codec(
         return {name: inner(read(tensordict, key)) for name, key, inner in decoders}
 
     specs = {key: codec.spec for key, codec in zip(keys, codecs, strict=True)}
-    return Codec(Composite(specs, shape=layout.lead), encode, decode)
+    return Codec(Composite(specs, shape=options.lead), encode, decode)
 
 
 def dict_encoder(
@@ -125,12 +125,12 @@ def dict_encoder(
 
 
 @codec_of.register(spaces.Tuple)
-def _tuple_codec(space: spaces.Tuple[Any], layout: Layout) -> Codec:
-    codecs = [codec_of(inner, layout) for inner in space.spaces]
+def _tuple_codec(space: spaces.Tuple[Any], options: CodecOptions) -> Codec:
+    codecs = [codec_of(inner, options) for inner in space.spaces]
     if _are_stackable(codecs):
-        return _stack_codecs(codecs, layout)
+        return _stack_codecs(codecs, options)
     names = list(range(len(codecs)))
-    by_index = _mapping_codec(names, [str(name) for name in names], codecs, layout)
+    by_index = _mapping_codec(names, [str(name) for name in names], codecs, options)
 
     def encode(value: object) -> Value:
         return by_index.encode(dict(enumerate(require_elements(value, len(names)))))
@@ -157,9 +157,9 @@ def _are_stackable(codecs: list[Codec]) -> bool:
     )
 
 
-def _stack_codecs(codecs: list[Codec], layout: Layout) -> Codec:
+def _stack_codecs(codecs: list[Codec], options: CodecOptions) -> Codec:
     """Create the codec of elements stacked along a dim after the batch dims."""
-    dim = len(layout.lead)
+    dim = len(options.lead)
     encoders = [codec.encode for codec in codecs]
     decoders = [codec.decode for codec in codecs]
 
@@ -168,7 +168,7 @@ def _stack_codecs(codecs: list[Codec], layout: Layout) -> Codec:
         parts = [inner(part) for inner, part in zip(encoders, elements, strict=True)]
         return torch.stack(parts, dim)
 
-    size = torch.Size((*layout.lead, len(codecs)))
+    size = torch.Size((*options.lead, len(codecs)))
 
     def decode(block: Value) -> tuple[object, ...]:
         if isinstance(block, TensorDictBase) and block.batch_size != size:
@@ -243,9 +243,9 @@ class SpaceValue(NonTensor):
         return {**super()._arguments(), "space": self._members}
 
 
-def object_codec(space: AnySpace, layout: Layout) -> Codec:
+def object_codec(space: AnySpace, options: CodecOptions) -> Codec:
     """Create the codec of a space whose values are kept as objects, one for each env."""
-    spec = SpaceValue(space, shape=layout.lead)
+    spec = SpaceValue(space, shape=options.lead)
     expected = f"a member of its {type(space).__name__} space"
 
     def encode(value: object) -> NonTensorData:
@@ -253,7 +253,7 @@ def object_codec(space: AnySpace, layout: Layout) -> Codec:
             raise wrong_value_error(value, expected)
         return encode_object(value)
 
-    if layout.rows is None:
+    if options.rows is None:
         return Codec(spec, encode, decode_object)
 
     def encode_rows(values: Any) -> NonTensorStack:

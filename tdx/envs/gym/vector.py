@@ -27,7 +27,7 @@ from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_of, root_spec
 from tdx.envs.gym.infos import merge_final_info
 from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv, Info, ResetResult
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.single_env import PendingSeed, RawEnv, create_raw_env, reward_rows
 from tdx.envs.gym.values import WrongValueError
 from tdx.foundation.errors import EnvError, TdxError, Where
@@ -84,20 +84,20 @@ class VectorEnvRows:
         self._raw: tuple[RawEnv | None, ...] | None = None
         self._act, self._finish = conversion.action_decoder(), conversion.result_finisher()
 
-    def raw_rows(self, layout: Layout) -> GymRows | None:
+    def raw_rows(self, options: CodecOptions) -> GymRows | None:
         """Return the envs of the rows without TensorDicts; ``None`` if they cannot be stepped so.
 
         Args:
-            layout: Layout of the vector env.
+            options: Options of the codecs of the vector env.
         """
         if not isinstance(self._env, SyncRows) or type(self._env) is not SyncRows:
             return None
         known = self._conversion
         if self._raw is None:
             # Rows that reset by themselves have no seed: a pending one needs a step of the whole.
-            layout, size = replace(layout, rows=None), torch.Size(())
+            options, size = replace(options, rows=None), torch.Size(())
             conversions = (
-                create_conversion(env, known.name, layout, size, known.device)
+                create_conversion(env, known.name, options, size, known.device)
                 for env in self._env.envs
             )
             self._raw = tuple(

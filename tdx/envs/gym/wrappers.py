@@ -17,7 +17,7 @@ from tdx.envs.gym.interface import (
     ResetResult,
     StepResult,
 )
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of, entry_key
 from tdx.envs.gym.values import (
@@ -110,7 +110,7 @@ class RenderedPixels(AnyWrapper):
         return self._with_pixels(observation), reward, terminated, truncated, info
 
 
-_SINGLE = Layout(None, categorical=True, remap_state=True)
+_SINGLE = CodecOptions(None, categorical=True, remap_state=True)
 
 
 class CheckedValues(AnyWrapper):

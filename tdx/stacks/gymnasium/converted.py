@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdx.core import TransformedEnv
 from tdx.envs import EnvBase, GymWrapper
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.registry import find_env
 from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of
@@ -132,7 +132,7 @@ class GymnasiumReference:
         self._env, self._key = env, key
         self._wrapped = GymWrapper(env)
         self._encode_action = codec_of(
-            env.action_space, Layout(None, categorical=False, remap_state=True)
+            env.action_space, CodecOptions(None, categorical=False, remap_state=True)
         ).encode
         env.action_space.seed(seed)
 

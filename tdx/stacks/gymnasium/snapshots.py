@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.core.tracing.passages import is_same
 from tdx.envs.gym import conversion  # noqa: F401 - registers the codecs of Dict and Tuple
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite
@@ -39,12 +39,12 @@ def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Com
         >>> space_specs(Discrete(3), "action", None)["action"].shape
         torch.Size([])
     """
-    layout = Layout(num_envs, categorical=True, remap_state=False)
-    spec = codec_of(space, layout).spec
+    options = CodecOptions(num_envs, categorical=True, remap_state=False)
+    spec = codec_of(space, options).spec
     if isinstance(space, spaces.Box) and not space.shape:
         # A codec gives scalars a dim of size 1, which the values of the env do not have.
         spec = spec.squeeze(-1)
-    return Composite({key: spec}, shape=layout.lead)
+    return Composite({key: spec}, shape=options.lead)
 
 
 def observation_entries(space: spaces.Space[Any], value: object) -> LevelEntries:
@@ -107,7 +107,7 @@ def _entries(space: object, value: object, key: tuple[str, ...]) -> LevelEntries
 def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -> LevelEntries:
     """Return the parts of a tuple, stacked if they have the same shape as in the spec."""
     path: NestedKey = key if len(key) > 1 else key[0]
-    spec = codec_of(space, Layout(None, categorical=True, remap_state=False)).spec
+    spec = codec_of(space, CodecOptions(None, categorical=True, remap_state=False)).spec
     if isinstance(spec, Composite) or len(value) != len(space.spaces):
         entries: LevelEntries = {}
         for index, part in enumerate(value):

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tdx.envs import EnvBase, GymWrapper
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import format_key
@@ -90,10 +90,10 @@ class VecEnvReference:
 
     def __init__(self, level: VecLevel, key: str | None, seed: int) -> None:
         self._env, self._key = VecEnvAdapter(level), key
-        layout = Layout(self._env.num_envs, categorical=False, remap_state=True)
-        self._observe = codec_of(level.observation_space, layout).encode
-        self._observe_one = codec_of(level.observation_space, replace(layout, rows=None)).encode
-        self._encode_action = codec_of(level.action_space, layout).encode
+        options = CodecOptions(self._env.num_envs, categorical=False, remap_state=True)
+        self._observe = codec_of(level.observation_space, options).encode
+        self._observe_one = codec_of(level.observation_space, replace(options, rows=None)).encode
+        self._encode_action = codec_of(level.action_space, options).encode
         self._env.action_space.seed(seed)
         self._current: Any = None
 

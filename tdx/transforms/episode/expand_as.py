@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.kernels import Chunk, ChunkKernel, Entries, TensorDictEntries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, EntryMapping, TensorDictEntries
 from tdx.core.transforms.spec_maps import missing_key_error, output_keys, with_entries
 from tdx.foundation.errors import ArgumentError, TdxError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
@@ -87,7 +87,7 @@ class ExpandAs(Transform):
             ) from error
         return wide
 
-    def _expand_entry(self, entries: Entries, shape: torch.Size | None) -> None:
+    def _expand_entry(self, entries: EntryMapping, shape: torch.Size | None) -> None:
         """Expand the entry, if present, to the shape of the reference, or else to ``shape``."""
         (in_key,), (out_key,) = self.in_keys, self.out_keys
         value, reference = entries.get(in_key), entries.get(self.ref_key)

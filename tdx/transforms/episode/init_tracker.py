@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import stored_groups
-from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, EntryMapping
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_name
@@ -73,7 +73,7 @@ class InitTracker(Transform):
         # Copying an array is the fastest way to create a tensor on the CPU.
         unset, tensor = np.zeros(group.shape, np.bool_).copy, torch.from_numpy
 
-        def step(root: Entries, fields: Entries) -> None:
+        def step(root: EntryMapping, fields: EntryMapping) -> None:
             fields[name] = tensor(unset())
 
         return step

@@ -18,7 +18,7 @@ from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
     DictStep,
-    Entries,
+    EntryMapping,
     StepLimit,
     are_flat,
 )
@@ -160,8 +160,8 @@ class StepCounter(RunningTransform):
     def _step_entries(
         self,
         pairs: tuple[tuple[NestedKey | None, NestedKey], ...],
-        root: Entries,
-        fields: Entries,
+        root: EntryMapping,
+        fields: EntryMapping,
         output: TensorDictBase | None = None,
     ) -> None:
         super()._step_entries(pairs, root, fields, output)

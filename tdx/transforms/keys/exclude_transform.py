@@ -6,7 +6,7 @@ from tensordict import TensorDictBase
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import KeyFilter
-from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, EntryMapping
 from tdx.core.transforms.spec_maps import normalize_keys, require_keys, without_keys
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, split_key, unique_keys
@@ -85,7 +85,7 @@ class ExcludeTransform(KeyFilter):
         if self.inverse or any(isinstance(name, tuple) for name in names):
             return None
 
-        def step(root: Entries, fields: Entries) -> None:
+        def step(root: EntryMapping, fields: EntryMapping) -> None:
             for name in names:
                 if fields.get(name) is not None:
                     del fields[name]

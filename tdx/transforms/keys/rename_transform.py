@@ -13,7 +13,7 @@ from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
     DictStep,
-    Entries,
+    EntryMapping,
     TensorDictEntries,
     are_flat,
 )
@@ -73,7 +73,7 @@ class RenameTransform(Transform):
 
     # Data
 
-    def _rename(self, entries: Entries, pairs: KeyPairs, strict: bool) -> None:
+    def _rename(self, entries: EntryMapping, pairs: KeyPairs, strict: bool) -> None:
         for old, new in pairs:
             value = entries.get(old)
             if value is not None:

@@ -8,7 +8,7 @@ from tensordict import TensorDictBase
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import KeyFilter
-from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, EntryMapping
 from tdx.core.transforms.spec_maps import normalize_keys, output_keys, require_keys, without_keys
 from tdx.foundation.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.specs import Composite
@@ -91,11 +91,11 @@ class SelectTransform(KeyFilter):
         drop = self._make_drop()
         return lambda root, fields: drop(fields)
 
-    def _make_drop(self) -> Callable[[Entries], None]:
+    def _make_drop(self) -> Callable[[EntryMapping], None]:
         """Return a function that drops entries in place; it decides once about each key."""
         is_kept: dict[NestedKey, bool] = {}
 
-        def drop(entries: Entries) -> None:
+        def drop(entries: EntryMapping) -> None:
             for key in list(entries.keys()):
                 if key not in is_kept:
                     is_kept[key] = bool(self._keys_to_keep([key]))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.joins import JoinTransform
-from tdx.core.transforms.kernels import Entries
+from tdx.core.transforms.kernels import EntryMapping
 from tdx.core.transforms.spec_maps import normalize_keys
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, split_key
@@ -92,7 +92,7 @@ class CatTensors(JoinTransform):
             return value if self.dim < value.ndim else value.unsqueeze(-1)
         return value if batch_dims - self.dim <= value.ndim else value.unsqueeze(batch_dims)
 
-    def _join_entries(self, entries: Entries, batch_dims: int) -> None:
+    def _join_entries(self, entries: EntryMapping, batch_dims: int) -> None:
         if not self.in_keys:
             raise ChainError(
                 "CatTensors has no in_keys, and no env to take them from",

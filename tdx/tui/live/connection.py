@@ -26,7 +26,7 @@ from tdx.tui.live.messages import (
     LateTrace,
     LiveState,
     Reset,
-    Run,
+    RunSteps,
     SessionInfo,
     SetActionSource,
     SetPanes,
@@ -450,7 +450,7 @@ class LiveConnection:
             until: Condition that ends the run. ``None``: no condition.
         """
         self.requested = None
-        self.send(Run(steps, until))
+        self.send(RunSteps(steps, until))
         if self.state is None and self.is_open:
             self._panes.header.show_message("starting worker … · the run is queued")
 

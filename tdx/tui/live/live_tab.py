@@ -25,7 +25,7 @@ from tdx.tui.live.messages import (
     DumpSteps,
     FocusEnv,
     Pause,
-    Run,
+    RunSteps,
     SetPanes,
     SetRate,
 )
@@ -307,7 +307,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
             connection.stop_condition = condition or None
             self.lay_out()
             if condition:
-                connection.send(Run(until=condition))
+                connection.send(RunSteps(until=condition))
 
         title = "Run until: choose one or type reward > 0.5 and step_count >= 10"
         # A condition on a key is not the beginning of a choice.

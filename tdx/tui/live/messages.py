@@ -57,7 +57,7 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSteps:
     """Step at the current rate.
 
     Args:
@@ -153,7 +153,7 @@ class DumpSteps:
 
 Command = (
     Reset
-    | Run
+    | RunSteps
     | Pause
     | SetRate
     | ShowTrace

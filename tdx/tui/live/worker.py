@@ -43,7 +43,7 @@ from tdx.tui.live.messages import (
     LiveState,
     Pause,
     Reset,
-    Run,
+    RunSteps,
     SessionInfo,
     SessionSettings,
     SetActionSource,
@@ -193,7 +193,7 @@ class LivePlayer:
             self._pause("")
             self.shown = None
             self.session.reset(seed=command.seed)
-        elif isinstance(command, Run):
+        elif isinstance(command, RunSteps):
             self._run(command)
         elif isinstance(command, Pause):
             self._pause("")
@@ -215,7 +215,7 @@ class LivePlayer:
         else:
             self.panes = command
 
-    def _run(self, command: Run) -> None:
+    def _run(self, command: RunSteps) -> None:
         self.session.set_stop(command.until)
         pending = (
             self._steps_left if self.is_running and command.until == self._stop_condition else None

@@ -11,7 +11,7 @@ from tdx.pipeline.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.profile.messages import AdviceResult, Costs, Extra, ProfileProgress
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
-from tdx.tui.profile.runs import ModeSelection, Run, RunHistory, modes_for
+from tdx.tui.profile.runs import ModeSelection, ProfileRun, RunHistory, modes_for
 
 if TYPE_CHECKING:
     from textual.widget import Widget
@@ -101,7 +101,7 @@ class MeasurementController:
         owner: Widget,
         workspace: Workspace,
         on_change: Callable[[], None],
-        on_found: Callable[[Run | DraftAdvice], None],
+        on_found: Callable[[ProfileRun | DraftAdvice], None],
     ) -> None:
         self._owner, self._workspace = owner, workspace
         self._on_change, self._on_found = on_change, on_found
@@ -111,7 +111,7 @@ class MeasurementController:
         self._cancelled = False
         self.progress: ProfileProgress | None = None
         self.history = RunHistory()
-        self.shown: Run | None = None
+        self.shown: ProfileRun | None = None
         self.advised: DraftAdvice | None = None
 
     @property
@@ -198,7 +198,7 @@ class MeasurementController:
         number = draft.stages[positions[at]].number if at is not None and is_known else None
         self._workspace.report("profile", {number: problem})
 
-    def _finish(self, found: Run | DraftAdvice) -> None:
+    def _finish(self, found: ProfileRun | DraftAdvice) -> None:
         self._ticket = None
         self._on_change()
         self._on_found(found)

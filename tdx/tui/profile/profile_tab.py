@@ -28,7 +28,7 @@ from tdx.tui.profile.runs import (
     STACK_WELCOME,
     WELCOME,
     ModeSelection,
-    Run,
+    ProfileRun,
     displayed_mode,
     run_summary,
     run_text,
@@ -182,7 +182,7 @@ class ProfileTab(SearchableTab):
         self.advice = AdviceController(self, workspace, self.measurement, self._try_advice)
         self.selection: ModeSelection = MODE_SELECTIONS[0]
         self.extras: set[Extra] = set()
-        self.base: Run | None = None
+        self.base: ProfileRun | None = None
         self._drawn: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -353,7 +353,7 @@ class ProfileTab(SearchableTab):
         event.stop()
         self._show_selected_part()
 
-    def _choose(self, run: Run) -> None:
+    def _choose(self, run: ProfileRun) -> None:
         self.measurement.shown = run
         self._show_run()
 
@@ -378,7 +378,7 @@ class ProfileTab(SearchableTab):
             self._show_run()
 
     @property
-    def other(self) -> Run | None:
+    def other(self) -> ProfileRun | None:
         """The run to compare with."""
         shown = self.measurement.shown
         if shown is None or (mode := displayed_mode(shown, self.selection)) is None:
@@ -387,7 +387,7 @@ class ProfileTab(SearchableTab):
             return self.base
         return self.measurement.history.previous(shown, mode.mode)
 
-    def _report_result(self, found: Run | DraftAdvice) -> None:
+    def _report_result(self, found: ProfileRun | DraftAdvice) -> None:
         """Show advice at once; report a result in a notice if another tab is in front."""
         if isinstance(found, DraftAdvice):
             if self.is_in_front and self.screen.is_current:

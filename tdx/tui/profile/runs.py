@@ -20,7 +20,7 @@ RowKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProfileRun:
     """A measurement.
 
     Args:
@@ -63,21 +63,21 @@ def modes_for(wanted: ModeSelection) -> tuple[ModeName, ...]:
     return MODES if wanted == "all" else (wanted,)
 
 
-def displayed_modes(run: Run, wanted: ModeSelection) -> list[ModeCosts]:
+def displayed_modes(run: ProfileRun, wanted: ModeSelection) -> list[ModeCosts]:
     """Return the selected modes that a run has, or the one it has."""
     selected = [run.costs.mode(name) for name in modes_for(wanted)]
     existing = [mode for mode in selected if mode is not None]
     return existing or list(run.costs.modes[:1])
 
 
-def displayed_mode(run: Run, wanted: ModeSelection) -> ModeCosts | None:
+def displayed_mode(run: ProfileRun, wanted: ModeSelection) -> ModeCosts | None:
     """Return ``planned`` if it is displayed, else the first displayed mode."""
     existing = displayed_modes(run, wanted)
     first = next(iter(existing), None)
     return next((mode for mode in existing if mode.mode == "planned"), first)
 
 
-def is_side_by_side(run: Run, wanted: ModeSelection) -> bool:
+def is_side_by_side(run: ProfileRun, wanted: ModeSelection) -> bool:
     """Return True if several modes are displayed."""
     return len(displayed_modes(run, wanted)) > 1
 
@@ -128,7 +128,7 @@ class Comparison:
     removed: tuple[CostRow, ...]
 
 
-def compare_runs(run: Run, other: Run, mode: str) -> Comparison | None:
+def compare_runs(run: ProfileRun, other: ProfileRun, mode: str) -> Comparison | None:
     """Compare two runs. ``None``: one of them was not measured in this mode."""
     after, before = run.costs.mode(mode), other.costs.mode(mode)
     if after is None or before is None or not after.steps or not before.steps:
@@ -158,15 +158,15 @@ class RunHistory:
     """Runs of this session, the latest last."""
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[ProfileRun] = []
         self._count = 0
 
     @property
-    def runs(self) -> Sequence[Run]:
+    def runs(self) -> Sequence[ProfileRun]:
         """All runs."""
         return tuple(self._runs)
 
-    def add(self, draft: Draft, costs: Costs, ended: str | None = None) -> Run:
+    def add(self, draft: Draft, costs: Costs, ended: str | None = None) -> ProfileRun:
         """Append a run.
 
         Args:
@@ -182,12 +182,14 @@ class RunHistory:
             for mode in costs.modes
         )
         costs = replace(costs, modes=modes)
-        run = Run(self._count, draft, costs, "no changes" if change == "nothing" else change, ended)
+        run = ProfileRun(
+            self._count, draft, costs, "no changes" if change == "nothing" else change, ended
+        )
         self._runs.append(run)
         del self._runs[:-MAX_RUNS]
         return run
 
-    def previous(self, run: Run, mode: str) -> Run | None:
+    def previous(self, run: ProfileRun, mode: str) -> ProfileRun | None:
         """Return the latest earlier run in the same mode."""
         for earlier in reversed(self._runs):
             costs = earlier.costs.mode(mode)
@@ -202,7 +204,7 @@ _DELTA_STYLES = {"slower": "$text-error", "faster": "$text-success", "same": "di
 
 
 def run_summary(
-    run: Run, wanted: ModeSelection, other: Run | None, now: Draft, low: bool
+    run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None, now: Draft, low: bool
 ) -> Content:
     """Return the summary of a run: time per step, noise and differences.
 
@@ -234,7 +236,7 @@ def run_summary(
     return Content("\n").join(parts)
 
 
-def run_text(run: Run, wanted: ModeSelection, other: Run | None) -> str:
+def run_text(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None) -> str:
     """Return a run on one line: ``#2 remove CatFrames: 46.5 µs/step, -7.05 µs (-13 %) to #1``."""
     mode = displayed_mode(run, wanted)
     parts = []
@@ -249,7 +251,7 @@ def run_text(run: Run, wanted: ModeSelection, other: Run | None) -> str:
 
 
 def _step_summary(
-    run: Run, mode: ModeCosts, wanted: ModeSelection, other: Run | None, low: bool
+    run: ProfileRun, mode: ModeCosts, wanted: ModeSelection, other: ProfileRun | None, low: bool
 ) -> list[Content]:
     has_several_modes = len(displayed_modes(run, wanted)) > 1
     modes = [mode for mode in displayed_modes(run, wanted) if mode.steps]
@@ -283,7 +285,7 @@ def _step_summary(
     return lines
 
 
-def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:
+def delta_text(delta: Delta, other: ProfileRun, low: bool = False) -> Content:
     """Return the difference of a step to another run: ``-12.1 µs (-9 %) to #2``."""
     if not delta.before_us:
         return Content("")
@@ -295,7 +297,9 @@ def delta_text(delta: Delta, other: Run, low: bool = False) -> Content:
     return Content.styled(text, f"bold {_DELTA_STYLES[delta.kind]}")
 
 
-def history_line(run: Run, before: Run | None, wanted: ModeSelection, marks: str) -> Content:
+def history_line(
+    run: ProfileRun, before: ProfileRun | None, wanted: ModeSelection, marks: str
+) -> Content:
     """Return the line of a run in the list of runs."""
     mode = displayed_mode(run, wanted)
     step = f"{format_micros(mode.step_us):>7}" if mode is not None and mode.steps else "      –"

@@ -26,8 +26,8 @@ from tdx.tui.profile.numbers import (
 )
 from tdx.tui.profile.runs import (
     ModeSelection,
+    ProfileRun,
     RowKey,
-    Run,
     RunHistory,
     compare_runs,
     displayed_mode,
@@ -185,7 +185,7 @@ class PartPane(Container):
         self.styles.min_height = 1 + bars + (1 if bars == 1 else 3)
 
 
-def build_lines(run: Run, wanted: ModeSelection, other: Run | None) -> list[CostLine]:
+def build_lines(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None) -> list[CostLine]:
     """Return the lines of a run in chain order.
 
     Args:
@@ -210,7 +210,7 @@ def build_lines(run: Run, wanted: ModeSelection, other: Run | None) -> list[Cost
     ]
 
 
-def _side_by_side_lines(run: Run, modes: list[ModeCosts]) -> list[CostLine]:
+def _side_by_side_lines(run: ProfileRun, modes: list[ModeCosts]) -> list[CostLine]:
     """Return a line for each part of any mode; fused stages come with their first one."""
     found: dict[RowKey, dict[str, CostRow]] = {}
     for mode in modes:
@@ -405,7 +405,11 @@ class RunList(OptionList):
         super().__init__(id="profile-runs", compact=True)
 
     def show_runs(
-        self, history: RunHistory, wanted: ModeSelection, shown: Run | None, base: Run | None
+        self,
+        history: RunHistory,
+        wanted: ModeSelection,
+        shown: ProfileRun | None,
+        base: ProfileRun | None,
     ) -> None:
         """Replace the runs.
 

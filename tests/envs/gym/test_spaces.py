@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from tdx import Composite, NonTensor
 from tdx.envs.gym import GymWrapper
-from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import codec_of
 from tests.envs.gym.mocks import BOX, SpaceEnv
 
@@ -114,7 +114,7 @@ def same(left: Any, right: Any) -> bool:
 @both_encodings
 @each_space
 def test_decode_inverts_encode(space: spaces.Space[Any], categorical: bool) -> None:
-    codec = codec_of(space, Layout(None, categorical, remap_state=False))
+    codec = codec_of(space, CodecOptions(None, categorical, remap_state=False))
     space.seed(1)
     for _ in range(5):
         member = space.sample()
@@ -128,7 +128,7 @@ def test_decode_inverts_encode(space: spaces.Space[Any], categorical: bool) -> N
 @each_space
 def test_decode_inverts_encode_for_batches(space: spaces.Space[Any], categorical: bool) -> None:
     batched = gymnasium.vector.utils.batch_space(space, 3)
-    codec = codec_of(space, Layout(3, categorical, remap_state=False))
+    codec = codec_of(space, CodecOptions(3, categorical, remap_state=False))
     batched.seed(1)
     members = batched.sample()
     encoded = codec.encode(members)

@@ -9,14 +9,14 @@ import pytest
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.profile.columns import choose_columns, choose_mode_columns
-from tdx.tui.profile.runs import MAX_RUNS, Comparison, Run, RunHistory, compare_runs
+from tdx.tui.profile.runs import MAX_RUNS, Comparison, ProfileRun, RunHistory, compare_runs
 from tdx.tui.profile.widgets import build_lines, sort_lines
 from tests.tui.profile.measured import costs, mode_costs
 
 DRAFT = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter", "InitTracker"))
 
 
-def run_of(history: RunHistory, draft: Draft, *modes: str) -> Run:
+def run_of(history: RunHistory, draft: Draft, *modes: str) -> ProfileRun:
     return history.add(draft, costs(draft.pipeline(), *modes))
 
 
