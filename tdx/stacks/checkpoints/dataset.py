@@ -23,7 +23,6 @@ from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shap
 from tdx.stacks.checkpoints.model import Array, Json, parse_fps
 
 if TYPE_CHECKING:
-    from datasketches import vector_of_kll_floats_sketches
     from pyarrow import ChunkedArray
 
 INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
@@ -279,6 +278,12 @@ class RunningStatistics:
     """
 
     def __init__(self, width: int) -> None:
+        try:
+            from datasketches import vector_of_kll_floats_sketches
+        except ImportError as error:
+            raise MissingPackageError(
+                "datasketches is not installed", hint=install_extra("datasets")
+            ) from error
         self.count = 0
         self.nonfinite = 0
         self._shift = np.zeros(width)
@@ -286,7 +291,7 @@ class RunningStatistics:
         self._squares = np.zeros(width)
         self._low = np.full(width, np.inf)
         self._high = np.full(width, -np.inf)
-        self._sketch = _new_sketch(width)
+        self._sketch = vector_of_kll_floats_sketches(SKETCH_SIZE, width)
 
     def add(self, rows: Array) -> None:
         """Add rows ``[n, width]``; rows with a value that is not finite are counted apart."""
@@ -330,16 +335,6 @@ class RunningStatistics:
         # Each sketch gives the ranks of all values.
         ranks: Array = np.asarray(self._sketch.get_ranks(np.asarray(values, np.float32)))
         return np.diagonal(ranks)
-
-
-def _new_sketch(width: int) -> vector_of_kll_floats_sketches:
-    try:
-        from datasketches import vector_of_kll_floats_sketches
-    except ImportError as error:
-        raise MissingPackageError(
-            "datasketches is not installed", hint=install_extra("datasets")
-        ) from error
-    return vector_of_kll_floats_sketches(SKETCH_SIZE, width)
 
 
 def compute_statistics(

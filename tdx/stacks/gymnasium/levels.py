@@ -123,15 +123,11 @@ def list_owners(
     """
     owners: list[tuple[tuple[Any, ...], bool]] = []
     rows = [list_wrappers(sub_env) for sub_env in sub_envs]
-    if rows and has_equal_rows(rows):
+    # Wrappers are levels only if all sub-envs have the same classes of them.
+    if len({tuple(map(type, row)) for row in rows}) == 1:
         owners.append((tuple(core_of(sub_env) for sub_env in sub_envs), True))
         owners += [(row, True) for row in reversed(list(zip(*rows, strict=True)))]
     return owners + [((owner,), False) for owner in (core, *reversed(outer))]
-
-
-def has_equal_rows(rows: Sequence[Sequence[object]]) -> bool:
-    """Return True if all sub-envs have wrappers of the same classes."""
-    return len({tuple(map(type, row)) for row in rows}) == 1
 
 
 def place_of_error(
