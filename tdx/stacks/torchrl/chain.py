@@ -179,10 +179,14 @@ class TorchRLStage(Transform):
         return str(self.original)
 
 
+def create_stage(original: object, chain: ChainState, position: int) -> TorchRLStage:
+    """Return a stage for a transform; its class has the name of the transform's class."""
+    kind: Any = type(original)
+    return _stage_class(kind)(original, chain, position)
+
+
 @cache
 def _stage_class(kind: Any) -> type[TorchRLStage]:
-    """Return a class of stages with the name of a class of transforms."""
-
     class Stage(TorchRLStage):
         __doc__ = kind.__doc__
 
@@ -365,10 +369,7 @@ def _convert(env: Any, in_chain: bool, seed_options: SeedOptions | None) -> EnvB
         return TorchRLBase(env, in_chain, seed_options)
     originals = _flatten(env.transform)
     chain = ChainState(env, len(originals), is_outermost=not in_chain)
-    stages = [
-        _stage_class(type(original))(original, chain, index)
-        for index, original in enumerate(originals)
-    ]
+    stages = [create_stage(original, chain, index) for index, original in enumerate(originals)]
     base = _convert(env.base_env, bool(stages) or in_chain, seed_options)
     return TorchRLChain(base, Compose(*stages), env)
 
