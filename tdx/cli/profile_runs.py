@@ -257,7 +257,7 @@ class ProfileFiles:
         from tdx.profiling.traces import describe_omitted_calls, to_chrome_trace, to_speedscope
 
         for option in self.requested:
-            if option == "--save":
+            if option == "--out":
                 text = format_profile(profile)
             elif option == "--html":
                 text = html_page(profile_view(profile, extras=extras).blocks())
@@ -310,7 +310,7 @@ class Reference:
         limits = parse_limits(fail_if or ())
         if path is None:
             if limits:
-                hint = "add --baseline FILE, a profile saved by --save"
+                hint = "add --baseline FILE, a profile saved by --out"
                 raise ArgumentError("--fail-if needs a profile to compare with", hint=hint)
             return cls("", None, (), force)
         before = read_profile(path)

@@ -294,7 +294,7 @@ def _create_from_code(
             # It can be inspected as a stack at best.
             raise EnvError(
                 f"{reference} returned {name}, which cannot be the env of a chain or a rollout",
-                hint="return an EnvBase or a Gymnasium env; without --t, `tdx inspect`, `check`, "
+                hint="return an EnvBase or a Gymnasium env; without -t, `tdx inspect`, `check`, "
                 "`profile` and `tui` also take the envs of other libraries",
             )
         try:

@@ -53,7 +53,7 @@ Root = Annotated[str, typer.Argument(metavar="[DIR]", help="Folder; the current 
 
 
 def list_envs(output: OutputOptions, search: Search = None, missing: All = False) -> None:
-    """List the envs that --env accepts.
+    """List the envs.
 
     tdx list envs pong
 
@@ -75,7 +75,7 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
 
 
 def list_transforms(output: OutputOptions, search: Search = None) -> None:
-    """List the transforms that --t accepts.
+    """List the transforms that -t accepts.
 
     tdx list transforms reward
 
@@ -163,7 +163,7 @@ def list_dumps(output: OutputOptions, root: Root = ".") -> None:
 def show_dump(
     output: OutputOptions, dump: Folder, episodes: AllEpisodes = False, follow: Follow = False
 ) -> None:
-    """Show a dump: its pipeline, steps, returns, and values of each entry.
+    """Show a dump: pipeline, returns, and values of each entry.
 
     tdx show runs/pendulum
 

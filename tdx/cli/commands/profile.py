@@ -44,8 +44,8 @@ ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr
 _FILES, _OUTPUT = "Files", "Output"
 
 
-def _file_option(option: str, help: str) -> Any:
-    return typer.Option(option, metavar="FILE", help=help, rich_help_panel=_FILES)
+def _file_option(*spellings: str, help: str) -> Any:
+    return typer.Option(*spellings, metavar="FILE", help=help, rich_help_panel=_FILES)
 
 
 def _complete_list(*names: str) -> Callable[[str], list[str]]:
@@ -194,18 +194,21 @@ Histograms = Annotated[
     ),
 ]
 Save = Annotated[
-    str | None, _file_option("--save", "Save the profile as JSON with all samples; - is stdout.")
+    str | None,
+    _file_option(
+        *("-o", "--out", "--save"), help="Save the profile as JSON with all samples; - is stdout."
+    ),
 ]
 Trace = Annotated[
     str | None,
-    _file_option("--trace", "Write a timeline for ui.perfetto.dev or chrome://tracing."),
+    _file_option("--trace", help="Write a timeline for ui.perfetto.dev or chrome://tracing."),
 ]
 Speedscope = Annotated[
-    str | None, _file_option("--speedscope", "Write a flame chart for www.speedscope.app.")
+    str | None, _file_option("--speedscope", help="Write a flame chart for www.speedscope.app.")
 ]
-Html = Annotated[str | None, _file_option("--html", "Write a self-contained HTML report.")]
+Html = Annotated[str | None, _file_option("--html", help="Write a self-contained HTML report.")]
 Baseline = Annotated[
-    str | None, _file_option("--baseline", "Compare with a profile saved by --save.")
+    str | None, _file_option("--baseline", help="Compare with a profile saved by --out.")
 ]
 FailIf = Annotated[
     list[str] | None,
@@ -225,9 +228,9 @@ Force = Annotated[
     ),
 ]
 Before = Annotated[
-    str, typer.Argument(metavar="BEFORE", help="Profile to compare with, saved by --save.")
+    str, typer.Argument(metavar="BEFORE", help="Profile to compare with, saved by --out.")
 ]
-After = Annotated[str, typer.Argument(metavar="AFTER", help="Later profile, saved by --save.")]
+After = Annotated[str, typer.Argument(metavar="AFTER", help="Later profile, saved by --out.")]
 ForceCompare = Annotated[
     bool,
     typer.Option("--force", help="Compare profiles of different pipelines or machines."),
@@ -277,18 +280,18 @@ def profile(
     --detail and the other formats have every measurement.
 
     If the env fails or you press Ctrl-C, the measurements so far are shown.
-    `tdx profile compare A.json B.json` compares two profiles saved by --save.
+    `tdx profile compare A.json B.json` compares two profiles saved by --out.
 
     tdx profile Pendulum-v1 -t RewardSum --mode eager,planned
 
-    tdx profile pendulum.yaml --passes none --save base.json --force
+    tdx profile pendulum.yaml --passes none -o base.json --force
     """
     silence_kineto()
     from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
     from tdx.stacks.checkpoints import is_checkpoint
 
-    paths = {"--save": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
+    paths = {"--out": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
     wants_rows = detail or histogram or sort != "chain"
     is_summary = output.format is Format.TABLE and not wants_rows
