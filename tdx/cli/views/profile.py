@@ -141,6 +141,8 @@ def profile_view(
         if (comparison := extras.comparison) is not None:
             result.append(Heading(f"comparison with {comparison.baseline}", verdict(comparison)))
             result += comparison_blocks(comparison, is_summary=layout.is_summary)
+            if layout.is_summary and len(profile.modes) == 1:
+                result.append(Heading("costs"))
         if len(profile.modes) > 1 and not layout.is_summary:
             result += side_by_side(profile)
         for mode in profile.modes:
