@@ -91,7 +91,9 @@ class PipelineDialog:
                     with tab_completion(complete_env):
                         name = self._ask("env: ").strip()
                 except EOFError:
-                    raise ArgumentError("no env is given", hint="add --env ID") from None
+                    raise ArgumentError(
+                        "no env is given", hint="name an env: tdx init ID"
+                    ) from None
                 self._env = replace(self._env, id=name)
             try:
                 with third_party_code():

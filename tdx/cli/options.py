@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, TextIO, TypeAlias
@@ -208,6 +209,21 @@ def format_option(formats: Iterable[Format]) -> Any:
     return choice_option("--format", formats, "Output format.", panel=_OUTPUT)
 
 
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print errors and the result, but no messages.")
+]
+
+
+@contextmanager
+def hidden_messages(quiet: bool) -> Iterator[None]:
+    """Drop what the block writes to stderr, if ``quiet``; errors are printed after a command."""
+    if not quiet:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """Output options of most commands."""
@@ -240,10 +256,11 @@ class FindingsOptions(OutputOptions):
 
 @dataclass(frozen=True, slots=True)
 class DialogOptions:
-    """Options of a command that writes a file and asks questions."""
+    """Options of a command that writes a file and asks questions, which ``--quiet`` keeps."""
 
     color: ColorOption = Color.AUTO
     debug: Debug = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,17 +156,15 @@ AllowCode = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """The env and the chain of transforms."""
+    """The env and the chain of transforms.
+
+    Arguments of the commands name the env; ``--env`` and ``--pipeline`` do so too, and no help
+    shows them.
+    """
 
     env: Annotated[
         str | None,
-        typer.Option(
-            "--env",
-            metavar="ID",
-            autocompletion=complete_env,
-            help="Env id; `tdx list envs` lists them.",
-            rich_help_panel=_PIPELINE,
-        ),
+        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
     ] = None
     env_kwargs: Annotated[
         str | None,
@@ -180,9 +178,7 @@ class PipelineOptions:
     transforms: Annotated[
         list[str] | None,
         typer.Option(
-            "--t",
-            "-t",
-            "--transform",
+            *("-t", "--t", "--transform"),
             metavar="CALL",
             autocompletion=complete_stage,
             help='Add a stage to the chain: RewardSum or "RewardClipping(-1, 1)". '
@@ -190,16 +186,7 @@ class PipelineOptions:
             rich_help_panel=_PIPELINE,
         ),
     ] = None
-    pipeline: Annotated[
-        str | None,
-        typer.Option(
-            "--pipeline",
-            metavar="FILE",
-            help="YAML pipeline file, instead of --env; - reads stdin. Stages from --t are added "
-            "after its own.",
-            rich_help_panel=_PIPELINE,
-        ),
-    ] = None
+    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
     num_envs: Annotated[
         int | None,
         integer_option(
@@ -291,18 +278,7 @@ Samples = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentOptions(PipelineOptions):
-    """The chain of transforms, for commands whose arguments name the envs."""
-
-    env: Annotated[
-        str | None,
-        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
-    ] = None
-    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
-
-
-@dataclass(frozen=True, slots=True)
-class TargetOptions(ArgumentOptions):
+class TargetOptions(PipelineOptions):
     """The env and the chain of transforms, for commands whose argument names the env."""
 
     target: Annotated[
@@ -319,7 +295,7 @@ def given_options(options: PipelineOptions) -> Iterator[tuple[str, str | None]]:
         [('--env', 'Pendulum-v1'), ('--from-pixels', None)]
     """
     for field in fields(PipelineOptions):
-        name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
+        name = "-t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
         value = getattr(options, field.name)
         if value is True:
             yield name, None
@@ -342,9 +318,9 @@ PolicyName = Annotated[
 
 
 def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeline:
-    """Read the pipeline of a target, or of ``--env`` or ``--pipeline``, and of ``--t``.
+    """Read the pipeline of a target, or of ``--env`` or ``--pipeline``, and of ``-t``.
 
-    Options of the env override the file, and stages from ``--t`` are added after those of the file.
+    Options of the env override the file, and stages from ``-t`` are added after those of the file.
 
     Args:
         options: Options of the pipeline.
@@ -559,7 +535,7 @@ def command_words(command: str, options: PipelineOptions, config: Pipeline) -> l
         options = replace(options, seed=config.env.seed)
     words = [*command.split(), options.env or options.pipeline or ""]
     for name, value in given_options(replace(options, env=None, pipeline=None)):
-        words += ["-t" if name == "--t" else name, *([] if value is None else [value])]
+        words += [name, *([] if value is None else [value])]
     return words
 
 
@@ -577,7 +553,7 @@ def is_file_target(target: str) -> bool:
 
 
 def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
-    """Parse the stages from ``--t``.
+    """Parse the stages from ``-t``.
 
     Raises:
         PipelineError: A stage is invalid; the error says which.

@@ -58,7 +58,7 @@ _COMPLETION = "_TDX_COMPLETE"
 _UNKNOWN_OPTION = re.compile(r"No such option: (\S.*)")
 _EXTRA_ARGUMENTS = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)$")
 _STAGE = re.compile(r"[A-Z]\w*(\(.*\))?|[\w.]+:[\w.]+")
-"""A transform with its arguments, or the code of one, as ``--t`` takes it."""
+"""A transform with its arguments, or the code of one, as ``-t`` takes it."""
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -314,10 +314,12 @@ def as_tdx_error(error: typer.TyperException) -> TdxError:
         return ArgumentError(f"{message[:1].lower()}{message[1:]}", hint=_hint(message, context))
     option, command = unknown[1], PROGRAM if context is None else context.command_path
     params = [] if context is None else context.command.params
-    # Without dashes, which all options share: --out is not a misspelling of --t.
+    # Without dashes, which all options share: --out is not a misspelling of --to.
     names = {
         name.lstrip("-"): name for param in params for name in param.opts if name.startswith("--")
     }
+    if any("-t" in param.opts for param in params):
+        names["transform"] = "-t"
     hint = f"{command} --help lists the options"
     # Options that other programs have.
     if option == "--silent":
@@ -325,10 +327,7 @@ def as_tdx_error(error: typer.TyperException) -> TdxError:
     elif near := find_similar_names(option.lstrip("-"), names):
         hint = f"did you mean {' or '.join(names[name] for name in near)}?"
     elif option in ("--out", "--output", "-o"):
-        takes_file = any(
-            param.param_type_name == "argument" and param.name == "file" for param in params
-        )
-        hint = f"write {command} FILE" if takes_file else f"redirect the output: {command} … > FILE"
+        hint = f"redirect the output: {command} … > FILE"
     return UnknownNameError(f"no such option: {option}", hint=hint)
 
 
@@ -340,7 +339,7 @@ def _hint(message: str, context: typer.Context | None) -> str:
     from tdx.cli.pipelines import is_file_target
 
     extra = _EXTRA_ARGUMENTS.search(message)
-    if extra is not None and context is not None and "--t" in known:
+    if extra is not None and context is not None and "-t" in known:
         words = extra[1]
         if _STAGE.fullmatch(words):
             return f"write a stage as -t {shlex.quote(words)}"

@@ -39,6 +39,7 @@ class ProfileRequest:
         policy: Value of ``--policy``. ``None``: the policy of the pipeline.
         as_stack: If True, an env of another library runs in its own loop, not in rollouts of tdx.
         samples: Value of ``--samples``.
+        is_summary: If True, also find changes that may help.
     """
 
     config: Pipeline
@@ -48,6 +49,7 @@ class ProfileRequest:
     policy: str | None = None
     as_stack: bool = False
     samples: str | None = None
+    is_summary: bool = False
 
     def load_policy(self, env: EnvBase | None) -> Any:
         """Load the policy for an env; ``None``: for a stack of another library."""
@@ -74,8 +76,11 @@ def subject_of(config: Pipeline) -> str:
 
 def measure(
     request: ProfileRequest, *, with_marginal: bool = False
-) -> tuple[Profile, tuple[MarginalCosts, ...]]:
+) -> tuple[Profile, tuple[MarginalCosts, ...], tuple[Candidate, ...]]:
     """Build the env and measure it, optionally also without each of its stages.
+
+    Returns:
+        The profile, the marginal costs, and for a summary the changes that may help.
 
     Raises:
         TdxError: The env cannot be built.
@@ -83,9 +88,11 @@ def measure(
     """
     from tdx.cli.pipelines import open_env, open_pipeline
     from tdx.cli.progress import activity_on
+    from tdx.core import TransformedEnv
     from tdx.profiling.context import profile_stack
     from tdx.profiling.interleaved import measure_marginal_costs
     from tdx.profiling.run import profile_env
+    from tdx.profiling.suggestions import find_candidates
 
     if request.as_stack:
         with (
@@ -97,9 +104,10 @@ def measure(
             policy = request.load_policy(stack.chain_env)
             plan = replace(request.plan, policy=policy, on_progress=on_progress)
             if stack.chain_env is not None:
-                return profile_env(stack.chain_env, request.modes, plan), ()
-            return profile_stack(stack, plan), ()
+                return profile_env(stack.chain_env, request.modes, plan), (), ()
+            return profile_stack(stack, plan), (), ()
     result: Profile | None = None
+    candidates: dict[str, Candidate] = {}
     costs: list[MarginalCosts] = []
     try:
         with (
@@ -108,6 +116,10 @@ def measure(
         ):
             plan = replace(request.plan, policy=request.load_policy(env), on_progress=on_progress)
             result = profile_env(env, request.modes, plan)
+            if request.is_summary and isinstance(env, TransformedEnv):
+                for measured in result.modes:
+                    for candidate in find_candidates(request.config, env, measured):
+                        candidates[candidate.change] = candidate
             for mode in request.modes if with_marginal and profile_error(result) is None else ():
                 costs.append(measure_marginal_costs(env, mode, plan))
                 if costs[-1].error is not None:
@@ -115,7 +127,7 @@ def measure(
     except KeyboardInterrupt:
         if result is None:
             raise
-    return result, tuple(costs)
+    return result, tuple(costs), tuple(candidates.values())
 
 
 def try_advice(request: ProfileRequest, profile: Profile) -> tuple[Suggestions, ...]:
@@ -245,7 +257,7 @@ class ProfileFiles:
         from tdx.profiling.traces import describe_omitted_calls, to_chrome_trace, to_speedscope
 
         for option in self.requested:
-            if option == "--save":
+            if option == "--out":
                 text = format_profile(profile)
             elif option == "--html":
                 text = html_page(profile_view(profile, extras=extras).blocks())
@@ -298,7 +310,7 @@ class Reference:
         limits = parse_limits(fail_if or ())
         if path is None:
             if limits:
-                hint = "add --baseline FILE, a profile saved by --save"
+                hint = "add --baseline FILE, a profile saved by --out"
                 raise ArgumentError("--fail-if needs a profile to compare with", hint=hint)
             return cls("", None, (), force)
         before = read_profile(path)

@@ -234,7 +234,7 @@ class StoredDataError(ChainError, ArgumentError, NotImplementedError):
 
 
 class PipelineError(TdxError, ValueError):
-    """A pipeline file or a ``--t`` value cannot be parsed."""
+    """A pipeline file or a ``-t`` value cannot be parsed."""
 
     code = "TDX203"
 

@@ -61,7 +61,7 @@ class StageChange(Result):
         status: Kind of change.
         a_index: Index on the first side; ``None`` if it is missing there.
         b_index: Index on the second side.
-        a: The stage as the text of ``--t``.
+        a: The stage as the text of ``-t``.
         b: The same on the second side.
         arguments: Arguments that differ.
     """

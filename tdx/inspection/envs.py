@@ -25,7 +25,7 @@ _MIN_IMAGE_SIZE = 32
 
 
 def list_envs(search: str = "", *, missing: bool = False) -> tuple[RegisteredEnv, ...]:
-    """List the envs that ``--env`` accepts.
+    """List the envs.
 
     Args:
         search: Words that must all occur in the id or the package; case-insensitive.

@@ -315,7 +315,7 @@ ERROR_PROSE: dict[str, ErrorProse] = {
     ),
     "TDX203": ErrorProse(
         """
-        A pipeline file or the text of `--t` cannot be parsed: invalid YAML, unbalanced brackets, an
+        A pipeline file or the text of `-t` cannot be parsed: invalid YAML, unbalanced brackets, an
         unknown section, or a missing file. The message contains line and column.
 
         `tdx schema` prints a JSON Schema that editors use to validate the file.

@@ -347,7 +347,7 @@ class PipelineReport:
         name: Pipeline file, or the target that the user named.
         env: Name of the env.
         text: Pipeline file.
-        calls: Each stage as the text of ``--t``.
+        calls: Each stage as the text of ``-t``.
         chain: What each stage does.
         lineage: Versions of all keys.
         specs: Specs before and after the chain.

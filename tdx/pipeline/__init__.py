@@ -1,4 +1,4 @@
-"""Pipelines: the catalog, ``--t`` text, pipeline files, building and editing.
+"""Pipelines: the catalog, ``-t`` text, pipeline files, building and editing.
 
 Importing this package loads neither torch nor a YAML library; ``__init__.pyi`` lists its names.
 """

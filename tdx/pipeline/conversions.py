@@ -39,7 +39,7 @@ def to_flags(pipeline: Pipeline) -> list[str]:
 
     Example:
         >>> to_flags(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
-        ['--env', 'Pendulum-v1', '--t', 'StepCounter(max_steps=200)']
+        ['--env', 'Pendulum-v1', '-t', 'StepCounter(max_steps=200)']
     """
     env = pipeline.env
     flags = ["--env", env.id]
@@ -49,7 +49,7 @@ def to_flags(pipeline: Pipeline) -> list[str]:
         if field.name not in ("id", "kwargs"):
             flags += _format_option(field.name, getattr(env, field.name), field.default)
     for stage in pipeline.transforms:
-        flags += ["--t", format_stage(stage)]
+        flags += ["-t", format_stage(stage)]
     flags += _format_option("policy", pipeline.policy, None)
     for field in fields(RolloutConfig):
         flags += _format_option(field.name, getattr(pipeline.rollout, field.name), None)
@@ -76,7 +76,7 @@ def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
     if pipeline.env.id.startswith("-"):
         # As an argument it would be read as an option.
         words.insert(0, flag)
-    return f"{command} {shlex.join('-t' if word == '--t' else word for word in words)}"
+    return f"{command} {shlex.join(words)}"
 
 
 def from_flags(flags: Sequence[str]) -> Pipeline:
@@ -108,8 +108,9 @@ def from_flags(flags: Sequence[str]) -> Pipeline:
             rollout[name] = _parse_option(name, _take_value(flag, remaining))
         else:
             names = _field_names(EnvConfig) | _field_names(RolloutConfig)
-            names |= {"policy", "t", "env", "env_kwargs"}
+            names |= {"policy", "env", "env_kwargs"}
             known = [f"--{name.replace('_', '-')}" for name in sorted(names - {"id", "kwargs"})]
+            known.append("-t")
             hint = did_you_mean(flag, known, f"options: {', '.join(known)}")
             raise PipelineError(f"unknown option {shorten(flag)}", hint=hint)
     if "id" not in env:

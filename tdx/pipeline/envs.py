@@ -280,8 +280,9 @@ def _create_from_code(
         if convert is None:
             raise EnvError(
                 f"{reference.name}() returned {describe_object(created)}, which cannot be the env "
-                "of a chain",
-                hint="return an EnvBase or a Gymnasium env",
+                "of a chain or a rollout",
+                hint="return an EnvBase or a Gymnasium env; without -t, `tdx inspect`, `check`, "
+                "`profile` and `tui` also take the envs of other libraries",
             )
         try:
             created = convert(created)

@@ -1,4 +1,4 @@
-"""Parse and format the text form of stages and values, as ``--t`` takes it.
+"""Parse and format the text form of stages and values, as ``-t`` takes it.
 
 A stage is one call with literals; it is parsed and never evaluated.
 
@@ -297,7 +297,7 @@ def _shown_source(node: ast.expr) -> str:
 
 
 def format_stage(stage: StageConfig) -> str:
-    """Return the ``--t`` text of a stage; the inverse of :func:`parse_stage`.
+    """Return the ``-t`` text of a stage; the inverse of :func:`parse_stage`.
 
     Example:
         >>> format_stage(StageConfig("CatFrames", (4,), {"in_keys": ("pixels",)}))

@@ -127,7 +127,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, env: str | EnvConfig, *stages: str | StageConfig) -> Pipeline:
-        """Create a pipeline from an env and stages, given as configs or as ``--t`` text.
+        """Create a pipeline from an env and stages, given as configs or as ``-t`` text.
 
         Raises:
             PipelineError: A stage cannot be parsed.

@@ -263,12 +263,12 @@ def profile_from_json(document: Mapping[str, Any], name: str = "this document") 
         ArgumentError: The document is not a profile, or has another version.
     """
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        raise ArgumentError(f"{name} is not a profile", hint="`tdx profile --save FILE` writes one")
+        raise ArgumentError(f"{name} is not a profile", hint="`tdx profile -o FILE` writes one")
     if document.get("schema_version") != SCHEMA_VERSION:
         raise ArgumentError(
             f"{name} has schema version {document.get('schema_version')}, "
             f"this tdx reads version {SCHEMA_VERSION}",
-            hint="measure again with `tdx profile --save FILE`",
+            hint="measure again with `tdx profile -o FILE`",
         )
     try:
         samples = _SampleDecoder()
@@ -282,7 +282,7 @@ def profile_from_json(document: Mapping[str, Any], name: str = "this document") 
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, zlib.error) as error:
         raise ArgumentError(
             f"{name} is damaged: a field is missing, or of another type",
-            hint="measure again with `tdx profile --save FILE`",
+            hint="measure again with `tdx profile -o FILE`",
         ) from error
 
 
@@ -295,11 +295,11 @@ def read_profile(path: str | Path) -> Profile:
     try:
         document = parse_json(read_limited(Path(path), MAX_PROFILE_BYTES), path)
     except StorageError as error:
-        raise ArgumentError(error.message, hint="`tdx profile --save FILE` writes it") from error
+        raise ArgumentError(error.message, hint="`tdx profile -o FILE` writes it") from error
     except OSError as error:
         raise ArgumentError(
             f"cannot read {path}: {explain_os_error(error)}",
-            hint="`tdx profile --save FILE` writes one",
+            hint="`tdx profile -o FILE` writes one",
         ) from error
     return profile_from_json(document, str(path))
 

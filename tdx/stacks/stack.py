@@ -174,7 +174,7 @@ class Stack(Protocol):
         """
         raise ArgumentError(
             f"a stack of the kind {self.kind!r} cannot be the env of a rollout or a chain of tdx",
-            hint="leave out --t and options of rollouts: inspect spec, chain, keys, values and "
+            hint="leave out -t and options of rollouts: inspect spec, chain, keys, values and "
             "state, check, profile and report work on its stages",
         )
 

@@ -109,6 +109,11 @@ def test_completion_in_a_shell_loads_no_torch() -> None:
     assert "StepCounter(max_steps=" in offers
     assert heavy == []
     assert "--format" in complete("check", "--fo")[0]
+    assert not {"--t", "--transform", "--env"} & {*complete("check", "--")[0]}
+    offers, heavy = complete("help", "")
+    assert {"inspect", "profile"} <= {*offers}
+    assert heavy == []
+    assert "spec" in complete("help", "inspect", "")[0]
 
 
 def test_completion_of_keys_of_the_env_on_the_command_line() -> None:

@@ -60,6 +60,8 @@ def test_each_command_in_each_format(
         patch.setattr("tdx.rollouts.recording.request.measure_speed", lambda *_: 85_000.0)
         in_form(tdx, golden, form, 0, "rollout_dry", *made, "--out", "runs/other", "--dry-run")
     in_form(tdx, golden, form, 0, "dump", "show", "runs/cart")
+    if form == "pipe":
+        golden("dump_episodes.txt", tdx("show", "runs/cart", "--episodes").out)
     in_form(tdx, golden, form, 0, "verify", "verify", "runs/cart")
     plain = ("rollout", "--env", "CartPole-v1", "--seed", "0", "--steps", "30")
     assert tdx(*plain, "--out", "runs/plain").code == 0
@@ -82,6 +84,18 @@ def test_replay_without_out_writes_nothing(tdx: Tdx) -> None:
     assert shown.out.startswith("replay of plain")
     assert "next.episode_reward" in shown.out
     assert [each.name for each in Path().iterdir()] == ["plain"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_says_how_many_episodes_it_leaves_out(tdx: Tdx) -> None:
+    few = ("CartPole-v1", "-t", "StepCounter(max_steps=1)", "--steps", "1002")
+    assert tdx("rollout", *few, "--out", "short").code == 0
+    shown = json.loads(tdx("show", "dump", "short", "--format", "json").out)
+    assert (shown["episodes_total"], shown["episodes_shown"]) == (1002, 1000)
+    assert [episode["start"] for episode in shown["episodes"]] == [*range(1000)]
+    whole = json.loads(tdx("show", "dump", "short", "--format", "json", "--episodes").out)
+    assert (whole["episodes_shown"], len(whole["episodes"])) == (1002, 1002)
+    assert len(tdx("show", "dump", "short", "--format", "jsonl").out.splitlines()) == 1002
 
 
 @pytest.mark.usefixtures("folder")

@@ -59,6 +59,54 @@ def test_help_command_equals_the_option(tdx: Tdx) -> None:
     assert "inspect" in unknown.err
 
 
+FORMER = {
+    "inspect spec": ("--env", "--t", "--transform", "--pipeline"),
+    "inspect keys": ("--env", "--t", "--pipeline"),
+    "profile": ("--save", "--t"),
+    "replay": ("--t", "--transform"),
+    "diff": ("--html",),
+    "init": ("--env", "--t"),
+}
+
+
+@pytest.mark.parametrize("path", FORMER)
+def test_former_spellings_are_in_no_help(tdx: Tdx, path: str) -> None:
+    for option in ("--help", "-h"):
+        words = re.findall(r"(?<![\w-])--?[a-z][\w-]*", tdx(*path.split(), option).out)
+        assert not {*FORMER[path]} & {*words}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "spec", "--env", "Pendulum-v1", "--t", "RewardSum"),
+        ("inspect", "spec", "--env=Pendulum-v1", "--transform=RewardSum"),
+        ("inspect", "spec", "Pendulum-v1", "-t", "RewardSum"),
+    ],
+)
+def test_former_spellings_of_the_target_and_stages_work(tdx: Tdx, words: tuple[str, ...]) -> None:
+    shown = tdx(*words)
+    assert (shown.code, shown.err) == (0, "")
+    assert "episode_reward" in shown.out
+
+
+def test_former_spellings_of_files_work(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quick = ("--steps", "5", "--repeat", "1", "--passes", "none")
+    for option in ("--save", "--out", "-o"):
+        assert tdx("profile", "Pendulum-v1", *quick, option, f"p{option}.json").code == 0
+        assert Path(f"p{option}.json").exists()
+    for option in ("--html", "--out", "-o"):
+        tdx("diff", "Pendulum-v1", "CartPole-v1", option, f"d{option}.html")
+        assert Path(f"d{option}.html").exists()
+
+
+def test_unknown_spelling_suggests_the_short_option(tdx: Tdx) -> None:
+    assert "did you mean -t?" in tdx("inspect", "spec", "Pendulum-v1", "--transfrm", "X").err
+
+
 def test_short_option_shows_the_version(tdx: Tdx) -> None:
     assert tdx("-V").out == tdx("--version").out
 

@@ -87,7 +87,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "env code.py:make_env: the env is Python code, and importing code is not allowed",
             "add --allow-code if you trust it",
         ),
-        (("init", "--out", "x.yaml"), "no such option: --out", "write tdx init FILE"),
         (
             ("check", "a.yaml", "--out", "x"),
             "no such option: --out",

@@ -91,6 +91,34 @@ def test_written_file_matches_the_golden_file(
     golden(f"init_{name}.yaml", tdx("init", "-", *arguments).out)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("Pendulum-v1", "-o", "new.yaml"),
+        ("new.yaml", "--env", "Pendulum-v1"),
+        ("-o", "new.yaml", "--env", "Pendulum-v1"),
+    ],
+)
+def test_target_and_file_in_both_spellings(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = tdx("init", *arguments, "-t", "RewardSum")
+    assert outcome.err == "wrote new.yaml; next: tdx check new.yaml\n"
+    written = PipelineFile.load("new.yaml").pipeline
+    assert (written.env.id, len(written.transforms)) == ("Pendulum-v1", 1)
+
+
+def test_target_alone_is_written_to_the_default_file(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tdx("init", "Pendulum-v1", "-t", "RewardSum", "-q").err == ""
+    assert PipelineFile.load("pipeline.yaml").pipeline.env.id == "Pendulum-v1"
+    misspelled = tdx("init", "Pendulm", "-o", "other.yaml")
+    assert "did you mean Pendulum" in misspelled.err
+
+
 def test_existing_file_needs_force(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     arguments = ("init", str(file), "--env", "Pendulum-v1", "-y")
@@ -150,13 +178,14 @@ def test_enter_accepts_the_suggestions(capsys: pytest.CaptureFixture[str]) -> No
     assert "marks the first step of each episode" in capsys.readouterr().err
 
 
-def test_dialog_completes_names_on_a_terminal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_dialog_completes_names_on_a_terminal(tmp_path: Path, quiet: tuple[str, ...]) -> None:
     def before() -> None:
         os.chdir(tmp_path)
         os.environ["TERM"] = "xterm"
 
     terminal, slave = pty.openpty()
-    process = start(("init",), dict.fromkeys(range(3), slave), before)
+    process = start(("init", *quiet), dict.fromkeys(range(3), slave), before)
     os.close(slave)
     for awaited, typed in (
         ("env: ", "Pendulum-v\t\n"),
@@ -166,7 +195,8 @@ def test_dialog_completes_names_on_a_terminal(tmp_path: Path) -> None:
     ):
         expect(terminal, awaited)
         os.write(terminal, typed.encode())
-    expect(terminal, "wrote pipeline.yaml")
+    if not quiet:
+        expect(terminal, "wrote pipeline.yaml")
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     os.close(terminal)
     written = PipelineFile.load(tmp_path / "pipeline.yaml").pipeline

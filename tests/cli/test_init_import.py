@@ -162,7 +162,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--from", "Pendulum-v1", "--allow-code"), 2, "does not name a function"),
         (("--from", "converted_envs:mke", "--allow-code"), 2, "did you mean make?"),
         (("--from", "a:b", "--env", "Pendulum-v1"), 2, "--from and --env cannot be combined"),
-        (("--from", "a:b", "--t", "RewardSum"), 2, "--from and --t cannot be combined"),
+        (("--from", "a:b", "--t", "RewardSum"), 2, "--from and -t cannot be combined"),
     ],
 )
 def test_errors_write_nothing(

@@ -49,7 +49,7 @@ def test_table_matches_the_golden_file(
     tdx: Tdx, golden: Golden, measures: Any, columns: int | None
 ) -> None:
     measures(both())
-    outcome = tdx(*PENDULUM, columns=columns)
+    outcome = tdx(*PENDULUM, "--detail", columns=columns)
     assert (outcome.code, outcome.err) == (0, "")
     document = json.loads(tdx(*PENDULUM, "--format", "json").out)
     assert_complete(outcome.out, [mode["rows"] for mode in document["modes"]])
@@ -57,6 +57,49 @@ def test_table_matches_the_golden_file(
         golden("profile.txt", outcome.out)
     else:
         assert_fits(outcome.out, columns)
+
+
+@pytest.mark.parametrize("columns", [60, 80, None], ids=["60", "80", "pipe"])
+def test_summary_has_the_most_expensive_parts_and_what_bounds_them(
+    tdx: Tdx, golden: Golden, measures: Any, columns: int | None
+) -> None:
+    measures(sample_profile(on_device(mode_profile())))
+    outcome = tdx(*PENDULUM, "--top", "2", columns=columns)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "bound by: env" in outcome.out
+    if columns is None:
+        golden("profile_summary.txt", outcome.out)
+    else:
+        assert_fits(outcome.out, columns)
+
+
+def test_summary_of_two_modes_starts_with_the_faster_one(tdx: Tdx, measures: Any) -> None:
+    measures(sample_profile(mode_profile(scale=2), mode_profile("planned")))
+    outcome = tdx(*PENDULUM)
+    assert "fastest: planned" in outcome.out.splitlines()[0]
+    assert outcome.out.count("bound by: env") == 2
+
+
+def test_markdown_has_everything(tdx: Tdx, measures: Any) -> None:
+    measures(both())
+    markdown = tdx(*PENDULUM, "--format", "md").out
+    assert "aten::where" in markdown
+    assert "p95" in markdown
+
+
+def test_summary_names_changes_to_try(tdx: Tdx) -> None:
+    shown = tdx(*QUICK, "-t", "RewardScaling(0.0, 0.1, in_keys=['episode_reward'])").out
+    assert "may help: " in shown
+    stages = ("-t", "DoubleToFloat", "-t", "DTypeCastTransform('float32', 'float64')")
+    shown = tdx("profile", "Pendulum-v1", *QUICK[5:], *stages).out
+    assert "may help: remove DoubleToFloat and DTypeCastTransform" in shown
+    assert "--advice measures these changes" in shown
+
+
+def test_summary_of_a_requested_pass(tdx: Tdx) -> None:
+    shown = tdx(*QUICK[:-1], "memory").out
+    assert "memory  bytes per step" in shown
+    assert "operators" not in shown.partition("memory")[0]
 
 
 def test_json_matches_the_golden_file(tdx: Tdx, golden: Golden, measures: Any) -> None:

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (DOCS / "profiling.md", DOCS / "tutorials" / "profile-atari.md")
 COLUMNS = 110
-VARYING = ("noise: ", "too slow: ")
+VARYING = ("noise: ", "too slow: ", "bound by: ", "may help: ")
 BUSY_MACHINE = re.compile(
     r"^  preempted: (?s:.*?)hardly does\n|^  .*the mean is above p95, since (?s:.*?)of its time\n",
     re.MULTILINE,
 )
 """Lines that say that other programs ran."""
+SUMMARY_ROWS = re.compile(
+    r"(^part +(?:µs/step +share|lane +figure).*\n)(?:.+\n)*?(?=whole step)", re.MULTILINE
+)
+"""The most expensive parts, and the parts that changed: which ones, and in which order, varies."""
 
 
 def sessions(page: Path) -> list[str]:
@@ -38,10 +42,10 @@ def sessions(page: Path) -> list[str]:
 def fronts(text: str) -> list[str]:
     """Return the start of each line, up to the first gap, without numbers.
 
-    With ``--top``, the most expensive rows vary and are removed.
+    In a summary and with ``--top``, the most expensive rows vary and are removed.
     """
     found = []
-    text = BUSY_MACHINE.sub("", text)
+    text = SUMMARY_ROWS.sub(r"\1", BUSY_MACHINE.sub("", text))
     top_rows = re.compile(r"(^part .*\n)(?:(?!.*other rows).+\n)*(.*other rows)", re.MULTILINE)
     shown = top_rows.sub(r"\1\2", text)
     if shown != text:

@@ -57,13 +57,26 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @WIDTHS
 def test_table_of_a_comparison(tdx: Tdx, golden: Golden, files: Path, columns: int | None) -> None:
-    limits = ("--fail-if", "RewardSum.p95:10%", "--fail-if", "max:1s")
+    limits = ("--fail-if", "RewardSum.p95:10%", "--fail-if", "max:1s", "--detail")
     found = tdx("profile", "compare", "base.json", "slow.json", *limits, columns=columns)
     assert (found.code, found.err) == (1, "")
     if columns is None:
         golden("profile_compare.txt", found.out)
     else:
         assert_fits(found.out, columns)
+
+
+def test_comparison_leaves_out_what_did_not_change(tdx: Tdx, files: Path) -> None:
+    Path("same.json").write_text(Path("base.json").read_text())
+    found = tdx("profile", "compare", "base.json", "same.json")
+    head, *lines = found.out.splitlines()
+    assert head.startswith("base.json → same.json  the same, ")
+    assert "whole step" in found.out
+    assert "RewardSum" not in found.out
+    assert "other figures: the same within the noise" in lines[-1]
+    slower = tdx("profile", "compare", "base.json", "slow.json").out
+    assert "slower" in slower.splitlines()[0]
+    assert "0 RewardSum" in slower
 
 
 def test_json_of_a_comparison(tdx: Tdx, golden: Golden, files: Path) -> None:
@@ -75,7 +88,9 @@ def test_json_of_a_comparison(tdx: Tdx, golden: Golden, files: Path) -> None:
 def test_baseline_fails_if_a_limit_is_exceeded(tdx: Tdx, stand_ins: Any, files: Path) -> None:
     same = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert (same.code, same.err) == (0, "")
-    assert "comparison with base.json  within the limits" in same.out
+    assert "comparison with base.json  within the limits; the same, " in same.out
+    # The verdict stands before the profile.
+    assert same.out.index("comparison with") < same.out.index("bound by")
     stand_ins("run.profile_env", sample_profile(mode_profile(scale=2)))
     slow = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert slow.code == 1

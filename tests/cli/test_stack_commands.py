@@ -57,13 +57,13 @@ COMMANDS = {
     "inspect plan": ("inspect", "plan", "ENV"),
     "check": ("check", "ENV", "--format", "json"),
     "report": ("report", "ENV", "--steps", "2", "-o", "-"),
-    "profile": ("profile", "ENV", *SHORT),
-    "profile --mode": ("profile", "ENV", *SHORT, "--mode", "eager", "--passes", "none"),
+    "profile": ("profile", "ENV", *SHORT, "--detail"),
+    "profile --mode": ("profile", "ENV", *SHORT, "--detail", "--mode", "eager", "--passes", "none"),
     "profile --sweep": ("profile", "ENV", *SHORT, "--passes", "none", "--sweep", "steps=1,2"),
     "rollout": ("rollout", "ENV", "--steps", "12", "--out", "dump"),
     "replay": ("replay", "dump", "--t", "RewardSum", "--allow-code"),
     "diff": ("diff", "FILE", "FILE", "--allow-code", "--steps", "2"),
-    "any command with --t": ("inspect", "spec", "ENV", "--t", "RewardScaling(0.0, 0.5)"),
+    "any command with -t": ("inspect", "spec", "ENV", "--t", "RewardScaling(0.0, 0.5)"),
 }
 """Command line of each row."""
 
@@ -117,7 +117,7 @@ def _check_cells(column: str, tdx: Tdx, tmp_path: Path, monkeypatch: pytest.Monk
             assert outcome.code == (3 if name == "profile --sweep" else 2), name
             (error,) = [text for text in outcome.err.splitlines() if text.startswith("error: ")]
             assert re.search("cannot be the env of a rollout", error), name
-            assert "leave out --t" in outcome.err
+            assert "leave out -t" in outcome.err
             continue
         assert outcome.code == 0, (name, outcome.err)
         if row[column] == "stages" and name not in (

@@ -223,7 +223,7 @@ def test_unknown_host_is_reported(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--t", "RewardSum"], "--t needs an env"),
+        (["--t", "RewardSum"], "-t needs an env"),
         (["--pipeline", "-"], "a page cannot read stdin"),
         (["--port", "70000"], "--port must be at most 65535"),
         (["--pages", "0"], "--pages"),

@@ -64,8 +64,8 @@ class SymLog(Transform):
     Normalized values are close to zero, where the logarithm is almost the identity: the stage costs
     time and compresses only outliers.
     """,
-    wrong="--env Pendulum-v1 --t 'ObservationNorm(0.0, 1.5)' --t SymLog",
-    right="--env Pendulum-v1 --t 'ObservationNorm(0.0, 1.5)'",
+    wrong="Pendulum-v1 -t 'ObservationNorm(0.0, 1.5)' -t SymLog",
+    right="Pendulum-v1 -t 'ObservationNorm(0.0, 1.5)'",
 )
 def symlog_of_normalized_values(context: LintContext) -> Iterator[Violation]:
     """Find SymLog after ObservationNorm or VecNorm of the same entry."""

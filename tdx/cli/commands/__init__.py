@@ -22,7 +22,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
-from contextlib import redirect_stderr
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, getdoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -32,7 +31,12 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tdx import __version__
-from tdx.cli.typer_internals import FastCommand, FastGroup, use_zsh_descriptions
+from tdx.cli.typer_internals import (
+    FastCommand,
+    FastGroup,
+    hide_spellings,
+    use_zsh_descriptions,
+)
 from tdx.foundation.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -130,6 +134,8 @@ _RARE = frozenset(
 )
 """Options that the short help leaves out, and the whole help shows last."""
 _RARE_PANEL = "Rarely used"
+_FORMER_SPELLINGS = frozenset({"--t", "--transform", "--save", "--html"})
+"""Spellings that keep working where an option has another one, and that no help shows."""
 _SHORT_HEIGHT, _SHORT_OPTIONS = 24, 11
 _OPTION_WIDTH = 26
 
@@ -238,6 +244,9 @@ class _RootGroup(_Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] == "help":
+            if ctx.resilient_parsing:
+                # Completion continues with the commands, as if `help` were not there.
+                return super().resolve_command(ctx, args[1:]) if args[1:] else (None, None, [])
             if not args[1:]:
                 typer.echo(ctx.get_help())
                 raise typer.Exit
@@ -390,6 +399,7 @@ def _build_command(name: str, function: Function, command_class: type[_Command] 
     app.command(name, cls=command_class, help=help)(expand_options(function))
     command: Any = get_command(app)
     for param in command.params:
+        hide_spellings(param, _FORMER_SPELLINGS)
         if _RARE.intersection(param.opts):
             param.rich_help_panel = _RARE_PANEL
     # A section of the help stands where its first option is.
@@ -424,7 +434,7 @@ def _short_help(command: Any, ctx: Any) -> list[str]:
             if getattr(param, "rich_help_panel", "") != _RARE_PANEL
         ]
         # The option that most commands have in common, before those of the command.
-        rows.sort(key=lambda row: not row[0].startswith("-t,"))
+        rows.sort(key=lambda row: not row[0].startswith("-t "))
         room = min(_SHORT_OPTIONS, _SHORT_HEIGHT - len(lines) - 2)
         count = len(visible) - min(len(rows), room)
         rows = rows[:room]
@@ -440,7 +450,7 @@ def _short_row(param: Any) -> tuple[str, str]:
     text = " ".join((getattr(param, "help", None) or "").split())
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).upper(), text
-    name = ", ".join(sorted((opt for opt in param.opts if opt != "--transform"), key=len))
+    name = ", ".join(sorted(param.opts, key=len))
     return (name if param.is_flag else f"{name} {param.metavar or param.name.upper()}"), text
 
 
@@ -484,25 +494,22 @@ def _root_options(
     """Inspect what a chain of RL transforms does to your data, check it, and measure its cost."""
 
 
-_Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print errors and the result, but no messages.")
-]
-
-
 def expand_options(command: Function) -> Function:
     """Replace each parameter that is annotated with a dataclass of options by its fields."""
+    from tdx.cli.options import DialogOptions, Quiet, hidden_messages
+
     hints = get_type_hints(command, include_extras=True)
     groups = {
         name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
     }
 
+    is_dialog = DialogOptions in groups.values()
+
     @functools.wraps(command)
     def with_options(**values: Any) -> int | None:
-        if values.pop("quiet"):
-            # Errors are printed after the command, on the stderr of the process.
-            with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
-                return with_groups(**values)
-        return with_groups(**values)
+        # A dialog hides its messages itself, but not its questions.
+        with hidden_messages(False if is_dialog else values.pop("quiet")):
+            return with_groups(**values)
 
     def with_groups(**values: Any) -> int | None:
         for name, kind in groups.items():
@@ -514,9 +521,9 @@ def expand_options(command: Function) -> Function:
         for name, parameter in signature(command).parameters.items()
         if name not in groups
     ]
-    quiet = Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=_Quiet)
     shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
-    shared.append(quiet)
+    if not is_dialog:
+        shared.append(Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=Quiet))
     annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
     # `signature` would follow it to the function whose parameters are still dataclasses.
     del with_options.__wrapped__

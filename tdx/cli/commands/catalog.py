@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -27,7 +28,8 @@ Example = Annotated[
     ),
 ]
 
-
+MAX_LISTED = 1000
+"""Episodes in the JSON of a dump without ``--episodes``."""
 EnvId = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_env, help="Env id.")]
 EnvKwargs = Annotated[
     str | None,
@@ -41,11 +43,17 @@ Follow = Annotated[
     bool,
     typer.Option("--follow", help="Show the progress first, until the dump is complete."),
 ]
+AllEpisodes = Annotated[
+    bool,
+    typer.Option(
+        "--episodes", help=f"List the episodes; without it, JSON has the first {MAX_LISTED:,}."
+    ),
+]
 Root = Annotated[str, typer.Argument(metavar="[DIR]", help="Folder; the current one by default.")]
 
 
 def list_envs(output: OutputOptions, search: Search = None, missing: All = False) -> None:
-    """List the envs that --env accepts.
+    """List the envs.
 
     tdx list envs pong
 
@@ -67,7 +75,7 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
 
 
 def list_transforms(output: OutputOptions, search: Search = None) -> None:
-    """List the transforms that --t accepts.
+    """List the transforms that -t accepts.
 
     tdx list transforms reward
 
@@ -152,12 +160,14 @@ def list_dumps(output: OutputOptions, root: Root = ".") -> None:
     write_view(list_view(list_dumps(root), root), output)
 
 
-def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> None:
-    """Show a dump: episodes, returns, and values of each entry.
+def show_dump(
+    output: OutputOptions, dump: Folder, episodes: AllEpisodes = False, follow: Follow = False
+) -> None:
+    """Show a dump: pipeline, returns, and values of each entry.
 
     tdx show runs/pendulum
 
-    tdx show dump runs/pendulum --format json
+    tdx show dump runs/pendulum --episodes --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.dumps import dump_view
@@ -165,7 +175,8 @@ def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> No
 
     if follow:
         _follow(dump)
-    write_view(dump_view(look_at(open_dump(dump))), output)
+    overview = replace(look_at(open_dump(dump)), max_listed=None if episodes else MAX_LISTED)
+    write_view(dump_view(overview, with_episodes=episodes), output)
 
 
 def show_watch(output: OutputOptions, file: WatchFile) -> None:

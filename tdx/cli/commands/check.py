@@ -23,7 +23,6 @@ from tdx.cli.options import (
 )
 from tdx.cli.pipelines import (
     TARGET_HELP,
-    ArgumentOptions,
     PipelineOptions,
     Samples,
     TargetOptions,
@@ -177,7 +176,7 @@ Statistics = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class CheckTargets(ArgumentOptions):
+class CheckTargets(PipelineOptions):
     """The targets of a check, and the options of their pipelines."""
 
     targets: Annotated[
@@ -574,8 +573,8 @@ class Fixes:
 
         if file is not None and options.transforms:
             raise ArgumentError(
-                "stages from --t cannot be fixed together with a file",
-                hint="add them to the file, or pass the whole chain with --env and --t",
+                "stages from -t cannot be fixed together with a file",
+                hint="add them to the file, or pass an env id with the whole chain as -t",
             )
         result = fix_pipeline(
             pipeline,

@@ -18,7 +18,7 @@ from tdx.cli.options import (
 from tdx.cli.pipelines import AllowCode, Samples, TargetOptions
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
-Out = Annotated[str, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write.")]
+Out = Annotated[str, typer.Option("-o", "--out", metavar="FOLDER", help="Folder to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing contract.")]
 Compare = Annotated[
     list[str] | None,
@@ -61,7 +61,9 @@ Seed = Annotated[
 ]
 Html = Annotated[
     str | None,
-    typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML report."),
+    typer.Option(
+        "-o", "--out", "--html", metavar="FILE", help="Also write a self-contained HTML report."
+    ),
 ]
 ForceReport = Annotated[bool, typer.Option("--force", help="Replace an existing report.")]
 _DEFAULT_FOLDER = "contract"
@@ -167,7 +169,7 @@ def diff(
 
     tdx contract diff train.py:make_env evaluate.py:make_env --allow-code
 
-    tdx contract diff pendulum pendulum.yaml --html report.html
+    tdx contract diff pendulum pendulum.yaml -o report.html
     """
     from tdx.cli.contract_runs import diff_stacks
     from tdx.foundation.files import is_contract

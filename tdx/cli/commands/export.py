@@ -43,8 +43,7 @@ To = Annotated[
 OutFile = Annotated[
     str | None,
     typer.Option(
-        "--out",
-        "-o",
+        *("-o", "--out"),
         metavar="PATH",
         help="Target; next to the dump by default. - writes jsonl to stdout.",
     ),
@@ -96,7 +95,7 @@ From = Annotated[
         "default.",
     ),
 ]
-OutDump = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump.")]
+OutDump = Annotated[str, typer.Option("-o", "--out", metavar="DIR", help="Folder of the new dump.")]
 EnvId = Annotated[
     str | None,
     typer.Option(

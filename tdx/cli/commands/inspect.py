@@ -322,7 +322,9 @@ B = Annotated[
 ]
 Html = Annotated[
     str | None,
-    typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML report."),
+    typer.Option(
+        "-o", "--out", "--html", metavar="FILE", help="Also write a self-contained HTML report."
+    ),
 ]
 DiffSteps = Annotated[
     int | None, integer_option("--steps", 1, "Compare the values of rollouts of N steps too.")
@@ -367,7 +369,7 @@ def diff(
 
         if any(value is not None for value in (steps, seed, html, samples)):
             raise ArgumentError(
-                "--steps, --seed, --html and --samples do not apply to policy checkpoints",
+                "--steps, --seed, --out and --samples do not apply to policy checkpoints",
                 hint="leave them out: both run on one drawn sample",
             )
         report = compare_checkpoints(*checkpoints)
@@ -380,7 +382,7 @@ def diff(
 
         if any(value is not None for value in (steps, seed, html, samples)):
             raise ArgumentError(
-                "--steps, --seed, --html and --samples do not apply to deployment descriptors",
+                "--steps, --seed, --out and --samples do not apply to deployment descriptors",
                 hint="leave them out: a descriptor has no values",
             )
         compared = compare_descriptors(read_reference(a), read_descriptor(b))

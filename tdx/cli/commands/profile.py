@@ -10,6 +10,7 @@ import typer
 
 from tdx.cli.completion import complete_last
 from tdx.cli.options import (
+    Format,
     Functions,
     OutputOptions,
     integer_option,
@@ -43,8 +44,8 @@ ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr
 _FILES, _OUTPUT = "Files", "Output"
 
 
-def _file_option(option: str, help: str) -> Any:
-    return typer.Option(option, metavar="FILE", help=help, rich_help_panel=_FILES)
+def _file_option(*spellings: str, help: str) -> Any:
+    return typer.Option(*spellings, metavar="FILE", help=help, rich_help_panel=_FILES)
 
 
 def _complete_list(*names: str) -> Callable[[str], list[str]]:
@@ -120,8 +121,8 @@ Passes = Annotated[
         "--passes",
         metavar="PASSES",
         autocompletion=_complete_list(*PASSES, "none"),
-        help="Additional measurements, each in its own rollouts: memory, operators, device; all by "
-        "default; or none.",
+        help="Additional measurements, each in its own rollouts: memory, operators, device; or "
+        "none. With --detail, a file or another format all by default, else device.",
     ),
 ]
 Marginals = Annotated[
@@ -166,35 +167,48 @@ Sort = Annotated[
         metavar="COLUMN",
         parser=parse_order,
         autocompletion=_complete_list(*ORDERS),
-        help=f"Order of the rows: {', '.join(ORDERS)}.",
+        help=f"Order of the rows: {', '.join(ORDERS)}; implies --detail.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Detail = Annotated[
+    bool,
+    typer.Option(
+        "--detail",
+        help="Show every kind of call with its percentiles, memory, operators and device.",
         rich_help_panel=_OUTPUT,
     ),
 ]
 Top = Annotated[
     int | None,
     integer_option(
-        "--top", 1, "Show the N most expensive rows and the sum of the others.", panel=_OUTPUT
+        "--top", 1, "Show the N most expensive parts and the sum of the others.", panel=_OUTPUT
     ),
 ]
 Histograms = Annotated[
     bool,
     typer.Option(
-        "--histogram", help="Show the distribution of times of each row.", rich_help_panel=_OUTPUT
+        "--histogram",
+        help="Show the distribution of times of each row; implies --detail.",
+        rich_help_panel=_OUTPUT,
     ),
 ]
 Save = Annotated[
-    str | None, _file_option("--save", "Save the profile as JSON with all samples; - is stdout.")
+    str | None,
+    _file_option(
+        *("-o", "--out", "--save"), help="Save the profile as JSON with all samples; - is stdout."
+    ),
 ]
 Trace = Annotated[
     str | None,
-    _file_option("--trace", "Write a timeline for ui.perfetto.dev or chrome://tracing."),
+    _file_option("--trace", help="Write a timeline for ui.perfetto.dev or chrome://tracing."),
 ]
 Speedscope = Annotated[
-    str | None, _file_option("--speedscope", "Write a flame chart for www.speedscope.app.")
+    str | None, _file_option("--speedscope", help="Write a flame chart for www.speedscope.app.")
 ]
-Html = Annotated[str | None, _file_option("--html", "Write a self-contained HTML report.")]
+Html = Annotated[str | None, _file_option("--html", help="Write a self-contained HTML report.")]
 Baseline = Annotated[
-    str | None, _file_option("--baseline", "Compare with a profile saved by --save.")
+    str | None, _file_option("--baseline", help="Compare with a profile saved by --out.")
 ]
 FailIf = Annotated[
     list[str] | None,
@@ -214,12 +228,18 @@ Force = Annotated[
     ),
 ]
 Before = Annotated[
-    str, typer.Argument(metavar="BEFORE", help="Profile to compare with, saved by --save.")
+    str, typer.Argument(metavar="BEFORE", help="Profile to compare with, saved by --out.")
 ]
-After = Annotated[str, typer.Argument(metavar="AFTER", help="Later profile, saved by --save.")]
+After = Annotated[str, typer.Argument(metavar="AFTER", help="Later profile, saved by --out.")]
 ForceCompare = Annotated[
     bool,
     typer.Option("--force", help="Compare profiles of different pipelines or machines."),
+]
+CompareDetail = Annotated[
+    bool,
+    typer.Option(
+        "--detail", help="Also show the parts that did not change.", rich_help_panel=_OUTPUT
+    ),
 ]
 
 
@@ -241,6 +261,7 @@ def profile(
     all_wrappers: AllWrappers = False,
     dry_run: DryRun = False,
     calibrate: Calibrate = False,
+    detail: Detail = False,
     sort: Sort = "chain",
     top: Top = None,
     histogram: Histograms = False,
@@ -255,26 +276,31 @@ def profile(
 ) -> int:
     """Measure the cost of each part of a rollout: env, policy, every stage, and tdx itself.
 
+    Shows the time of a step, the most expensive parts, what bounds the pipeline and what may help;
+    --detail and the other formats have every measurement.
+
     If the env fails or you press Ctrl-C, the measurements so far are shown.
-    `tdx profile compare A.json B.json` compares two profiles saved by --save.
+    `tdx profile compare A.json B.json` compares two profiles saved by --out.
 
     tdx profile Pendulum-v1 -t RewardSum --mode eager,planned
 
-    tdx profile pendulum.yaml --passes none --save base.json --force
+    tdx profile pendulum.yaml --passes none -o base.json --force
     """
     silence_kineto()
     from tdx.cli.views.profile import TableOptions
     from tdx.profiling.run import ProfilePlan
     from tdx.stacks.checkpoints import is_checkpoint
 
-    paths = {"--save": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
+    paths = {"--out": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
+    wants_rows = detail or histogram or sort != "chain"
+    is_summary = output.format is Format.TABLE and not wants_rows
     plan = ProfilePlan(
         steps=steps,
         warmup=warmup,
         repeats=repeat,
         threads=threads,
-        passes=_pass_names(passes),
+        passes=_pass_names(passes, is_summary=is_summary and not files.requested),
         sync=sync,
         all_wrappers=all_wrappers,
     )
@@ -303,13 +329,17 @@ def profile(
     if dry_run:
         return _show_estimate(request, output)
     reference = Reference.read(baseline, fail_if, force, request.plan)
-    table = TableOptions(cast(Any, sort), top, histogram)
+    table = TableOptions(cast(Any, sort), top, histogram, is_summary, bool(passes))
+    request = replace(request, is_summary=is_summary)
     return _show_profile(request, reference, files, table, output, marginal=marginal, advice=advice)
 
 
-def _pass_names(values: list[str] | None) -> Any:
+def _pass_names(values: list[str] | None, *, is_summary: bool) -> Any:
     names = parse_names(values, PASSES, "--passes", none_name="none")
-    return PASSES if names is None else names
+    if names is not None:
+        return names
+    # A summary shows no memory and no operators; the device may be what bounds the pipeline.
+    return ("device",) if is_summary else PASSES
 
 
 def _build_request(
@@ -346,10 +376,12 @@ def _show_profile(
     from tdx.cli.output import write_view
     from tdx.cli.views.profile import profile_view
 
-    result, costs = measure(request, with_marginal=marginal)
+    result, costs, candidates = measure(request, with_marginal=marginal)
     error = profile_error(result) or next((cost.error for cost in costs if cost.error), None)
     advised = try_advice(request, result) if advice and error is None else ()
-    extras = replace(reference.extras(result), marginal=costs, advice=advised)
+    extras = replace(
+        reference.extras(result), marginal=costs, advice=advised, candidates=candidates
+    )
     files.write(result, extras)
     if not files.use_stdout:
         write_view(profile_view(result, table, extras), output)
@@ -363,7 +395,7 @@ def _show_estimate(request: ProfileRequest, output: OutputOptions) -> int:
     from tdx.cli.views.profile_sweep import estimate_view
     from tdx.profiling.run import estimate_duration, shorten_plan
 
-    result, _ = measure(replace(request, plan=shorten_plan(request.plan)))
+    result, *_ = measure(replace(request, plan=shorten_plan(request.plan)))
     raise_error(profile_error(result))
     write_view(estimate_view(request.plan, estimate_duration(result, request.plan)), output)
     return ExitCode.OK
@@ -378,7 +410,7 @@ def _show_calibration(request: ProfileRequest, output: OutputOptions) -> int:
     request = replace(request, plan=replace(request.plan, passes=()))
     profiles = []
     for _ in range(CALIBRATION_RUNS):
-        result, _ = measure(request)
+        result, *_ = measure(request)
         raise_error(profile_error(result))
         profiles.append(result)
     write_view(calibration_view(calibrate(profiles)), output)
@@ -403,6 +435,7 @@ def profile_compare(
     after: After,
     fail_if: FailIf = None,
     force: ForceCompare = False,
+    detail: CompareDetail = False,
 ) -> int:
     """Show which parts are slower than before by more than noise.
 
@@ -417,7 +450,8 @@ def profile_compare(
 
     limits = parse_limits(fail_if or ())
     result = compare_profiles(read_profile(before), read_profile(after), limits, force=force)
-    write_view(comparison_view(result, before, after), output)
+    is_summary = output.format is Format.TABLE and not detail
+    write_view(comparison_view(result, before, after, is_summary=is_summary), output)
     return ExitCode.FINDINGS if result.failures else ExitCode.OK
 
 

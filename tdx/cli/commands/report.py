@@ -40,7 +40,7 @@ class ReportFormat(StrEnum):
 Out = Annotated[
     str | None,
     typer.Option(
-        "--out", "-o", metavar="FILE", help="Target; report.html by default. - writes to stdout."
+        "-o", "--out", metavar="FILE", help="Target; report.html by default. - writes to stdout."
     ),
 ]
 ReportKind = Annotated[

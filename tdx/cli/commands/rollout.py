@@ -43,7 +43,7 @@ Episodes = Annotated[
 ]
 Out = Annotated[
     str | None,
-    typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump; a URL with --shards."),
+    typer.Option("-o", "--out", metavar="DIR", help="Folder of the new dump; a URL with --shards."),
 ]
 Keys = Annotated[
     list[str] | None,
@@ -89,9 +89,7 @@ Folder = Annotated[str, DUMP]
 Stages = Annotated[
     list[str] | None,
     typer.Option(
-        "--t",
-        "-t",
-        "--transform",
+        *("-t", "--t", "--transform"),
         metavar="CALL",
         autocompletion=complete_transform,
         help="Add a stage to the chain: RewardSum. Can be repeated; the order matters.",
@@ -99,7 +97,7 @@ Stages = Annotated[
 ]
 ReplayOut = Annotated[
     str | None,
-    typer.Option("--out", "-o", metavar="DIR", help="Write the result to a new dump."),
+    typer.Option("-o", "--out", metavar="DIR", help="Write the result to a new dump."),
 ]
 
 _ALLOWED_WITH_RESUME = {"allow_code"}

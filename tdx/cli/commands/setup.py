@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tdx.cli.completion import complete_env
 from tdx.cli.options import (
     DebugOptions,
     DialogOptions,
     Functions,
     OutputOptions,
+    hidden_messages,
 )
 from tdx.cli.pipelines import PipelineOptions
 from tdx.cli.runtime import json_text
@@ -25,7 +27,18 @@ if TYPE_CHECKING:
 
 _DEFAULT_FILE = "pipeline.yaml"
 
-File = Annotated[str, typer.Argument(metavar="[FILE]", help="Target; - writes to stdout.")]
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TARGET", autocompletion=complete_env, help="Env id; a terminal asks for it."
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        *("-o", "--out"), metavar="FILE", help=f"{_DEFAULT_FILE} by default; - writes to stdout."
+    ),
+]
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Ask no questions: use the suggested stages.")
 ]
@@ -66,7 +79,8 @@ OutputKind = Annotated[
 def init(
     pipeline: PipelineOptions,
     dialog: DialogOptions,
-    file: File = _DEFAULT_FILE,
+    target: Target = None,
+    out: Out = None,
     yes: Yes = False,
     force: Force = False,
     source: From = None,
@@ -75,28 +89,42 @@ def init(
 
     On a terminal, asks for the env and the stages.
 
-    Without --t, stages that fit the env are suggested. --from converts an env of Gymnasium with its
+    Without -t, stages that fit the env are suggested. --from converts an env of Gymnasium with its
     wrappers, and exits with 1 if a wrapper has no counterpart or a value differs.
 
-    tdx init first.yaml --env Pendulum-v1 -y
+    tdx init Pendulum-v1 -o first.yaml -y
 
-    tdx init converted.yaml --from train.py:make_env --allow-code
+    tdx init -o converted.yaml --from train.py:make_env --allow-code
     """
     from tdx.cli.init import commented_pipeline
-    from tdx.cli.output import check_target, write_file
+    from tdx.cli.output import STDOUT, check_target, write_file
+    from tdx.cli.pipelines import with_target
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.envs import get_env_leaves
     from tdx.pipeline.references import has_references
 
+    has_env = not (pipeline.env is None and pipeline.pipeline is None and source is None)
+    is_file = target is not None and (
+        has_env or target == STDOUT or target.endswith((".yaml", ".yml"))
+    )
+    if is_file and out is None:
+        # The former order, `tdx init FILE --env ID`.
+        out, target = target, None
+    file = out or _DEFAULT_FILE
     check_target(file, force=force)
+    if target is not None and source is not None:
+        raise ArgumentError(f"--from and {target} cannot be combined", hint="remove one of them")
+    pipeline = with_target(pipeline, target)
     if source is not None:
-        return _import(source, pipeline, file, force=force)
+        with hidden_messages(dialog.quiet):
+            return _import(source, pipeline, file, force=force)
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     config, comments = _ask(pipeline, dialog) if ask else _suggest(pipeline)
-    with third_party_code():
-        leaves = get_env_leaves(config.env, pipeline.allow_code)
-    write_file(file, commented_pipeline(config, leaves, comments), force=force)
-    _print_next(file, needs_code=has_references(config.env.kwargs))
+    with hidden_messages(dialog.quiet):
+        with third_party_code():
+            leaves = get_env_leaves(config.env, pipeline.allow_code)
+        write_file(file, commented_pipeline(config, leaves, comments), force=force)
+        _print_next(file, needs_code=has_references(config.env.kwargs))
     return ExitCode.OK
 
 

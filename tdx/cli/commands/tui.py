@@ -158,7 +158,8 @@ def as_arguments(options: PipelineOptions) -> list[str]:
         >>> as_arguments(PipelineOptions(env="Pendulum-v1", transforms=["RewardSum"], num_envs=2))
         ['--env=Pendulum-v1', '--t=RewardSum', '--num-envs=2']
     """
-    given = given_options(options)
+    # A short option takes no `=`.
+    given = (("--t" if name == "-t" else name, value) for name, value in given_options(options))
     return [name if value is None else f"{name}={value}" for name, value in given]
 
 
@@ -188,7 +189,7 @@ def initial_pipeline(options: PipelineOptions, samples: str | None) -> Pipeline 
     if samples is not None:
         raise ArgumentError("--samples needs a target", hint="tdx tui FOLDER --samples FILE")
     if options.transforms:
-        raise ArgumentError("--t needs an env", hint="name an env: tdx tui ID --t CALL")
+        raise ArgumentError("-t needs an env", hint="name an env: tdx tui ID -t CALL")
     return None
 
 

@@ -223,7 +223,7 @@ class View:
         result: The result, or a function that returns it as plain data, for json.
         blocks: Returns the layout, for table, md and HTML.
         records: Returns the rows for jsonl and csv. ``None``: the result is the only one.
-        calls: Each stage of the chain in the ``--t`` grammar, for a result about a chain.
+        calls: Each stage of the chain in the ``-t`` grammar, for a result about a chain.
         names: Columns of csv if there are no records.
     """
 

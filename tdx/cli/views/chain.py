@@ -38,7 +38,7 @@ def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False
 
     Args:
         report: Report to show.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
         graph: Draw the chain as a diagram instead of a table.
     """
 
@@ -199,7 +199,7 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
 
     Args:
         lineage: Lineage to show.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
     """
 
     def blocks() -> list[Block]:
@@ -278,7 +278,7 @@ def lineage_diagram(lineage: Lineage, calls: Sequence[str]) -> str:
 
     Args:
         lineage: Lineage to show.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
     """
     # Start, label, end and the kind of line.
     arrows: dict[tuple[str, str, str, str], None] = {}

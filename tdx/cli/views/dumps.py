@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -180,12 +181,13 @@ def estimate_view(estimate: Estimate) -> View:
     return View("rollout_estimate", estimate, blocks, lambda: records)
 
 
-def dump_view(overview: Overview, name: str | None = None) -> View:
+def dump_view(overview: Overview, name: str | None = None, *, with_episodes: bool = True) -> View:
     """Lay out the contents of a dump.
 
     Args:
         overview: Overview of the dump.
         name: Name of the dump. ``None``: its path.
+        with_episodes: If True, also list the episodes.
     """
     data = overview.to_dict() | ({} if name is None else {"path": name})
 
@@ -208,7 +210,15 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
             columns = [Column(), Column("min"), Column("max"), Column("histogram", fixed=True)]
             result += [Heading("episodes"), Table(columns, rows)]
         result += [Heading("entries"), _entries(overview.entries)]
-        return [*result, Fluid(partial(_episodes, overview))]
+        if with_episodes:
+            return [*result, Fluid(partial(_episodes, overview))]
+        path = shlex.quote(name or overview.path)
+        notes = (
+            f"{count_text(overview.episodes_total, 'episode')}: tdx show {path} --episodes lists "
+            f"{'it' if overview.episodes_total == 1 else 'them'}",
+            f"checksums were not compared: tdx verify {path} does that",
+        )
+        return [*result, *map(dim, notes)]
 
     return View("dump", lambda: data, blocks, lambda: overview.episodes, calls=overview.calls)
 
@@ -254,7 +264,7 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
     yield Heading("each episode")
     yield Table.of(titles, rows)
     if len(shown) < len(episodes):
-        more = f"{len(episodes) - len(shown):,} more: --format json shows all"
+        more = f"{len(episodes) - len(shown):,} more: a pipe shows all, for example | less"
         yield dim(more)
 
 

@@ -132,7 +132,7 @@ def graph_blocks(report: ChainReport, calls: Sequence[str], width: int) -> list[
 
     Args:
         report: Data flow of the chain.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
         width: Maximum columns.
     """
     nodes, edges = _nodes(report, calls), chain_edges(report)
@@ -198,7 +198,7 @@ def chain_diagram(report: ChainReport, calls: Sequence[str]) -> str:
 
     Args:
         report: Data flow of the chain.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
     """
     nodes, edges = _nodes(report, calls), chain_edges(report)
     lines = ["flowchart TD"]
@@ -238,7 +238,7 @@ def chain_svg(report: ChainReport, calls: Sequence[str], *, as_file: bool = True
 
     Args:
         report: Data flow of the chain.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
         as_file: If True, add a background and the colors of a light and a dark theme; otherwise the
             page around it has them.
     """

@@ -38,7 +38,7 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
 
     Args:
         report: Plan to show.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
     """
 
     def blocks() -> list[Block]:
@@ -160,7 +160,7 @@ def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
 
     Args:
         report: Plan to show.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
     """
     is_random = report.plan.policy_reads is None
     source = "random or recorded actions" if is_random else "policy"

@@ -1,7 +1,8 @@
-"""Profiles: the cost of each part of a rollout, memory, operators and device."""
+"""Profiles: what bounds a rollout; the cost of each part, memory, operators and device."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -39,6 +40,7 @@ from tdx.cli.views.profile_table import (
     micros,
     number_table,
     others_line,
+    share_bar,
     specs_line,
     total_line,
     whole_number,
@@ -46,6 +48,7 @@ from tdx.cli.views.profile_table import (
 from tdx.core.meter import Lane
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.text import count_text
+from tdx.profiling.bottleneck import list_kind_costs, list_part_costs, suggest_measurements
 from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine
@@ -56,11 +59,14 @@ from tdx.profiling.result import (
     OperatorUse,
     Profile,
     Row,
+    Settings,
 )
 from tdx.profiling.saved import RowReport, profile_to_json
-from tdx.profiling.suggestions import Suggestions
+from tdx.profiling.suggestions import Candidate, Suggestions
 from tdx.profiling.traces import build_mean_step
 
+_MAX_PARTS, _MAX_CANDIDATES = 5, 3
+"""Parts and changes that a summary shows."""
 Order = Literal["chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr"]
 
 _NOISE_STYLES: dict[str, Style] = {
@@ -77,13 +83,18 @@ class TableOptions:
 
     Args:
         order: ``chain``, or the column to sort by, largest first.
-        top: Number of rows. ``None``: all; otherwise the others are summed up in one row.
+        top: Number of rows. ``None``: all, or a few in a summary; the others are summed up in one
+            row.
         histograms: If True, show the distribution of times of each row.
+        is_summary: If True, show only the most expensive parts and what bounds the pipeline.
+        passes: If True, a summary also has the results of the other passes.
     """
 
     order: Order = "chain"
     top: int | None = None
     histograms: bool = False
+    is_summary: bool = False
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,7 @@ class Extras(Result):
         marginal: Cost of the chain without each of its stages, for each mode.
         comparison: Comparison with a baseline.
         advice: Changes that were tried, for each mode.
+        candidates: Changes that a summary suggests to try.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -104,6 +116,7 @@ class Extras(Result):
     marginal: tuple[MarginalCosts, ...] = ()
     comparison: ProfileComparison | None = None
     advice: tuple[Suggestions, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -124,18 +137,26 @@ def profile_view(
     options, extras = options or TableOptions(), extras or Extras()
 
     def blocks() -> list[Block]:
-        result: list[Block] = [*_head(profile)]
-        if len(profile.modes) > 1:
+        result: list[Block] = [*(_summary_head if options.is_summary else _head)(profile)]
+        if (comparison := extras.comparison) is not None:
+            result.append(Heading(f"comparison with {comparison.baseline}", verdict(comparison)))
+            result += comparison_blocks(comparison, is_summary=options.is_summary)
+            if options.is_summary and len(profile.modes) == 1:
+                result.append(Heading("costs"))
+        if len(profile.modes) > 1 and not options.is_summary:
             result += side_by_side(profile)
         for mode in profile.modes:
-            result += _mode(mode, options)
+            result += (_mode_summary if options.is_summary else _mode)(profile, mode, options)
+        if options.is_summary:
+            result += _suggestions(profile, extras)
         for cost in extras.marginal:
             result += marginal_blocks(cost)
         for advice in extras.advice:
             result += advice_blocks(advice)
-        if (comparison := extras.comparison) is not None:
-            result.append(Heading(f"comparison with {comparison.baseline}", verdict(comparison)))
-            result += comparison_blocks(comparison)
+        if options.is_summary:
+            result.append(
+                dim("--detail shows all calls, their percentiles, memory and operators", 2)
+            )
         return result
 
     def data() -> dict[str, object]:
@@ -145,16 +166,100 @@ def profile_view(
     return View("profile", data, blocks, lambda: _records(profile, options))
 
 
+def _summary_head(profile: Profile) -> Iterator[Block]:
+    """Yield the time of a step, and what it was measured on."""
+    fastest = _fastest(profile)
+    has_modes = len(profile.modes) > 1
+    aside = f"fastest: {fastest.mode}, {_rate(profile, fastest)}" if has_modes else ""
+    yield Heading(profile.subject, aside or _rate(profile, fastest), level=1)
+    mode = "" if has_modes else f"{fastest.mode}, "
+    machine = ", ".join((profile.machine.processor, *profile.machine.accelerators))
+    yield fact("measured", f"{mode}{_measured_text(profile.settings)}; {machine}")
+
+
+def _fastest(profile: Profile) -> ModeProfile:
+    return min(profile.modes, key=lambda mode: mode.step_us or math.inf)
+
+
+def _rate(profile: Profile, mode: ModeProfile) -> str:
+    """Return the time of a step, and how many there are in a second."""
+    if not int(mode.steps.sum()):
+        return "no steps"
+    envs = profile.settings.num_envs
+    of = f" of {count_text(envs, 'env')}" if envs > 1 else ""
+    unit = "frames/s" if envs > 1 else "steps/s"
+    return f"{micros(mode.step_us)} µs per step{of}, {whole_number(mode.frames_per_second)} {unit}"
+
+
+def _mode_summary(profile: Profile, mode: ModeProfile, options: TableOptions) -> Iterator[Block]:
+    """Yield the most expensive parts of a mode, and what bounds it."""
+    if len(profile.modes) > 1:
+        yield Heading(mode.mode, _rate(profile, mode))
+    yield from _doubts(mode)
+    for note in mode.notes:
+        yield fact("note", note)
+    if not mode.rows:
+        return
+    costs = list_part_costs(mode)
+    count = options.top or _MAX_PARTS
+    if options.top is None and len(costs) == count + 1:
+        # A single other part takes no more space than the sum of it.
+        count += 1
+    shown, others = costs[:count], costs[count:]
+    rows = [_cost_row(cost.name, cost.step_us, cost.share, costs[0].share) for cost in shown]
+    if others:
+        step_us, share = sum(cost.step_us for cost in others), sum(cost.share for cost in others)
+        rows.append(
+            _cost_row(count_text(len(others), "other part"), step_us, share, costs[0].share)
+        )
+    rows.append([Cell("whole step", "name"), Cell(micros(mode.step_us)), Cell(""), Cell("")])
+    yield Table.of(
+        ("part", "µs/step", "share", ""),
+        rows,
+        fixed=True,
+        numbers=("µs/step", "share"),
+        optional=("",),
+    )
+    kinds = list_kind_costs(mode)
+    shares = ", ".join(f"{kind.name} {kind.share:.0%}" for kind in kinds)
+    cells = [Cell("bound by: ", "dim"), Cell(kinds[0].name, "name"), Cell(f" ({shares})")]
+    yield Paragraph(cells, indent=2)
+    if options.passes:
+        yield from details(mode, mode.rows)
+
+
+def _cost_row(name: str, step_us: float, share: float, largest: float) -> list[Cell]:
+    bar = share_bar(share, largest)
+    return [Cell(name, "name"), Cell(micros(step_us)), Cell(f"{share:.1%}"), Cell(bar, "added")]
+
+
+def _suggestions(profile: Profile, extras: Extras) -> Iterator[Block]:
+    """Yield what may make the pipeline faster, unless changes have been tried already."""
+    if extras.advice or not any(mode.rows for mode in profile.modes):
+        return
+    for candidate in extras.candidates[:_MAX_CANDIDATES]:
+        yield fact("may help", f"{candidate.change} ({candidate.found})", title_style="changed")
+    left = len(extras.candidates) - _MAX_CANDIDATES
+    if extras.candidates:
+        more = f"{left} more: " if left > 0 else ""
+        yield dim(f"{more}--advice measures these changes", 2)
+    for text in suggest_measurements(_fastest(profile)):
+        yield fact("may help", text, title_style="changed")
+
+
 def _head(profile: Profile) -> Iterator[Block]:
-    settings = profile.settings
     yield Heading(profile.subject, "times in µs", level=1)
+    yield fact("measured", _measured_text(profile.settings))
+    yield fact("machine", machine_text(profile.machine))
+
+
+def _measured_text(settings: Settings) -> str:
     steps = f"{settings.steps:,} steps × {settings.repeats} after {settings.warmup:,} warm-up steps"
     envs = count_text(settings.num_envs, "env")
     seed = "" if settings.seed is None else f", seed {settings.seed}"
     where = f" on {settings.device}" if settings.device else ""
     sync = "; device synchronized around each part" if settings.sync else ""
-    yield fact("measured", f"{steps}; {envs}{where}, policy {settings.policy}{seed}{sync}")
-    yield fact("machine", machine_text(profile.machine))
+    return f"{steps}; {envs}{where}, policy {settings.policy}{seed}{sync}"
 
 
 def machine_text(machine: Machine) -> str:
@@ -172,15 +277,19 @@ def machine_text(machine: Machine) -> str:
     return "; ".join(filter(None, facts))
 
 
-def _mode(mode: ModeProfile, options: TableOptions) -> Iterator[Block]:
-    rate = f"{micros(mode.step_us)} µs per step, {whole_number(mode.frames_per_second)} frames/s"
-    yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
+def _doubts(mode: ModeProfile) -> Iterator[Block]:
+    """Yield why the times may be wrong."""
     if mode.error is not None:
         progress = f"{int(mode.steps.sum()):,} steps in {len(mode.steps)} repeats"
         yield fact("incomplete", f"{progress}, then: {mode.error}", "bad")
     yield fact("noise", mode.noise.message, _NOISE_STYLES[mode.noise.judgement])
     if mode.preemption is not None:
         yield fact("preempted", mode.preemption, "bad")
+
+
+def _mode(profile: Profile, mode: ModeProfile, options: TableOptions) -> Iterator[Block]:
+    yield Heading(mode.mode, _rate(profile, mode))
+    yield from _doubts(mode)
     for note in mode.notes:
         yield fact("note", note)
     rows = ordered(mode, options)

@@ -13,6 +13,7 @@ from tdx.cli.views import (
     Paragraph,
     Style,
     View,
+    dim,
     fact,
 )
 from tdx.cli.views.profile_table import micros, number_table
@@ -30,20 +31,24 @@ from tdx.profiling.interleaved import MarginalCost, MarginalCosts
 from tdx.profiling.suggestions import Suggestions, TriedChange
 
 _SLIGHT = 0.005
+_JUDGEMENT_STYLES: dict[str, Style] = {"the same": "dim", "slower": "changed", "faster": "good"}
 
 
-def comparison_view(comparison: ProfileComparison, before: str, after: str) -> View:
+def comparison_view(
+    comparison: ProfileComparison, before: str, after: str, *, is_summary: bool = False
+) -> View:
     """Lay out which parts are slower or faster.
 
     Args:
         comparison: Comparison to show.
         before: Name of the first profile.
         after: Name of the second profile.
+        is_summary: If True, leave out the parts that did not change.
     """
 
     def blocks() -> Iterator[Block]:
         yield Heading(f"{before} → {after}", verdict(comparison), level=1)
-        yield from comparison_blocks(comparison)
+        yield from comparison_blocks(comparison, is_summary=is_summary)
 
     def records() -> Iterator[dict[str, object]]:
         limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
@@ -54,14 +59,31 @@ def comparison_view(comparison: ProfileComparison, before: str, after: str) -> V
 
 
 def verdict(comparison: ProfileComparison) -> str:
-    """Return the result in a few words."""
+    """Return the result in a few words, and how the whole step changed."""
+    totals = [change for change in comparison.changes if change.label == TOTAL_LABEL]
+    steps = []
+    for change in totals:
+        mode = f"{change.mode} " if len(totals) > 1 else ""
+        times = f"{micros(change.before_us)} → {micros(change.after_us)} µs per step"
+        noise = f"{change.ratio - 1:+.0%}, noise ±{change.noise:.0%}"
+        steps.append(f"{mode}{_judgement(change)}, {times} ({noise})")
+    whole = "; ".join(steps)
     if comparison.failures:
-        return f"too slow: {', '.join(_part_name(label) for label in comparison.failing)}"
-    return "within the limits" if comparison.limits else "no limits given"
+        names = ", ".join(_part_name(label) for label in comparison.failing)
+        return f"too slow: {names}; {whole}"
+    return f"within the limits; {whole}" if comparison.limits else whole
 
 
-def comparison_blocks(comparison: ProfileComparison) -> Iterator[Block]:
-    """Yield the differences without a heading."""
+def _judgement(change: FigureChange) -> str:
+    if not change.is_significant or abs(change.ratio - 1) < _SLIGHT:
+        return "the same"
+    return "slower" if change.ratio > 1 else "faster"
+
+
+def comparison_blocks(
+    comparison: ProfileComparison, *, is_summary: bool = False
+) -> Iterator[Block]:
+    """Yield the differences without a heading; in a summary only the parts that changed."""
     for failure in comparison.failures:
         yield fact("too slow", failure.message, title_style="bad")
     for difference in comparison.differences:
@@ -77,9 +99,17 @@ def comparison_blocks(comparison: ProfileComparison) -> Iterator[Block]:
         for failure in comparison.failures
     }
     has_modes = len({change.mode for change in changes}) > 1
-    rows = [_change_row(change, failed, has_modes) for change in changes]
+    shown = [
+        change
+        for change in changes
+        if not is_summary or change.label == TOTAL_LABEL or _judgement(change) != "the same"
+    ]
+    rows = [_change_row(change, failed, has_modes) for change in shown]
     titles = ("part", "lane", "figure", "before", "after", "change", "noise", "")
     yield number_table(titles, rows, ("part", "lane", "figure", ""), ("noise", "before", "lane"))
+    if len(shown) < len(changes):
+        count = count_text(len(changes) - len(shown), "other figure")
+        yield dim(f"{count}: the same within the noise; --detail shows them", 2)
     for title, keys in (("gone", comparison.removed), ("new", comparison.new)):
         if keys:
             names = ", ".join(f"{label} {lane}" for label, lane in keys)
@@ -93,11 +123,9 @@ def _change_row(
     style: Style
     if (change.mode, change.label, change.lane) in failed:
         style, verdict = "bad", "too slow"
-    elif not change.is_significant or abs(change.ratio - 1) < _SLIGHT:
-        style, verdict = "dim", "the same"
     else:
-        is_slower = change.ratio > 1
-        style, verdict = ("changed", "slower") if is_slower else ("good", "faster")
+        verdict = _judgement(change)
+        style = _JUDGEMENT_STYLES[verdict]
     return [
         Cell(f"{change.mode}: {name}" if has_modes else name, "name"),
         Cell("" if change.label == TOTAL_LABEL else change.lane, "dim"),

@@ -141,7 +141,7 @@ def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
     if any(line.device_us is not None for line in lines):
         yield "device", 11.5, lambda line: Cell(micros(line.device_us))
     yield "share", math.inf, lambda line: Cell("" if line.share is None else f"{line.share:.1%}")
-    yield "", 8, lambda line: Cell(_bar(line, largest), "added")
+    yield "", 8, lambda line: Cell(_line_bar(line, largest), "added")
     yield "frames/s", 1.5, lambda line: Cell(whole_number(line.frames_per_second))
     yield "histogram", 0, lambda line: Cell(_histogram(line.samples))
 
@@ -202,10 +202,13 @@ def whole_number(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
-def _bar(line: Line, largest: float) -> str:
-    if line.share is None or not largest or line.name == "whole step":
-        return ""
-    halves = round(line.share / largest * _BAR_WIDTH * 2)
+def _line_bar(line: Line, largest: float) -> str:
+    return "" if line.share is None or line.name == "whole step" else share_bar(line.share, largest)
+
+
+def share_bar(share: float, largest: float) -> str:
+    """Return a bar for a share; the largest share fills it."""
+    halves = round(share / largest * _BAR_WIDTH * 2) if largest else 0
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 

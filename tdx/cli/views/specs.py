@@ -149,7 +149,7 @@ def spec_view(
 
     Args:
         report: Report to show.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
         stages: If True, show the specs after each stage.
         changes: If True, show only what each stage changes.
         key: Show only this key, after each stage.

@@ -37,7 +37,7 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
 
     Args:
         report: Report to show.
-        calls: Each stage in the ``--t`` grammar.
+        calls: Each stage in the ``-t`` grammar.
     """
 
     def blocks() -> list[Block]:

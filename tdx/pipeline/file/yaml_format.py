@@ -293,7 +293,7 @@ def build_document(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def build_stage_node(stage: StageConfig) -> object:
-    """Return the node of a stage: its name, a mapping from name to arguments, or ``--t`` text."""
+    """Return the node of a stage: its name, a mapping from name to arguments, or ``-t`` text."""
     full = name_arguments(stage)
     if not full.args and not full.kwargs:
         return full.name

@@ -236,11 +236,13 @@ class Overview(Result):
         returns: Returns of the episodes that ended.
         lengths: Lengths of the episodes that ended.
         entries: Statistics of each entry.
+        max_listed: Number of episodes in JSON. ``None``: all.
     """
 
     json_entries: ClassVar[Entries] = (
         *(Entry("summary", inline=True), Entry("versions", "manifest.versions")),
-        *(Entry("state", "chain_state"), "returns", "lengths", "entries", "episodes"),
+        *(Entry("state", "chain_state"), "returns", "lengths", "entries"),
+        *("episodes_total", "episodes_shown", Entry("episodes", "listed")),
     )
 
     path: str
@@ -250,6 +252,22 @@ class Overview(Result):
     returns: Histogram | None
     lengths: Histogram | None
     entries: tuple[EntryStatistics, ...]
+    max_listed: int | None = None
+
+    @property
+    def listed(self) -> tuple[Episode, ...]:
+        """Episodes in JSON: the first ones."""
+        return self.episodes[: self.max_listed]
+
+    @property
+    def episodes_shown(self) -> int:
+        """Number of episodes in JSON."""
+        return len(self.listed)
+
+    @property
+    def episodes_total(self) -> int:
+        """Number of all episodes, also those still running."""
+        return len(self.episodes)
 
     @property
     def ended(self) -> list[Episode]:
