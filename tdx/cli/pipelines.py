@@ -336,7 +336,8 @@ PolicyName = Annotated[
         autocompletion=complete_policy,
         help="random, zero, sequence:FILE (actions in .npy, .json or a dump), mlp:FILE (weights in "
         ".safetensors), or with --allow-code module:FILE (a saved TensorDictModule, TorchScript or "
-        "torch.export) and module:name.",
+        "torch.export), sb3:FILE (a model of Stable-Baselines3; deterministic, else "
+        "'sb3(\"FILE\", deterministic=False)'), lerobot:FOLDER and module:name.",
     ),
 ]
 

@@ -211,9 +211,7 @@ def inspect_values(
 
     config = read_pipeline(pipeline)
     with open_pipeline(config, pipeline, samples=samples) as stack:
-        actor = load_actor(
-            config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
-        )
+        actor = load_actor(config, stack, name=policy, steps=steps, allow_code=pipeline.allow_code)
         report = inspect_values(
             stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
