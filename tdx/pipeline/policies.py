@@ -213,7 +213,7 @@ def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
         return None
     if source.kind != "mlp" or not source.settings:
         return None
-    return {"weights": source.file, **source.settings}
+    return dict([("weights", source.file), *source.settings.items()])
 
 
 def _is_key(value: Value) -> bool:

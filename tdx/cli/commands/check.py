@@ -192,7 +192,7 @@ class CheckTargets(ArgumentOptions):
 
     def of(self, target: str | None) -> TargetOptions:
         """Return the options with one of the targets."""
-        shared = {field.name: getattr(self, field.name) for field in fields(PipelineOptions)}
+        shared = {field.name: getattr(self, field.name) for field in fields(ArgumentOptions)}
         return TargetOptions(**shared, target=target)
 
 

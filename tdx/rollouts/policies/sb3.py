@@ -33,6 +33,7 @@ from tdx.specs import (
     Categorical,
     Composite,
     MultiCategorical,
+    MultiOneHot,
     OneHot,
     TensorSpec,
     Unbounded,
@@ -104,7 +105,7 @@ class Sb3Model:
         space = self._model.observation_space
         return getattr(space, "spaces", {"": space})
 
-    def act(self, observation: object) -> np.ndarray[Any, Any]:
+    def act(self, observation: Any) -> np.ndarray[Any, Any]:
         """Return the action for an observation, or those for a batch of observations."""
         action, _ = self._model.predict(observation, deterministic=self.deterministic)
         return action
@@ -279,7 +280,7 @@ def _load(file: Path, data: bytes, device: str) -> BaseAlgorithm:
         )
     algorithm = _find_algorithm(file, saved["policy_class"])
     # The replay buffer would take up to a million observations.
-    small = {"buffer_size": 1, "optimize_memory_usage": False}
+    small: dict[str, Any] = {"buffer_size": 1, "optimize_memory_usage": False}
     return algorithm.load(io.BytesIO(data), device=device, custom_objects=unneeded, **small)
 
 
@@ -350,10 +351,8 @@ def _describe(spec: TensorSpec, lead: int) -> str:
         return f"{math.prod(spec.shape[lead:])} binary numbers"
     if isinstance(spec, Categorical | OneHot):
         return f"one of {spec.n} categories"
-    if isinstance(spec, MultiCategorical) or hasattr(spec, "to_categorical_spec"):
-        nvec = (
-            spec.to_categorical_spec().nvec if hasattr(spec, "to_categorical_spec") else spec.nvec
-        )
+    if isinstance(spec, MultiCategorical | MultiOneHot):
+        nvec = spec.nvec if isinstance(spec, MultiCategorical) else spec.to_categorical_spec().nvec
         return f"categories {[int(size) for size in np.reshape(nvec, -1)]}"
     if isinstance(spec, Composite) or spec.dtype is None:
         return f"a {type(spec).__name__}"
