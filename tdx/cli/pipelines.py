@@ -278,7 +278,23 @@ Samples = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class TargetOptions(PipelineOptions):
+class ArgumentOptions(PipelineOptions):
+    """An env and a chain, for commands whose arguments name envs: by functions too."""
+
+    args: Annotated[
+        str | None,
+        typer.Option(
+            "--args",
+            metavar="ARGS",
+            help="Arguments of the function that a target names, as in a call: "
+            "'CartPole-v1, 0, run_name=test'.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions(ArgumentOptions):
     """The env and the chain of transforms, for commands whose argument names the env."""
 
     target: Annotated[
@@ -312,7 +328,8 @@ PolicyName = Annotated[
         autocompletion=complete_policy,
         help="random, zero, sequence:FILE (actions in .npy, .json or a dump), mlp:FILE (weights in "
         ".safetensors), or with --allow-code module:FILE (a saved TensorDictModule, TorchScript or "
-        "torch.export) and module:name.",
+        "torch.export), sb3:FILE (a model of Stable-Baselines3; deterministic, else "
+        "'sb3(\"FILE\", deterministic=False)'), lerobot:FOLDER and module:name.",
     ),
 ]
 
@@ -445,6 +462,11 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     """
     if isinstance(options, TargetOptions):
         target, options = target or options.target, replace(options, target=None)
+    args = options.args if isinstance(options, ArgumentOptions) else None
+    if args is not None:
+        if target is None and options.env is not None:
+            target, options = options.env, replace(options, env=None)
+        target, options = _add_arguments(target, args), replace(options, args=None)
     if target is None:
         return options
     other = "--env" if options.env is not None else "--pipeline"
@@ -472,6 +494,21 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
         return replace(options, pipeline=target)
     _check_no_folder(target)
     return replace(options, env=target)
+
+
+def _add_arguments(target: str | None, args: str) -> str:
+    """Return the call of the function that a target names."""
+    from tdx.pipeline.factories import choose_function
+    from tdx.pipeline.values import CodeReference
+
+    if target is not None and Path(target).suffix == ".py":
+        target = choose_function(target, args)
+    if target is None or CodeReference.of(target) is None:
+        raise ArgumentError(
+            f"--args are the arguments of a function, and {target or 'no target'} is none",
+            hint="name one, such as file.py:make_env; arguments of an env id are --env-kwargs",
+        )
+    return f"{target}({args})"
 
 
 def _with_call(options: PipelineOptions, target: str) -> PipelineOptions:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
     from tdx.profiling.suggestions import Candidate, Suggestions
+    from tdx.stacks import Stack
 
 INTERRUPTED = "interrupted"
 
@@ -51,13 +52,13 @@ class ProfileRequest:
     samples: str | None = None
     is_summary: bool = False
 
-    def load_policy(self, env: EnvBase | None) -> Any:
-        """Load the policy for an env; ``None``: for a stack of another library."""
+    def load_policy(self, target: EnvBase | Stack) -> Any:
+        """Load the policy for an env or a stack."""
         from tdx.rollouts.policies.policy import load_actor
 
         steps = max(self.plan.steps, self.plan.warmup)
         allow_code = self.options.allow_code
-        return load_actor(self.config, env, name=self.policy, steps=steps, allow_code=allow_code)
+        return load_actor(self.config, target, name=self.policy, steps=steps, allow_code=allow_code)
 
 
 def silence_kineto() -> None:
@@ -101,7 +102,7 @@ def measure(
                 request.config, request.options, is_measured=True, samples=request.samples
             ) as stack,
         ):
-            policy = request.load_policy(stack.chain_env)
+            policy = request.load_policy(stack)
             plan = replace(request.plan, policy=policy, on_progress=on_progress)
             if stack.chain_env is not None:
                 return profile_env(stack.chain_env, request.modes, plan), (), ()

@@ -29,6 +29,8 @@ from tdx.pipeline.grammar import parse_value, split_outside_brackets
 from tdx.pipeline.values import CodeReference, Value
 
 _MOST_CALLS = 4
+_FACTORY_NAME = re.compile("env|^(make|build|create)", re.IGNORECASE)
+_NOT_FACTORIES = ("main", "parse_args")
 _CALL = re.compile(r"(.+?:[\w.]+)\((.*)\)", re.DOTALL)
 _BARE_WORD = re.compile(r"[A-Za-z][\w./:-]*")
 _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
@@ -82,18 +84,24 @@ def _returns_value(function: ast.FunctionDef) -> bool:
     return False
 
 
-def choose_function(path: str) -> str:
+def choose_function(path: str, arguments: str | None = None) -> str:
     """Return ``file.py:function`` for the only function of a file that can return an env.
+
+    Functions that are named like a factory, such as ``make_env``, come before all others.
 
     Args:
         path: Path of a Python file.
+        arguments: Arguments as they are written in a call. ``None``: the function needs none.
 
     Raises:
-        ArgumentError: Several functions, or none, return a value and take no arguments.
+        ArgumentError: Several functions, or none, return a value and take the arguments.
     """
     # Nothing else is called: a script may train in its only function without arguments.
-    heads = [head for head in list_functions(path) if head.returns and head.name != "main"]
-    names = [head.name for head in heads if not head.required]
+    heads = [
+        head for head in list_functions(path) if head.returns and head.name not in _NOT_FACTORIES
+    ]
+    heads = [head for head in heads if _FACTORY_NAME.search(head.name)] or heads
+    names = [head.name for head in heads if arguments is not None or not head.required]
     if len(names) == 1:
         return f"{path}:{names[0]}"
     if names:
@@ -102,10 +110,10 @@ def choose_function(path: str) -> str:
             hint=f"name one of them: {path}:{names[0]} --allow-code",
         )
     if heads:
-        arguments = ", ".join(heads[0].parameters)
+        calls = [f"{head.name}({', '.join(head.parameters)})" for head in heads]
         raise ArgumentError(
-            f"every function of {path} that returns something needs arguments",
-            hint=f"give them: '{path}:{heads[0].name}({arguments})' --allow-code",
+            f"{path} has no factory without arguments: {', '.join(calls)}",
+            hint=f"give them: '{path}:{calls[0]}' --allow-code",
         )
     raise ArgumentError(
         f"{path} is Python code without a function that returns an env",

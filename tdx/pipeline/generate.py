@@ -98,13 +98,16 @@ def _policy_schema() -> Schema:
     )
     options = [
         {"enum": ["random", "zero", None]},
-        {"type": "string", "pattern": r"^(sequence|mlp|module):.|^\s*mlp\("},
+        {
+            "type": "string",
+            "pattern": r"^(sequence|mlp|module|sb3|lerobot):.|^\s*(mlp|sb3|lerobot)\(",
+        },
         {"$ref": "#/$defs/reference"},
         _closed_object({"mlp": mlp}, ["mlp"]),
     ]
     text = (
-        "random, zero, sequence:FILE, mlp:FILE; module:FILE and module:name of Python code need "
-        "--allow-code. Files are in the folder of this file."
+        "random, zero, sequence:FILE, mlp:FILE; module:FILE, sb3:FILE, lerobot:FOLDER and "
+        "module:name of Python code need --allow-code. Files are in the folder of this file."
     )
     return _with_description({"anyOf": options}, text)
 

@@ -11,7 +11,7 @@ from tdx.foundation.errors import CodeNotAllowedError, PipelineError, TdxError, 
 from tdx.pipeline.grammar import format_arguments, format_value, parse_stage, quote
 from tdx.pipeline.values import CodeReference, DictKey, Value, code_not_allowed_error
 
-PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "code"]
+PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "sb3", "lerobot", "code"]
 Activation = Literal["relu", "tanh", "sigmoid", "elu", "gelu", "silu", "leaky_relu", "softplus"]
 OutputActivation = Literal["clamp", "tanh", "argmax"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
@@ -19,10 +19,23 @@ OUTPUT_ACTIVATIONS: tuple[str, ...] = get_args(OutputActivation)
 MLP_SETTINGS = ("weights", "activation", "output", "in_keys")
 """Arguments of ``mlp(...)``."""
 
-_FILE_KINDS = ("sequence", "mlp", "module")
-_POLICY_FORMS = "random, zero, sequence:FILE, mlp:FILE, module:FILE or module:name of Python code"
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "mlp": MLP_SETTINGS,
+    "sb3": ("file", "deterministic", "in_keys"),
+    "lerobot": ("folder", "task"),
+}
+"""Arguments of the kinds that have some, first the one with the file."""
+_FILE_KINDS = ("sequence", "mlp", "module", "sb3", "lerobot")
+_POLICY_FORMS = (
+    "random, zero, sequence:FILE, mlp:FILE, module:FILE, sb3:FILE, lerobot:FOLDER or module:name "
+    "of Python code"
+)
 _PICKLE_SUFFIXES = (".pt", ".pth")
-_MLP_FORM = 'write mlp:FILE, or mlp("FILE", activation="tanh")'
+_FORMS = {
+    "mlp": 'write mlp:FILE, or mlp("FILE", activation="tanh")',
+    "sb3": 'write sb3:FILE, or sb3("FILE", deterministic=False)',
+    "lerobot": 'write lerobot:FOLDER, or lerobot("FOLDER", task="push the block")',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +43,12 @@ class PolicySource:
     """A policy as named by a user or a pipeline file; no file has been opened yet.
 
     Args:
-        kind: Kind of policy: ``code`` for a Python object, ``module`` for a saved module.
-        file: Path of its file, for ``sequence``, ``mlp`` and ``module``.
+        kind: Kind of policy: ``code`` for a Python object, ``module`` for a saved module, ``sb3``
+            for a model of Stable-Baselines3.
+        file: Path of its file or folder. ``None``: it has none.
         reference: The Python object, for ``code``.
-        settings: Architecture of an ``mlp``, if given with the name: ``activation``, ``output`` and
-            ``in_keys``. Takes precedence over the file.
+        settings: Settings given with the name. The architecture of an ``mlp`` takes precedence over
+            its file.
     """
 
     kind: PolicyKind
@@ -46,7 +60,7 @@ class PolicySource:
     def is_code(self) -> bool:
         """True if loading it can execute code: pickles, TorchScript, ``torch.export``, Python."""
         pickled = self.kind == "sequence" and PurePath(self.file or "").suffix in _PICKLE_SUFFIXES
-        return pickled or self.kind in ("module", "code")
+        return pickled or self.kind in ("module", "sb3", "lerobot", "code")
 
     def with_file(self, file: str) -> PolicySource:
         """Return the same policy with another file."""
@@ -66,7 +80,11 @@ class PolicySource:
             message = f"{self.file} is a pickle, which can run code when it is loaded"
             hint = "save the actions as .npy or .json, or add --allow-code if you trust it"
             raise CodeNotAllowedError(message, hint=hint)
-        message = f"{self.file} is a saved module, which can run code when it is loaded"
+        if self.kind == "lerobot":
+            message = f"{self.file} is a policy that the package lerobot runs, which is code"
+            raise CodeNotAllowedError(message, hint="add --allow-code if you trust it")
+        what = "model of Stable-Baselines3" if self.kind == "sb3" else "saved module"
+        message = f"{self.file} is a {what}, which can run code when it is loaded"
         hint = "add --allow-code if you trust it, or use mlp:FILE.safetensors, which needs none"
         raise CodeNotAllowedError(message, hint=hint)
 
@@ -85,7 +103,8 @@ def parse_policy(text: str) -> PolicySource:
 
     Args:
         text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
-            activation="tanh")``, ``module:FILE`` or ``package.module:name``.
+            activation="tanh")``, ``module:FILE``, ``sb3:FILE``, ``sb3("FILE",
+            deterministic=False)``, ``lerobot:FOLDER`` or ``package.module:name``.
 
     Raises:
         TdxError: ``text`` has none of these forms.
@@ -103,46 +122,57 @@ def parse_policy(text: str) -> PolicySource:
     kind, _, rest = text.partition(":")
     if kind in _FILE_KINDS and rest:
         return PolicySource(kind, rest)  # type: ignore[arg-type]
-    if text.lstrip().startswith("mlp("):
+    called, bracket, _ = text.lstrip().partition("(")
+    if bracket and called in _SETTINGS:
         stage = parse_stage(text)
-        if len(stage.args) > 1 or (stage.args and "weights" in stage.kwargs):
-            raise PipelineError("mlp takes one file", hint=_MLP_FORM)
-        given = {"weights": stage.args[0]} if stage.args else {}
-        return make_mlp_policy({**given, **stage.kwargs})
+        first = _SETTINGS[called][0]
+        if len(stage.args) > 1 or (stage.args and first in stage.kwargs):
+            raise PipelineError(f"{called} takes one {_what(called)}", hint=_FORMS[called])
+        given = {first: stage.args[0]} if stage.args else {}
+        return make_policy(called, {**given, **stage.kwargs})  # type: ignore[arg-type]
     reference = CodeReference.of(text)
     if reference is not None:
         return PolicySource("code", reference=reference)
     if kind in _FILE_KINDS:
-        missing = f"the policy {text!r} has no file"
-        raise PipelineError(missing, hint=_MLP_FORM if kind == "mlp" else f"write {kind}:FILE")
+        missing = f"the policy {text!r} has no {_what(kind)}"
+        raise PipelineError(missing, hint=_FORMS.get(kind, f"write {kind}:FILE"))
     if text.endswith(".zip"):
-        message = f"{text} may be a model of Stable-Baselines3, which tdx does not read"
-        hint = "load it in a function or class of your own: --policy FILE.py:NAME --allow-code"
-        raise PipelineError(message, hint=hint)
+        message = f"{text} is a file without the kind of the policy"
+        raise PipelineError(message, hint=f"for a model of Stable-Baselines3, write sb3:{text}")
     hint = did_you_mean(kind, ["random", "zero", *_FILE_KINDS], f"write {_POLICY_FORMS}")
     raise PipelineError(f"unknown policy {text!r}", hint=hint)
 
 
-def make_mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
-    """Create the policy that the settings of an ``mlp`` describe, as in a pipeline file.
+def _what(kind: str) -> str:
+    return "folder" if kind == "lerobot" else "file"
+
+
+def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource:
+    """Create the policy that settings describe, as in a call or in a pipeline file.
 
     Args:
-        settings: ``weights``, the file, and optionally ``activation``, ``output``, ``in_keys``.
+        kind: ``mlp``, ``sb3`` or ``lerobot``.
+        settings: The file, which is ``weights`` of an ``mlp``, ``file`` of ``sb3`` and ``folder``
+            of ``lerobot``; and optionally ``activation``, ``output`` and ``in_keys``,
+            ``deterministic`` and ``in_keys``, or ``task``.
 
     Raises:
         TdxError: A setting is unknown or has an invalid value.
 
     Example:
-        >>> str(make_mlp_policy({"weights": "policy.safetensors", "activation": "tanh"}))
+        >>> str(make_policy("mlp", {"weights": "policy.safetensors", "activation": "tanh"}))
         'mlp("policy.safetensors", activation="tanh")'
     """
+    known_settings = _SETTINGS[kind]
     for name in settings:
-        if name not in MLP_SETTINGS:
-            hint = did_you_mean(str(name), MLP_SETTINGS, f"mlp has {', '.join(MLP_SETTINGS)}")
-            raise PipelineError(f"mlp has no setting {name}", hint=hint)
-    file = settings.get("weights")
+        if name not in known_settings:
+            listed = f"{kind} has {', '.join(known_settings)}"
+            hint = did_you_mean(str(name), known_settings, listed)
+            raise PipelineError(f"{kind} has no setting {name}", hint=hint)
+    file = settings.get(known_settings[0])
     if not isinstance(file, str) or not file:
-        raise PipelineError("mlp needs the file of its weights", hint=_MLP_FORM)
+        what = "file of its weights" if kind == "mlp" else f"{_what(kind)} of the policy"
+        raise PipelineError(f"{kind} needs the {what}", hint=_FORMS[kind])
     given: dict[str, Value] = {}
     for name, known in (("activation", ACTIVATIONS), ("output", OUTPUT_ACTIVATIONS)):
         value = settings.get(name)
@@ -151,15 +181,23 @@ def make_mlp_policy(settings: Mapping[str, Value]) -> PolicySource:
             hint = did_you_mean(value, known, listed) if isinstance(value, str) else listed
             raise PipelineError(f"{name} of an mlp is unknown: {format_value(value)}", hint=hint)
         given |= {} if value is None else {name: value}
+    for name, wanted in (("deterministic", bool), ("task", str)):
+        value = settings.get(name)
+        if value is not None and not isinstance(value, wanted):
+            what = "True or False" if wanted is bool else "a text"
+            raise PipelineError(
+                f"{name} of {kind} must be {what}, got {format_value(value)}", hint=_FORMS[kind]
+            )
+        given |= {} if value is None else {name: value}
     if (value := settings.get("in_keys")) is not None:
         keys = (value,) if isinstance(value, str) else value
         if not isinstance(keys, tuple) or not keys or not all(map(_is_key, keys)):
             raise PipelineError(
-                f"in_keys of an mlp must be keys, got {format_value(keys)}",
+                f"in_keys of {kind} must be keys, got {format_value(keys)}",
                 hint='write in_keys=["observation"]',
             )
         given["in_keys"] = keys
-    return PolicySource("mlp", file, settings=given)
+    return PolicySource(kind, file, settings=given)
 
 
 def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
@@ -173,7 +211,9 @@ def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
         source = parse_policy(policy)
     except TdxError:
         return None
-    return dict([("weights", source.file), *source.settings.items()]) if source.settings else None
+    if source.kind != "mlp" or not source.settings:
+        return None
+    return dict([("weights", source.file), *source.settings.items()])
 
 
 def _is_key(value: Value) -> bool:

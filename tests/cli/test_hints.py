@@ -100,8 +100,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (("check", "a.yaml", "--stirct"), "no such option: --stirct", "did you mean --strict?"),
         (
             ("rollout", "Pendulum-v1", "--policy", "ppo.zip", "--steps", "1", "--out", "dump"),
-            "ppo.zip may be a model of Stable-Baselines3, which tdx does not read",
-            "load it in a function or class of your own: --policy FILE.py:NAME --allow-code",
+            "ppo.zip is a file without the kind of the policy",
+            "for a model of Stable-Baselines3, write sb3:ppo.zip",
         ),
         (
             ("check", "absent_module:Mine-v0", "--allow-code"),

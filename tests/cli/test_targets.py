@@ -190,6 +190,37 @@ def test_wrong_arguments_are_named(tdx: Tdx, script: str, target: str, message: 
     assert message in outcome.err
 
 
+def test_arguments_as_an_option(tdx: Tdx, tmp_path: Path, script: str) -> None:
+    def target_of(*words: str) -> str:
+        outcome = tdx("inspect", "chain", *words, "--allow-code", "--format", "json")
+        assert outcome.code == 0, outcome.err
+        return str(json.loads(outcome.out)["stages"][-1]["transform"])
+
+    args = ("--args", "CartPole-v1, 0, run_name=test")
+    assert target_of(f"{script}:make_env", *args) == "RecordEpisodeStatistics"
+    assert target_of("--env", f"{script}:make_env", *args) == "RecordEpisodeStatistics"
+    path = tmp_path / "one_maker.py"
+    path.write_text(SCRIPT[: SCRIPT.index("def make_all")] + "def layer_init(x):\n    return x\n")
+    assert target_of(str(path), *args) == "RecordEpisodeStatistics"
+    for words in (("Pendulum-v1", *args), args):
+        refused = tdx("inspect", "chain", *words)
+        assert refused.code == 2
+        assert "--env-kwargs" in refused.err
+    wrong = tdx("check", f"{script}:make_env", "--args", "CartPole-v1", "--allow-code")
+    assert "needs the argument idx" in wrong.out + wrong.err
+
+
+def test_only_a_factory_is_chosen(tdx: Tdx, tmp_path: Path) -> None:
+    parse = "def parse_args():\n    raise SystemExit(99)\n    return 1\n\n"
+    path = tmp_path / "parsing_script.py"
+    path.write_text(parse)
+    refused = tdx("inspect", "spec", str(path), "--allow-code")
+    assert (refused.code, "without a function that returns an env" in refused.err) == (2, True)
+    path.write_text(parse + "def load(n=1):\n    return n\n\ndef test_env(env_id):\n    return 1\n")
+    refused = tdx("inspect", "spec", str(path), "--allow-code")
+    assert (refused.code, "test_env(env_id)" in refused.err) == (2, True)
+
+
 def test_file_with_one_candidate_needs_no_name(tdx: Tdx, tmp_path: Path, script: str) -> None:
     path = tmp_path / "one_factory.py"
     path.write_text(FACTORY)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import os
+import pickle
 import warnings
 import zipfile
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-KINDS = ("pickle", "script", "export", "sequence")
+KINDS = ("pickle", "script", "export", "sequence", "sb3")
 
 
 class _Payload:
@@ -45,16 +48,21 @@ def write_hostile(kind: str, folder: Path, marker: Path) -> str:
         folder: Folder of the policy file.
         marker: Path that exists after the code has run.
     """
-    file = folder / ("policy.pt" if kind in ("pickle", "sequence") else "policy.pt2")
+    suffix = {"pickle": "pt", "sequence": "pt", "sb3": "zip"}.get(kind, "pt2")
+    file = folder / f"policy.{suffix}"
     if kind == "script":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.jit.script(_Writes(str(marker))).save(file)
     elif kind == "export":
         _write_export(file, marker)
+    elif kind == "sb3":
+        saved = base64.b64encode(pickle.dumps(_Payload(marker))).decode()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("data", json.dumps({"policy_class": {":serialized:": saved}}))
     else:
         file.write_bytes(_pickled(marker))
-    return f"{'sequence' if kind == 'sequence' else 'module'}:{file.name}"
+    return f"{kind if kind in ('sequence', 'sb3') else 'module'}:{file.name}"
 
 
 def _pickled(marker: Path) -> bytes:

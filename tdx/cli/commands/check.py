@@ -23,6 +23,7 @@ from tdx.cli.options import (
 )
 from tdx.cli.pipelines import (
     TARGET_HELP,
+    ArgumentOptions,
     PipelineOptions,
     Samples,
     TargetOptions,
@@ -176,7 +177,7 @@ Statistics = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class CheckTargets(PipelineOptions):
+class CheckTargets(ArgumentOptions):
     """The targets of a check, and the options of their pipelines."""
 
     targets: Annotated[
@@ -191,7 +192,7 @@ class CheckTargets(PipelineOptions):
 
     def of(self, target: str | None) -> TargetOptions:
         """Return the options with one of the targets."""
-        shared = {field.name: getattr(self, field.name) for field in fields(PipelineOptions)}
+        shared = {field.name: getattr(self, field.name) for field in fields(ArgumentOptions)}
         return TargetOptions(**shared, target=target)
 
 

@@ -20,6 +20,7 @@ from tdx.cli.options import (
 from tdx.cli.pipelines import (
     TARGET_HELP,
     AllowCode,
+    ArgumentOptions,
     PipelineOptions,
     PolicyName,
     Samples,
@@ -158,7 +159,7 @@ def inspect_chain(
 
 
 def inspect_keys(
-    pipeline: PipelineOptions, output: DiagramOptions, words: Words = None, samples: Samples = None
+    pipeline: ArgumentOptions, output: DiagramOptions, words: Words = None, samples: Samples = None
 ) -> None:
     """Trace keys: each version, its writer and its readers.
 
@@ -211,9 +212,7 @@ def inspect_values(
 
     config = read_pipeline(pipeline)
     with open_pipeline(config, pipeline, samples=samples) as stack:
-        actor = load_actor(
-            config, stack.chain_env, name=policy, steps=steps, allow_code=pipeline.allow_code
-        )
+        actor = load_actor(config, stack, name=policy, steps=steps, allow_code=pipeline.allow_code)
         report = inspect_values(
             stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )

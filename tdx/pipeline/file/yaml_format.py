@@ -13,7 +13,7 @@ from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.file.yaml_codec import add_location, decode, encode, find_position
 from tdx.pipeline.grammar import format_stage, format_value, parse_stage, shorten
 from tdx.pipeline.model import BATCHINGS, VERSION, CheckConfig, EnvConfig, Pipeline, RolloutConfig
-from tdx.pipeline.policies import make_mlp_policy, parse_mlp_settings, parse_policy
+from tdx.pipeline.policies import make_policy, parse_mlp_settings, parse_policy
 from tdx.pipeline.values import FileArguments, StageConfig, Value
 
 _MAX_TEXT_LENGTH = 1_000
@@ -105,7 +105,7 @@ def _parse_policy(document: Any) -> str | None:
             settings = decode(policy["mlp"])
             if not isinstance(settings, Mapping):
                 _raise_invalid("mlp", settings, "a map with weights: FILE")
-            return str(make_mlp_policy({str(name): value for name, value in settings.items()}))
+            return str(make_policy("mlp", {str(name): value for name, value in settings.items()}))
 
 
 def _parse_section(

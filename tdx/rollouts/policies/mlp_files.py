@@ -19,7 +19,7 @@ from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
 from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.keys import Keys, normalize_key
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
-from tdx.pipeline.policies import OutputActivation, make_mlp_policy
+from tdx.pipeline.policies import OutputActivation, make_policy
 from tdx.pipeline.values import Value
 from tdx.rollouts.formats.safetensors import encode_header
 
@@ -117,7 +117,7 @@ def save_mlp_policy(
             f"the module ends with Tanh, which does not go with output={output!r}",
             hint='leave the Tanh out, or write output="tanh"',
         )
-    described = make_mlp_policy(settings).settings
+    described = make_policy("mlp", settings).settings
     check_replaceable(path, force=force)
     with report_write_errors(path, "name another file", kind=StorageError):
         write_atomically(path, _encoded(layers, described))
@@ -295,7 +295,7 @@ def _settings(file: Path, metadata: Mapping[str, Any]) -> dict[str, Value]:
         if isinstance(text, str):
             found[name] = _as_value(parse_json(text, f"{name} in the header of {file}"))
     try:
-        return dict(make_mlp_policy({"weights": str(file), **found}).settings)
+        return dict(make_policy("mlp", {"weights": str(file), **found}).settings)
     except PipelineError as error:
         raise ArgumentError(f"{file}: {error.message}", hint=error.hint) from None
 

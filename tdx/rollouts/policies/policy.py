@@ -39,9 +39,11 @@ from tdx.rollouts.policies.loaders import (
     read_actions,
     read_dump_actions,
 )
+from tdx.rollouts.policies.sb3 import Sb3Model, Sb3Policy, load_sb3_for_stack
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
+    from tdx.stacks.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +188,9 @@ def load_policy(
     """Load a policy.
 
     Args:
-        policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE`` or
-            ``package.module:name`` as the user typed it; or a request, for an untrusted name.
+        policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``,
+            ``sb3:FILE``, ``lerobot:FOLDER`` or ``package.module:name`` as the user typed it; or a
+            request, for an untrusted name.
         env: The env with its chain.
         allow_code: Whether it may be code; ignored for a request.
 
@@ -215,6 +218,10 @@ def load_policy(
         found = ValueResolver(request.allow_code).import_object(source.reference)
         policy_of_code = found() if isinstance(found, type) else found
         return NamedPolicy(request.name, None, None, lambda step: policy_of_code, is_code=True)
+    if source.kind == "sb3":
+        data = request.read()
+        policy_of_model = Sb3Policy(Sb3Model(request.path, data, source.settings, env.device), env)
+        return NamedPolicy(request.name, _sha256(data), None, lambda step: policy_of_model)
     data = request.read()
     module = (
         load_mlp(request.path, data, source.settings, env)
@@ -227,7 +234,7 @@ def load_policy(
 
 def load_actor(
     pipeline: Pipeline,
-    env: EnvBase | None,
+    target: EnvBase | Stack,
     *,
     name: str | None = None,
     steps: int = 1,
@@ -237,8 +244,8 @@ def load_actor(
 
     Args:
         pipeline: Pipeline that may name a policy.
-        env: Env with its chain. ``None``: a stack of another library, whose policy takes an
-            observation.
+        target: Env with its chain, or a stack. Unless the stack is a chain of tdx, its policy takes
+            an observation.
         name: Policy that the user typed. ``None``: the policy of the pipeline, or random actions.
         steps: Number of actions that are needed.
         allow_code: If True, the policy may be Python code.
@@ -250,11 +257,12 @@ def load_actor(
         TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
 
     Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> load_actor(Pipeline.of("my_envs:make"), None, name="random") is None
+        >>> from tdx import GymEnv, Pipeline
+        >>> load_actor(Pipeline.of("Pendulum-v1"), GymEnv("Pendulum-v1"), name="random") is None
         True
     """
     request = PolicyRequest.of(pipeline, name, allow_code)
+    env = target if isinstance(target, EnvBase) else target.chain_env
     if env is not None:
         policy = load_policy(request, env)
         check_policy(policy, env)
@@ -263,10 +271,16 @@ def load_actor(
     source = request.source
     if source.kind == "random":
         return None
+    if source.kind == "sb3":
+        assert not isinstance(target, EnvBase)
+        request.check_allowed()
+        model = Sb3Model(request.path, request.read(), source.settings)
+        return load_sb3_for_stack(model, target)
     if source.reference is None:
         raise ArgumentError(
             f"the policy {source} acts on the TensorDicts of a tdx env",
-            hint="pass random, or module:function of a function that takes an observation",
+            hint="pass random, sb3:FILE, or module:function of a function that takes an "
+            "observation",
         )
     return ValueResolver(allow_code).import_object(source.reference)
 

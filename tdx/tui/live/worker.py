@@ -246,8 +246,8 @@ class LivePlayer:
 
         tracer = self.session.tracer
         typed = None if name == self._pipeline.policy else name
-        env = None if isinstance(tracer, LiveStackTracer) else tracer.env
-        tracer.follow(load_actor(self._pipeline, env, name=typed, allow_code=self._allow_code))
+        target = tracer.env.stack if isinstance(tracer, LiveStackTracer) else tracer.env
+        tracer.follow(load_actor(self._pipeline, target, name=typed, allow_code=self._allow_code))
 
     def _dump(self, command: DumpSteps) -> None:
         from tdx.rollouts import keep_rollout

@@ -197,7 +197,7 @@ def measure_pipeline(request: Measurement, job: Job) -> Costs:
 def _measure_stack(request: Measurement, stack: Stack, job: Job) -> Costs:
     """Measure a stack of another library in its own loop, whatever the requested modes are."""
     try:
-        policy = load_actor(request.pipeline, None, allow_code=request.allow_code)
+        policy = load_actor(request.pipeline, stack, allow_code=request.allow_code)
         plan = replace(_plan_steps(request, job), policy=policy)
         costs = build_costs(profile_stack(stack, plan))
     finally:
