@@ -22,6 +22,7 @@ from tdx.cli.commands import build_root
 from tdx.cli.output import markdown as format_blocks
 from tdx.cli.views.specs import comparison_table
 from tdx.inspection.transform_example import TransformExample, find_example
+from tdx.pipeline.aliases import aliases_of
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.transform_info import Parameter, TransformInfo
 from tdx.pipeline.transform_info import markdown as format_docstring
@@ -144,10 +145,13 @@ def transform_page(info: TransformInfo, example: TransformExample | None) -> str
     body, *sections = re.split(r"^### ", format_docstring(info.doc), flags=re.MULTILINE)
     kept = [section for section in sections if not section.startswith("Args\n")]
     behavior = TIME_BEHAVIORS[info.time_behavior]
+    aliases = aliases_of(info.name)
     parts = [
         f"# {info.name}\n",
+        *_alias_index(aliases),
         body,
         f"Category: {info.category}. Time: {info.time_behavior} ({behavior}).\n",
+        *([f"Similar in other libraries: {', '.join(map(code, aliases))}.\n"] if aliases else []),
         "## Arguments\n",
         _arguments_table(info.parameters),
         "",
@@ -155,6 +159,15 @@ def transform_page(info: TransformInfo, example: TransformExample | None) -> str
         *(f"## {section}" for section in kept),
     ]
     return "\n".join(parts)
+
+
+def _alias_index(aliases: Iterable[str]) -> Iterator[str]:
+    """Yield index entries; the search of the site ranks main entries, marked by ``!``, first."""
+    names = dict.fromkeys(
+        name for alias in aliases for name in (alias, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", alias))
+    )
+    if names:
+        yield "```{index} " + ", ".join(f"! {name}" for name in names) + "\n```\n"
 
 
 def _arguments_table(parameters: Iterable[Parameter]) -> str:
