@@ -70,6 +70,11 @@ def test_every_command_has_a_page_with_its_options(reference: ModuleType) -> Non
     assert set(pages) == {f"commands/{name}.md" for name in ("index", *names)}
     assert "| `--fix` |" in pages["commands/check.md"]
     assert "## tdx inspect spec\n" in pages["commands/inspect.md"]
+    assert re.search(
+        r"^```sh\ntdx check [^`]+ -t StepCounter\ntdx check ",
+        pages["commands/check.md"],
+        re.MULTILINE,
+    )
     # An option in a sentence is formatted as code, not as a dash or a list.
     assert "`--allow-code` a function" in pages["commands/check.md"]
 

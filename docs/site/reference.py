@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import shutil
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -222,8 +223,9 @@ def _command_parts(path: str, command: Any, level: int) -> Iterator[str]:
     if not is_group:
         yield "```text\n" + _usage(path, command.params) + "\n```\n"
     for paragraph in command.help.split("\n\n"):
-        if paragraph.startswith("tdx ") and not paragraph.endswith("."):
-            yield f"```sh\n{paragraph}\n```\n"
+        if paragraph.startswith("Examples:"):
+            commands = textwrap.dedent(paragraph.partition("\n")[2])
+            yield f"```sh\n{commands}\n```\n"
         else:
             yield _escape(paragraph) + "\n"
     if is_group:
