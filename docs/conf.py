@@ -1,5 +1,6 @@
 """Configuration of the documentation site: ``sphinx-build -W --keep-going docs build/site``."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -39,12 +40,25 @@ add_module_names = False
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
-html_title = "tdx"
+html_title = f"tdx {version}"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
+# GitHub Actions sets both. The edit and view buttons of each page, and the link in the footer, need
+# the address of the repository; a build on another machine has none.
+server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
+repository = {}
+if server and name:
+    url = f"{server}/{name}"
+    repository = {
+        "source_repository": url,
+        "source_branch": "main",
+        "source_directory": "docs/",
+        "footer_icons": [{"name": "Repository", "url": url, "html": "Repository", "class": ""}],
+    }
 html_theme_options = {
+    **repository,
     "light_css_variables": {
         "color-brand-primary": "#0b6e6e",
         "color-brand-content": "#0b6e6e",

@@ -10,6 +10,7 @@ actual output.
 from __future__ import annotations
 
 import doctest
+import importlib
 import io
 import os
 import re
@@ -18,7 +19,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -141,6 +142,21 @@ def test_readme_has_one_command_for_users_and_one_for_developers() -> None:
     assert commands[0].endswith("tdx inspect spec Pendulum-v1 -t StepCounter")
     assert commands[1].startswith(prefix)
     assert "python -m pytest" in commands[1]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("library", ["gymnasium.utils", "stable_baselines3.common"])
+def test_checkers_of_other_libraries_accept_the_first_env_of_the_readme(library: str) -> None:
+    check_env = importlib.import_module(f"{library}.env_checker").check_env
+    names: dict[str, Any] = {}
+    exec(blocks(ROOT / "README.md", "python")[0], names)
+    check_env(names["make_env"]())
+    env = names["make_env"]()
+    env.reset(seed=0)
+    results = [env.step(env.action_space.sample()) for _ in range(50)]
+    *_, truncated, info = results[-1]
+    assert truncated
+    assert "episode" not in info
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -48,12 +48,33 @@ def test_page_of_a_transform_has_arguments_and_specs_before_and_after(
     assert "### Args" not in page
 
 
+def test_page_of_a_transform_is_found_by_its_names_in_other_libraries(
+    reference: ModuleType,
+) -> None:
+    page = reference.transform_page(load_catalog()["CatFrames"], None)
+    assert re.search(r"^```\{index\} .*! Frame Stack,", page, re.MULTILINE)
+    assert "Similar in other libraries: `FrameStack`" in page
+
+
+def test_sentences_wrap_and_tables_keep_their_columns() -> None:
+    is_wrapped = load_extension("examples").is_wrapped
+    finding = "$ tdx check x\nx: TDX601 stage 0 (unnormalizer): no statistics\n"
+    assert is_wrapped("console", finding)
+    assert is_wrapped("sh", "tdx check x")
+    assert not is_wrapped("measured", "$ tdx profile x\nstage  time\n")
+
+
 def test_every_command_has_a_page_with_its_options(reference: ModuleType) -> None:
     pages = dict(reference.command_pages())
     names = build_root().list_commands(None)
     assert set(pages) == {f"commands/{name}.md" for name in ("index", *names)}
     assert "| `--fix` |" in pages["commands/check.md"]
     assert "## tdx inspect spec\n" in pages["commands/inspect.md"]
+    assert re.search(
+        r"^```sh\ntdx check [^`]+ -t StepCounter\ntdx check ",
+        pages["commands/check.md"],
+        re.MULTILINE,
+    )
     # An option in a sentence is formatted as code, not as a dash or a list.
     assert "`--allow-code` a function" in pages["commands/check.md"]
 

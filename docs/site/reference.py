@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import shutil
+import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from tdx.cli.commands import build_root
 from tdx.cli.output import markdown as format_blocks
 from tdx.cli.views.specs import comparison_table
 from tdx.inspection.transform_example import TransformExample, find_example
+from tdx.pipeline.aliases import aliases_of
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.transform_info import Parameter, TransformInfo
 from tdx.pipeline.transform_info import markdown as format_docstring
@@ -144,10 +146,13 @@ def transform_page(info: TransformInfo, example: TransformExample | None) -> str
     body, *sections = re.split(r"^### ", format_docstring(info.doc), flags=re.MULTILINE)
     kept = [section for section in sections if not section.startswith("Args\n")]
     behavior = TIME_BEHAVIORS[info.time_behavior]
+    aliases = aliases_of(info.name)
     parts = [
         f"# {info.name}\n",
+        *_alias_index(aliases),
         body,
         f"Category: {info.category}. Time: {info.time_behavior} ({behavior}).\n",
+        *([f"Similar in other libraries: {', '.join(map(code, aliases))}.\n"] if aliases else []),
         "## Arguments\n",
         _arguments_table(info.parameters),
         "",
@@ -155,6 +160,15 @@ def transform_page(info: TransformInfo, example: TransformExample | None) -> str
         *(f"## {section}" for section in kept),
     ]
     return "\n".join(parts)
+
+
+def _alias_index(aliases: Iterable[str]) -> Iterator[str]:
+    """Yield index entries; the search of the site ranks main entries, marked by ``!``, first."""
+    names = dict.fromkeys(
+        name for alias in aliases for name in (alias, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", alias))
+    )
+    if names:
+        yield "```{index} " + ", ".join(f"! {name}" for name in names) + "\n```\n"
 
 
 def _arguments_table(parameters: Iterable[Parameter]) -> str:
@@ -209,8 +223,9 @@ def _command_parts(path: str, command: Any, level: int) -> Iterator[str]:
     if not is_group:
         yield "```text\n" + _usage(path, command.params) + "\n```\n"
     for paragraph in command.help.split("\n\n"):
-        if paragraph.startswith("tdx ") and not paragraph.endswith("."):
-            yield f"```sh\n{paragraph}\n```\n"
+        if paragraph.startswith("Examples:"):
+            commands = textwrap.dedent(paragraph.partition("\n")[2])
+            yield f"```sh\n{commands}\n```\n"
         else:
             yield _escape(paragraph) + "\n"
     if is_group:

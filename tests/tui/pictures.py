@@ -120,6 +120,25 @@ async def draw_stack(name: str, stage: int) -> None:
         keep(app, name)
 
 
+async def draw_finding() -> None:
+    """Check frames that are stacked along their width, and draw the finding."""
+    draft = Draft.of(
+        Pipeline.of(
+            EnvConfig("CartPole-v1", from_pixels=True, seed=0),
+            *STAGES[:3],
+            "CatFrames(4, -1)",
+            *STAGES[4:],
+        )
+    )
+    async with driven(draft=draft, size=SIZE, backend=ProcessBackend()) as app:
+        await until(app, " keys")
+        await app.press("down", *["down"] * 3)
+        await app.pilot.press("k")
+        await until(app, "checked with steps")
+        await asyncio.sleep(8)  # the notices disappear
+        keep(app, "finding")
+
+
 async def draw_contract() -> None:
     """Compare a chain with the contract of another one."""
     frames = "CatFrames(3, -1, in_keys=['observation'])"
@@ -140,6 +159,7 @@ DRAWN: dict[str, Callable[[], Coroutine[None, None, None]]] = {
     "profile": draw_profile,
     "sb3": partial(draw_stack, "sb3", 5),
     "torchrl": partial(draw_stack, "torchrl", 1),
+    "finding": draw_finding,
     "contract": draw_contract,
 }
 
