@@ -110,6 +110,38 @@ class Processor:
             }
         }
 
+    def set_images(self, *, use_albumentations: bool) -> None:
+        """Add what GR00T declares about images and text."""
+        self.settings |= {
+            "image_target_size": [24, 24],
+            "image_crop_size": [21, 21],
+            "shortest_image_edge": 24,
+            "crop_fraction": 0.9,
+            "use_albumentations": use_albumentations,
+            "formalize_language": True,
+            "color_jitter_params": {"brightness": 0.3},
+        }
+        self.modalities["language"] = {"delta_indices": [0], "modality_keys": ["task"]}
+
+    def set_relative(self, layout: str = "DEFAULT", size: int = 7) -> None:
+        """Make the actions of the arm relative to its state: joints, or poses in a layout."""
+        self.settings["use_relative_action"] = True
+        kind = "NON_EEF" if layout == "DEFAULT" else "EEF"
+        config = {"rep": "RELATIVE", "type": kind, "format": layout, "state_key": None}
+        self.modalities["action"]["action_configs"][0] = config
+        rows = np.random.default_rng(0).normal(size=(500, 4, size))
+        known = self.statistics["gr1"]
+        known["state"]["left_arm"] = statistics(size)
+        known["action"]["left_arm"] = statistics(size, 1)
+        known["relative_action"] = {
+            "left_arm": {
+                "min": rows.min(0).tolist(),
+                "max": rows.max(0).tolist(),
+                "mean": rows.mean(0).tolist(),
+                "std": rows.std(0).tolist(),
+            }
+        }
+
     @property
     def modalities(self) -> dict[str, Any]:
         """Configuration of the modalities of the embodiment."""
