@@ -143,16 +143,16 @@ def _read_processor(container: Container, config_file: str, statistics_file: str
             videos[f"{prefix}video.{name}"] = Feature(VIDEO, (frames, *_CAMERA, 3))
         texts += [prefix + name for name, _ in _keys(modalities.get("language"))]
         for part, kind in _KINDS.items():
-            modality = modalities.get(part)
-            if not isinstance(modality, dict):
+            if not isinstance(modalities.get(part), dict):
                 continue
+            modality = parse_mapping(modalities[part], f"{part} of {tag!r}")
             horizon = _list(modality.get("delta_indices"))
             lead = (len(horizon),) if part == "action" else ()
             for name, action in _keys(modality):
                 key, source = f"{prefix}{part}.{name}", f"{part}.{name}"
                 if action.get("rep") == "RELATIVE" and settings.get("use_relative_action") is True:
-                    layout = action.get("type", JOINTS)
-                    layout = action.get("format") if layout == "EEF" else layout
+                    is_pose = action.get("type") == "EEF"
+                    layout = action.get("format") if is_pose else action.get("type", JOINTS)
                     state_key = f"{prefix}state.{action.get('state_key') or name}"
                     if layout == JOINTS or layout in POSE_SIZES:
                         relative[key] = [state_key, layout]
@@ -184,7 +184,7 @@ def _read_processor(container: Container, config_file: str, statistics_file: str
         unread.append(f"the images, for which {config_file} has no sizes")
     if texts and settings.get("formalize_language", True) is True:
         before.append(("groot_text", {"keys": texts}))
-    after = [(ABSOLUTE_ACTIONS, {"relative": relative})] if relative else []
+    after: _Calls = [(ABSOLUTE_ACTIONS, {"relative": relative})] if relative else []
     notes.append(f"{count_text(len(unread), 'part')} of the processor not run: {', '.join(unread)}")
     steps: dict[str, Json] = {
         "norm_map": dict.fromkeys(_KINDS.values(), "MIN_MAX"),

@@ -55,15 +55,11 @@ def to_absolute(step: Step, entries: SampleEntries) -> SampleEntries:
 def relative_keys(step: Step) -> Mapping[str, tuple[str, str]]:
     """Return the key of the state and the layout of each relative action, by its key."""
     declared = step.config.get("relative")
-    return (
-        {key: (str(value[0]), str(value[1])) for key, value in declared.items() if _is_pair(value)}
-        if isinstance(declared, dict)
-        else {}
-    )
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2
+    return {
+        key: (str(pair[0]), str(pair[1]))
+        for key, pair in (declared.items() if isinstance(declared, dict) else ())
+        if isinstance(pair, list) and len(pair) == 2
+    }
 
 
 def _compose(reference: Array, relative: Array, layout: str) -> Array:

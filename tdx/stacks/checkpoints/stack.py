@@ -155,8 +155,8 @@ def _with_image_sizes(checkpoint: Checkpoint, sample: SampleEntries) -> Checkpoi
     if config is None:
         return checkpoint
     inputs = {
-        key: Feature(VIDEO, np.shape(sample[key]))
-        if feature.kind == VIDEO and isinstance(sample.get(key), np.ndarray)
+        key: Feature(VIDEO, value.shape)
+        if feature.kind == VIDEO and isinstance(value := sample.get(key), np.ndarray)
         else feature
         for key, feature in config.inputs.items()
     }

@@ -14,7 +14,11 @@ Statistics = dict[str, list[Any]]
 
 def statistics(size: int, seed: int = 0, padding: int = 0) -> Statistics:
     """Return true statistics of a feature, with zeros behind them."""
-    rows = np.random.default_rng(seed).normal(1, 3, (500, size))
+    return statistics_of(np.random.default_rng(seed).normal(1, 3, (500, size)), padding)
+
+
+def statistics_of(rows: np.ndarray[Any, Any], padding: int = 0) -> Statistics:
+    """Return the statistics of rows ``[N, D]``, with zeros behind them."""
     named = {
         "mean": rows.mean(0),
         "std": rows.std(0),

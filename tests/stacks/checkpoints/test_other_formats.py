@@ -23,11 +23,13 @@ from tdx.stacks.checkpoints.poses import to_absolute
 from tdx.stacks.checkpoints.stack import CheckpointStack
 from tdx.stacks.checkpoints.steps import run
 from tdx.stacks.kinds import open_stack
+from tdx.stacks.samples import Sample
 from tests.stacks.checkpoints.other_folders import (
     Processor,
     groot_metadata,
     openpi_statistics,
     statistics,
+    statistics_of,
     write_metadata,
     write_openpi,
 )
@@ -153,6 +155,20 @@ def test_faults_of_openpi_are_named(tmp_path: Path) -> None:
         assert codes(write_openpi(tmp_path / name, {"droid": features})) == expected
 
 
+def test_deltas_of_deltas_are_named(tmp_path: Path) -> None:
+    # openpi#1047: the state was subtracted from actions that were deltas.
+    rng = np.random.default_rng(0)
+    state = rng.normal(2, 0.5, (500, 8))
+    motion = rng.normal(0, 0.02, (500, 7))
+    for name, actions, expected in (
+        ("absolute", state[:, :7] + motion, []),
+        ("deltas", motion, []),
+        ("twice", motion - state[:, :7], [("TDX614", "actions")]),
+    ):
+        features = {"state": statistics_of(state), "actions": statistics_of(actions)}
+        assert codes(write_openpi(tmp_path / name, {"droid": features})) == expected
+
+
 def test_other_statistics_of_openpi_differ_in_their_step(openpi: Path, tmp_path: Path) -> None:
     features = {"state": openpi_statistics(8), "actions": openpi_statistics(7, 2)}
     other = write_openpi(tmp_path / "other", {"lab/libero": features})
@@ -245,9 +261,12 @@ def test_relative_actions_become_absolute_by_the_last_state(
     middle = (array(known["min"]) + array(known["max"])) / 2
     robot: list[Any] = []
     step_source = stack.source.step
-    monkeypatch.setattr(
-        stack.source, "step", lambda action: robot.append(action) or step_source(action)
-    )
+
+    def step(action: Sample) -> Any:
+        robot.append(action)
+        return step_source(action)
+
+    monkeypatch.setattr(stack.source, "step", step)
     stack.target.reset(seed=0)
     for _ in range(2):
         stack.target.step(stack.sample_action())
