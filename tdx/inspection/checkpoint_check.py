@@ -581,6 +581,46 @@ def _action_steps(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
         )
 
 
+def _delta_of_deltas(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
+    for processor, step, key, feature, _ in _normalized(checkpoint):
+        if processor.role != "preprocessor" or feature.kind != "ACTION":
+            continue
+        # Of the same embodiment, and of the same joints where they are grouped.
+        asset, _, group = key.rpartition("/")
+        states = [
+            name
+            for name, other in step.features.items()
+            if other.kind == "STATE" and name.rpartition("/")[0] == asset
+        ]
+        named = [name for name in states if name.rpartition(".")[2] == group.rpartition(".")[2]]
+        sources = named or states
+        if len(sources) != 1:
+            continue
+        sides = [step.statistics.get(name, {}) for name in (key, sources[0])]
+        if any(name not in side or not side[name].ndim for side in sides for name in _MOMENTS):
+            continue
+        size = min(side[name].shape[-1] for side in sides for name in _MOMENTS)
+        (mean, std), (state_mean, state_std) = (
+            # Statistics of chunks have a row for each of their steps.
+            [
+                side[name].astype(np.float64)[..., :size].reshape(-1, size).mean(0)
+                for name in _MOMENTS
+            ]
+            for side in sides
+        )
+        one_sided = (np.abs(state_mean) > state_std) & (state_std > 0)
+        is_negated = one_sided & (np.abs(mean + state_mean) < 0.2 * state_std)
+        is_negated &= (std > state_std / 2) & (std < state_std * 2)
+        if is_negated.sum() >= max(2, one_sided.sum() / 2):
+            yield CheckpointViolation(
+                f"the means of {key!r} are those of {sources[0]!r} with the opposite sign, at "
+                f"{_indices(is_negated)}: the state was subtracted from actions that are deltas",
+                "compute deltas once: the actions of the dataset are deltas already",
+                *(processor, step, key),
+            )
+
+
+_MOMENTS = ("mean", "std")
 _COMMON = ("rename_observations_processor", "to_batch_processor", "normalizer_processor")
 _FURTHER_STEPS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("act", "diffusion", "sac", "tdmpc", "vqbet"), ()),
@@ -637,5 +677,6 @@ _FINDERS: Mapping[str, Callable[[Checkpoint], Iterator[CheckpointViolation]]] = 
     "TDX611": _not_inverted,
     "TDX612": _missing_step,
     "TDX613": _action_steps,
+    "TDX614": _delta_of_deltas,
 }
 """What finds the violations of each rule that needs no data."""

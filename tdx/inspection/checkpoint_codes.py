@@ -166,6 +166,21 @@ CHECKPOINT_RULES: tuple[CheckpointRule, ...] = (
         asked again.
         """,
     ),
+    CheckpointRule(
+        "TDX614",
+        "delta-of-deltas",
+        "delta actions were computed from deltas",
+        "warning",
+        """
+        The means of the actions are those of the state with the opposite sign, with the same
+        standard deviations. Actions that are targets have about the means of the state, and
+        deltas have means near zero: so the state was subtracted from actions that were deltas
+        already. The robot gets its state added to a delta, twice too much or with a wrong sign.
+        Compute the deltas once: switch off the transform, or use a dataset of absolute actions.
+
+        Only features that stay on one side of zero can show it.
+        """,
+    ),
 )
 """The rules about checkpoints, sorted by code."""
 OTHER_DATA = CheckpointRule(

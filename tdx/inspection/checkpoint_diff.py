@@ -149,17 +149,22 @@ def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
         key = str(leaf.key)
         # The same for both sides, whatever their other features are.
         rng = np.random.default_rng(zlib.crc32(key.encode()))
-        # A robot and a policy give float32; the spec of an action is that after its steps.
-        sample.setdefault(key, draw_box(leaf_box(replace(leaf, dtype="float32")), rng))
+        if leaf.dtype.startswith("float"):
+            # A robot and a policy give float32; the spec of an action is that after its steps.
+            leaf = replace(leaf, dtype="float32")
+        sample.setdefault(key, draw_box(leaf_box(leaf), rng))
     return sample
 
 
 def _run(checkpoint: Checkpoint, sample: SampleEntries, action: SampleEntries) -> dict[str, object]:
     result: dict[str, object] = {}
     for processor in checkpoint.processors:
-        given = sample if processor.role == "preprocessor" else action
+        is_first = processor.role == "preprocessor"
+        # Relative actions become absolute by the state.
+        given = sample if is_first else {**sample, **action}
         try:
-            result |= run(processor, given).samples[-1]
+            after = run(processor, given).samples[-1]
+            result |= {key: after[key] for key in after if is_first or key not in sample}
         except ArgumentError as error:
             raise error.at(env=str(checkpoint.path), file=processor.file) from None
     return result

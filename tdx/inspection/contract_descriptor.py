@@ -22,6 +22,13 @@ _POSITIONS = (
 _STIFFNESS = ("joint_stiffness", "default_joint_stiffness", "stiffness")
 _DAMPING = ("joint_damping", "default_joint_damping", "damping")
 _FRAMES = ("stack_size", "num_stack", "n_stack", "N")
+_VOCABULARY = frozenset(
+    {
+        *("actions", "term shape", "observation size"),
+        *("action shape", "action scale", "action offset", "action joints"),
+        *("joints", "positions", "stiffness", "damping", "step"),
+    }
+)
 
 
 def describe_contract(contract: Contract, path: str | Path) -> Descriptor:
@@ -73,6 +80,8 @@ def describe_contract(contract: Contract, path: str | Path) -> Descriptor:
         1 / step if isinstance(step, int | float) and step > 0 else None,
         is_ordered=len(observations) == 1,
         observation_size=prod(observations[0].shape) if len(observations) == 1 else None,
+        # Without a stack of frames, an env may have a history that the contract does not see.
+        vocabulary=_VOCABULARY if history is None else _VOCABULARY | {"term history"},
     )
 
 

@@ -58,7 +58,7 @@ def compare_descriptors(
 ) -> CheckReport:
     """Check a descriptor against the one that a policy was trained with.
 
-    What only one of them declares is not compared; a note names it.
+    What only one of them declares is not compared; a note counts and names it.
 
     Args:
         reference: The descriptor of the training.
@@ -67,29 +67,26 @@ def compare_descriptors(
         ignore: Prefixes of rules to leave out.
 
     Raises:
-        CheckError: They declare nothing that could be compared.
+        CheckError: Nothing differs, and less than half was compared of what one of them declares
+            and the format of the other one can declare too.
     """
     comparison = _DescriptorComparison(reference, other)
     mismatches = [*_contradictions(other), *comparison.mismatches()]
-    if not comparison.compared:
-        raise CheckError(
-            f"{other.path} and {reference.path} are not comparable: they declare nothing in common"
-        )
     notes = [*reference.notes, *other.notes]
-    if comparison.not_compared:
-        total = comparison.compared + len(comparison.not_compared)
-        counts = Counter(comparison.not_compared)
-        names = [name if count == 1 else f"{name} ({count})" for name, count in counts.items()]
-        notes.append(
-            f"compared {comparison.compared} of {count_text(total, 'declaration')}; not compared, "
-            f"since only one side has it: {', '.join(names)}"
-        )
+    if not comparison.is_complete:
+        notes.append(comparison.coverage)
     if reference.library != other.library and reference.library != CONTRACT:
         notes.append(
             f"observation terms are not compared: {reference.library} and {other.library} name "
             "them differently"
         )
-    return _report(other, mismatches, notes, select, ignore)
+    report = _report(other, mismatches, notes, select, ignore)
+    if not report.findings and not comparison.is_enough:
+        raise CheckError(
+            f"{other.path} and {reference.path} are not comparable: {comparison.coverage}",
+            hint="compare it with a file that declares the same",
+        )
+    return report
 
 
 def _report(
@@ -165,10 +162,49 @@ def _not_finite(what: str, values: Numbers | None, key: str | None = None) -> It
 
 @dataclass(slots=True)
 class _DescriptorComparison:
+    """Differences of two descriptors, and how much of them was compared.
+
+    Args:
+        reference: The descriptor of the training.
+        other: The descriptor of the deployment.
+        compared: Number of declarations that both have.
+        one_sided: Declarations of one of them that the other one's format has too.
+        foreign: Declarations of one of them that the other one's format does not have.
+        absent: Number of declarations that both formats have, and neither descriptor makes.
+    """
+
     reference: Descriptor
     other: Descriptor
-    not_compared: list[str] = field(default_factory=list)
     compared: int = 0
+    one_sided: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    absent: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.compared > 0 and not (self.one_sided or self.foreign or self.absent)
+
+    @property
+    def is_enough(self) -> bool:
+        # What a format cannot declare is no omission of the file.
+        return self.compared > 0 and self.compared >= len(self.one_sided)
+
+    @property
+    def coverage(self) -> str:
+        total = self.compared + len(self.one_sided)
+        parts = [f"compared {self.compared} of {count_text(total, 'declaration')}"]
+        for names, reason in (
+            (self.one_sided, "only one side has"),
+            (self.foreign, "only one of the formats has"),
+        ):
+            counts = Counter(names).items()
+            if counts:
+                listed = [name if count == 1 else f"{name} ({count})" for name, count in counts]
+                parts.append(f"{reason} {', '.join(listed)}")
+        if self.absent:
+            verb = "is" if self.absent == 1 else "are"
+            parts.append(f"{self.absent} {verb} declared by neither side")
+        return "; ".join(parts)
 
     def mismatches(self) -> Iterator[Mismatch]:
         a, b = self.reference, self.other
@@ -177,28 +213,27 @@ class _DescriptorComparison:
             yield from self._names("observation terms", list(one), list(other))
             for name in [name for name in one if name in other]:
                 yield from self._term(one[name], other[name])
-            moves, others = ({action.name: action for action in side.actions} for side in (a, b))
-            yield from self._names("action terms", list(moves), list(others))
-            for name in [name for name in moves if name in others]:
-                yield from self._action(moves[name], others[name])
-            if a.commands and b.commands:
+            if self._both("actions", "the actions", a.actions or None, b.actions or None):
+                moves, others = ({act.name: act for act in side.actions} for side in (a, b))
+                yield from self._names("action terms", list(moves), list(others))
+                for name in [name for name in moves if name in others]:
+                    yield from self._action(moves[name], others[name])
+            if self._both("commands", "the commands", a.commands or None, b.commands or None):
                 yield from self._names("commands", list(a.commands), list(b.commands))
-        elif a.library == CONTRACT:
-            yield from self._terms_of_contract()
-            moved, other_moved = _joined(a.actions), _joined(b.actions)
-            if moved is not None and other_moved is not None:
-                yield from self._action(moved, other_moved)
-        elif len(a.actions) == len(b.actions) == 1:
-            yield from self._action(a.actions[0], b.actions[0])
-        yield from self._joints("the robot", a.robot.joints, b.robot.joints, None)
+        else:
+            if a.library == CONTRACT:
+                yield from self._terms_of_contract()
+            # A contract and mjlab know a single action.
+            yield from self._action(*(_joined(side.actions) for side in (a, b)))
+        yield from self._joints("joints", "the robot", a.robot.joints, b.robot.joints, None)
         joints = a.robot.joints, b.robot.joints
-        for rule, what, mine, theirs in (
-            (POSITIONS, "the default position", a.robot.positions, b.robot.positions),
-            (GAINS, "the stiffness", a.robot.stiffness, b.robot.stiffness),
-            (GAINS, "the damping", a.robot.damping, b.robot.damping),
+        for rule, part, what, mine, theirs in (
+            (POSITIONS, "positions", "the default position", a.robot.positions, b.robot.positions),
+            (GAINS, "stiffness", "the stiffness", a.robot.stiffness, b.robot.stiffness),
+            (GAINS, "damping", "the damping", a.robot.damping, b.robot.damping),
         ):
-            yield from self._numbers(rule, what, mine, theirs, joints, None)
-        if self._both("the time between two actions", a.step, b.step) and not math.isclose(
+            yield from self._numbers(rule, part, what, mine, theirs, joints, None)
+        if self._both("step", "the time between two actions", a.step, b.step) and not math.isclose(
             a.step or 0, b.step or 0, rel_tol=1e-4
         ):
             yield mismatch(
@@ -212,15 +247,19 @@ class _DescriptorComparison:
         if 2 * len(shared) >= max(len(one), len(other), 1):
             names = list(other)
             if not self.reference.is_ordered:
-                self.not_compared.append("the order of the observation terms")
+                self.one_sided.append("the order of the observation terms")
                 names.sort(key=lambda name: list(one).index(name) if name in one else len(one))
             yield from self._names("observation terms", list(one), names)
             for name in shared:
                 yield from self._term(one[name], other[name])
         else:
-            self.not_compared.append("the names of observation terms")
+            self.one_sided.append("the names of observation terms")
+            for term in other.values():
+                self._both("term shape", "shapes of terms", None, term.shape)
+                self._both("term history", "histories", None, term.history)
         size, expected = self.other.size, self.reference.size
-        if self._both("the size of the observation", expected, size) and size != expected:
+        what = "the size of the observation"
+        if self._both("observation size", what, expected, size) and size != expected:
             text = f"the observation has {size} numbers instead of {expected}"
             yield mismatch(TERM_SHAPE, text, "concatenate the terms and frames of the training")
 
@@ -243,15 +282,18 @@ class _DescriptorComparison:
 
     def _term(self, a: Term, b: Term) -> Iterator[Mismatch]:
         name = a.name
-        yield from self._shapes("shapes of terms", a, b)
-        if self._both("histories", a.history, b.history) and a.history != b.history:
+        yield from self._shapes("term shape", "shapes of terms", a, b)
+        has_both = self._both("term history", "histories", a.history, b.history)
+        if has_both and a.history != b.history:
             yield mismatch(
                 HISTORY, f"{name!r} has {b.history} frames instead of {a.history}", key=name
             )
         # The layout of a single frame does not matter.
         if (
             max(a.history or 1, b.history or 1) > 1
-            and self._both("layouts of histories", a.flat_history, b.flat_history)
+            and self._both(
+                "term flat_history", "layouts of histories", a.flat_history, b.flat_history
+            )
             and a.flat_history != b.flat_history
         ):
             layouts = ("a dimension of their own", "one dimension with the term's values")
@@ -262,19 +304,20 @@ class _DescriptorComparison:
                 "flatten the history as in the training: flatten_history_dim",
                 key=name,
             )
-        yield from self._joints(f"{name!r}", a.joints, b.joints, name)
+        yield from self._joints("term joints", f"{name!r}", a.joints, b.joints, name)
         joints = a.joints, b.joints
-        for rule, what, one, other, names in (
-            (TERM_SCALE, "scale", a.scale, b.scale, joints),
-            (TERM_SCALE, "clip", a.clip, b.clip, ((), ())),
-            (POSITIONS, "joint offsets", a.offsets, b.offsets, joints),
+        for rule, part, what, one, other, names in (
+            (TERM_SCALE, "term scale", "scale", a.scale, b.scale, joints),
+            (TERM_SCALE, "term clip", "clip", a.clip, b.clip, ((), ())),
+            (POSITIONS, "term offsets", "joint offsets", a.offsets, b.offsets, joints),
         ):
-            yield from self._numbers(rule, f"the {what} of {name!r}", one, other, names, name)
+            text = f"the {what} of {name!r}"
+            yield from self._numbers(rule, part, text, one, other, names, name)
 
     def _action(self, a: Action, b: Action) -> Iterator[Mismatch]:
         name = b.name
-        yield from self._shapes("shapes of actions", a, b)
-        yield from self._joints(f"the action {name!r}", a.joints, b.joints, name)
+        yield from self._shapes("action shape", "shapes of actions", a, b)
+        yield from self._joints("action joints", f"the action {name!r}", a.joints, b.joints, name)
         joints = a.joints, b.joints
         for what, one, other, names in (
             ("scale", a.scale, b.scale, joints),
@@ -282,17 +325,19 @@ class _DescriptorComparison:
             ("clip", a.clip, b.clip, ((), ())),
         ):
             text = f"the {what} of the action {name!r}"
-            yield from self._numbers(ACTION_SCALE, text, one, other, names, name)
+            yield from self._numbers(ACTION_SCALE, f"action {what}", text, one, other, names, name)
 
-    def _shapes(self, what: str, a: Term | Action, b: Term | Action) -> Iterator[Mismatch]:
-        if self._both(what, a.shape, b.shape) and a.shape != b.shape:
+    def _shapes(
+        self, part: str, what: str, a: Term | Action, b: Term | Action
+    ) -> Iterator[Mismatch]:
+        if self._both(part, what, a.shape, b.shape) and a.shape != b.shape:
             text = f"{b.name!r} has shape {list(b.shape or ())} instead of {list(a.shape or ())}"
             yield mismatch(TERM_SHAPE, text, key=b.name)
 
     def _joints(
-        self, what: str, one: tuple[str, ...], other: tuple[str, ...], key: str | None
+        self, part: str, what: str, one: tuple[str, ...], other: tuple[str, ...], key: str | None
     ) -> Iterator[Mismatch]:
-        if not self._both(f"joints of {what}", one or None, other or None) or one == other:
+        if not self._both(part, f"joints of {what}", one or None, other or None) or one == other:
             return
         missing = [repr(name) for name in one if name not in other]
         extra = [repr(name) for name in other if name not in one]
@@ -314,13 +359,14 @@ class _DescriptorComparison:
     def _numbers(
         self,
         rule: CheckpointRule,
+        part: str,
         what: str,
         one: Numbers | None,
         other: Numbers | None,
         joints: tuple[tuple[str, ...], tuple[str, ...]],
         key: str | None,
     ) -> Iterator[Mismatch]:
-        if not self._both(what, one, other):
+        if not self._both(part, what, one, other):
             return
         a, b = one or (), other or ()
         size = max(len(a), len(b))
@@ -357,22 +403,26 @@ class _DescriptorComparison:
         tolerance = max(self.reference.tolerance, self.other.tolerance, 1e-6 * abs(a))
         return abs(a - b) / tolerance
 
-    def _both(self, what: str, a: object, b: object) -> bool:
-        """Return True if both sides declare something, and record what only one declares."""
-        if (a is None) != (b is None):
-            self.not_compared.append(what)
-        is_in_both = a is not None and b is not None
-        self.compared += is_in_both
-        return is_in_both
+    def _both(self, part: str, what: str, a: object, b: object) -> bool:
+        """Return True if both sides declare something; otherwise count why it is not compared."""
+        if a is not None and b is not None:
+            self.compared += 1
+            return True
+        is_shared = part in self.reference.vocabulary and part in self.other.vocabulary
+        if a is not None or b is not None:
+            (self.one_sided if is_shared else self.foreign).append(what)
+        else:
+            self.absent += is_shared
+        return False
 
 
-def _joined(actions: Sequence[Action]) -> Action | None:
-    """Return the action terms as one, as a contract knows them; ``None`` if there are none."""
-    if len(actions) < 2:
-        return None if not actions else actions[0]
+def _joined(actions: Sequence[Action]) -> Action:
+    """Return the action terms as one, as a contract and mjlab know them."""
+    if len(actions) == 1:
+        return actions[0]
     sizes = [prod(action.shape) if action.shape else len(action.joints) for action in actions]
-    if 0 in sizes:
-        return None
+    if not sizes or 0 in sizes:
+        return Action("action")
     joints = tuple(joint for action in actions for joint in action.joints)
 
     def joined(values: Sequence[Numbers | None]) -> Numbers | None:

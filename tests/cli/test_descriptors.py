@@ -122,6 +122,24 @@ def unrelated():
 """
 
 
+VECTOR = """
+
+class Vector(gym.Env):
+    observation_space, action_space = Box(-9, 9, (18,), np.float32), Box(-9, 9, (4,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(18, np.float32), {}
+
+    def step(self, action):
+        return np.ones(18, np.float32), 0.0, False, False, {}
+
+
+def vector():
+    return Vector()
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "codes"),
     [
@@ -159,6 +177,19 @@ def test_a_contract_of_another_env_is_not_comparable(tdx: Tdx, tmp_path: Path) -
     result = tdx("check", path, "--against", contract)
     assert result.code == 1
     assert "not comparable" in result.err
+
+
+def test_a_contract_without_terms_and_joints_is_not_comparable(tdx: Tdx, tmp_path: Path) -> None:
+    # A vector and actions of the sizes of the descriptor: all that such a contract knows.
+    (tmp_path / "robot.py").write_text(ROBOT + VECTOR)
+    contract = str(tmp_path / "contract")
+    target = f"{tmp_path / 'robot.py'}:vector"
+    assert tdx("freeze", target, "--allow-code", "--out", contract).code == 0
+    path = str(write_isaaclab(tmp_path / "io.yaml"))
+    for command in (("check", path, "--against", contract), ("diff", contract, path)):
+        result = tdx(*command)
+        assert result.code == 1
+        assert "not comparable: compared 2 of " in result.err
 
 
 def test_diff(tdx: Tdx, tmp_path: Path) -> None:

@@ -142,6 +142,16 @@ def more_actions_than_the_chunk(folder: Folder) -> None:
     folder.config["n_action_steps"] = 101
 
 
+def deltas_of_deltas(folder: Folder) -> None:
+    # The state was subtracted from small motions: what is left is the state, negated.
+    rng = np.random.default_rng(0)
+    state = rng.normal(2, 0.5, (500, JOINTS))
+    for statistics in folder.both:
+        for key, rows in ((STATE, state), (ACTION, rng.normal(0, 0.01, state.shape) - state)):
+            named = {"mean": rows.mean(0), "std": rows.std(0)}
+            statistics[key] = {name: value.astype(np.float32) for name, value in named.items()}
+
+
 FAULTS: dict[Damage, tuple[str, str | None, str | None]] = {
     statistics_under_another_name: ("TDX601", "normalizer", ACTION),
     statistics_are_empty: ("TDX601", "normalizer", STATE),
@@ -168,6 +178,7 @@ FAULTS: dict[Damage, tuple[str, str | None, str | None]] = {
     no_unnormalizer: ("TDX611", None, ACTION),
     steps_lost: ("TDX612", None, None),
     more_actions_than_the_chunk: ("TDX613", None, None),
+    deltas_of_deltas: ("TDX614", "normalizer", ACTION),
 }
 
 

@@ -146,6 +146,43 @@ def test_descriptors_without_anything_in_common_are_not_called_equal() -> None:
         compare_descriptors(one, other)
 
 
+BARE = {"observation_names": mjlab_metadata()["observation_names"]}
+"""Metadata of an export that names the terms only."""
+
+
+def test_a_match_of_less_than_half_is_not_comparable(tmp_path: Path) -> None:
+    full = read_descriptor(write_mjlab(tmp_path / "full.onnx"))
+    bare = read_descriptor(write_mjlab(tmp_path / "bare.onnx", BARE))
+    for one, other in ((full, bare), (bare, full)):
+        with pytest.raises(CheckError, match=r"not comparable: compared 1 of \d+"):
+            compare_descriptors(one, other)
+    # What neither of them declares is counted, and is no reason to refuse.
+    report = compare_descriptors(bare, bare)
+    assert report.findings == ()
+    assert any("are declared by neither side" in note for note in report.hidden)
+
+
+def test_a_difference_is_reported_however_little_was_compared(tmp_path: Path) -> None:
+    full = read_descriptor(write_mjlab(tmp_path / "full.onnx"))
+    metadata = {"observation_names": "joint_pos,base_ang_vel,joint_vel,actions,command"}
+    bare = read_descriptor(write_mjlab(tmp_path / "bare.onnx", metadata))
+    assert codes(compare_descriptors(full, bare)) == ["TDX642"]
+    # Without the finding, nothing is left that was compared.
+    with pytest.raises(CheckError, match="not comparable"):
+        compare_descriptors(full, bare, ignore=["TDX642"])
+
+
+def test_what_a_format_cannot_declare_is_no_omission(tmp_path: Path) -> None:
+    reference = read_descriptor(write_mjlab(tmp_path / "train.onnx"))
+    other = read_descriptor(write_isaaclab(tmp_path / "deploy.yaml"))
+    (note,) = [
+        note for note in compare_descriptors(reference, other).hidden if "compared " in note[:9]
+    ]
+    # The metadata of mjlab has no shapes and no time step; the gains are not in this file.
+    assert "only one side has the stiffness, the damping" in note
+    assert "only one of the formats has shapes of actions" in note
+
+
 def test_gains_of_explicit_actuators_are_not_compared(tmp_path: Path) -> None:
     reference = read_descriptor(write_mjlab(tmp_path / "train.onnx"))
     other = read_descriptor(write_isaaclab(tmp_path / "deploy.yaml"))

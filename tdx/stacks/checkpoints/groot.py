@@ -1,19 +1,24 @@
 """Read the statistics and modalities that GR00T saves with a checkpoint.
 
 The formats: N1.6 and newer write ``processor_config.json``, with the keys, horizon and way of
-normalization of each modality, and ``statistics.json``. N1.5 writes
-``experiment_cfg/metadata.json``, with statistics and shapes; how they are used is Python code.
-Both have one entry for each embodiment.
+normalization of each modality, relative actions, and sizes of images, and ``statistics.json``.
+N1.5 writes ``experiment_cfg/metadata.json``, with statistics and shapes; how they are used is
+Python code. Both have one entry for each embodiment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tdx.foundation.container import Container
+from tdx.foundation.text import count_text
 from tdx.stacks.checkpoints.files import parse_mapping, parse_statistics, read_json
+from tdx.stacks.checkpoints.groot_images import image_settings
 from tdx.stacks.checkpoints.model import (
+    ABSOLUTE_ACTIONS,
+    VIDEO,
     Array,
     Checkpoint,
     Feature,
@@ -22,12 +27,17 @@ from tdx.stacks.checkpoints.model import (
     Processor,
     Step,
 )
+from tdx.stacks.checkpoints.poses import JOINTS, POSE_SIZES
 from tdx.stacks.checkpoints.scaling import SIN_COS
 
 METADATA = "experiment_cfg/metadata.json"
 CONFIG, STATISTICS_FILE = "processor_config.json", "statistics.json"
 _PLACES = ("", "processor/")
 _KINDS = {"state": "STATE", "action": "ACTION"}
+_CAMERA = (240, 320)
+"""Height and width of drawn images; those of the cameras are not in a checkpoint."""
+_Calls = Sequence[tuple[str, Mapping[str, Json]]]
+"""Names and arguments of steps."""
 
 
 class GrootFormat:
@@ -103,9 +113,10 @@ def _read_metadata(container: Container) -> Checkpoint:
 
 def _read_processor(container: Container, config_file: str, statistics_file: str) -> Checkpoint:
     """Read the processor of N1.6 and newer."""
+    configuration = read_json(container, config_file)
+    config_class = configuration.get("processor_class")
     settings = parse_mapping(
-        read_json(container, config_file).get("processor_kwargs"),
-        f"processor_kwargs of {config_file}",
+        configuration.get("processor_kwargs"), f"processor_kwargs of {config_file}"
     )
     configs = parse_mapping(settings.get("modality_configs"), f"modality_configs of {config_file}")
     document = read_json(container, statistics_file)
@@ -114,21 +125,39 @@ def _read_processor(container: Container, config_file: str, statistics_file: str
     features: dict[str, Feature] = {}
     state: dict[str, Array] = {}
     modes: dict[str, Json] = {}
-    relative: list[str] = []
+    relative: dict[str, Json] = {}
+    videos: dict[str, Feature] = {}
+    texts: list[Json] = []
+    notes: list[str] = []
+    unread = [
+        f"tokens of text and images ({settings.get('model_name', 'its model')})",
+        "the padding of states and actions to one vector",
+    ]
     for tag in tags:
         prefix = f"{tag}/" if len(tags) > 1 else ""
         modalities = parse_mapping(configs[tag], f"{tag!r} of {config_file}")
         known = dict(_statistics(document.get(tag, {}), tag))
+        for name, _ in _keys(modalities.get("video")):
+            modality = parse_mapping(modalities["video"], f"the videos of {tag!r}")
+            frames = len(_list(modality.get("delta_indices"))) or 1
+            videos[f"{prefix}video.{name}"] = Feature(VIDEO, (frames, *_CAMERA, 3))
+        texts += [prefix + name for name, _ in _keys(modalities.get("language"))]
         for part, kind in _KINDS.items():
-            modality = modalities.get(part)
-            if not isinstance(modality, dict):
+            if not isinstance(modalities.get(part), dict):
                 continue
+            modality = parse_mapping(modalities[part], f"{part} of {tag!r}")
             horizon = _list(modality.get("delta_indices"))
             lead = (len(horizon),) if part == "action" else ()
-            for name, is_relative in _keys(modality):
+            for name, action in _keys(modality):
                 key, source = f"{prefix}{part}.{name}", f"{part}.{name}"
-                if is_relative and settings.get("use_relative_action") is True:
-                    relative.append(key)
+                if action.get("rep") == "RELATIVE" and settings.get("use_relative_action") is True:
+                    is_pose = action.get("type") == "EEF"
+                    layout = action.get("format") if is_pose else action.get("type", JOINTS)
+                    state_key = f"{prefix}state.{action.get('state_key') or name}"
+                    if layout == JOINTS or layout in POSE_SIZES:
+                        relative[key] = [state_key, layout]
+                    else:
+                        unread.append(f"{key} as an absolute action ({layout!r} is not known)")
                     source = f"relative_action.{name}"
                 statistics = known.get(source, {})
                 absolute = known.get(f"{part}.{name}", statistics)
@@ -139,14 +168,24 @@ def _read_processor(container: Container, config_file: str, statistics_file: str
                 if source.startswith("relative"):
                     # The range of relative actions is that of each step, never of quantiles.
                     modes[key] = "MEAN_STD" if modes[key] == "MEAN_STD" else "MIN_MAX"
-    notes = ["images and text are not read"]
     if len(tags) < len(configs):
         others = ", ".join(tag for tag in configs if tag not in tags)
         notes.append(f"there are no statistics of the embodiments {others}")
-    if relative:
+    has_exact_resize = config_class != "Gr00tN1d6Processor"
+    images = image_settings(settings, has_exact_resize=has_exact_resize) if videos else {}
+    before: list[tuple[str, Mapping[str, Json]]] = []
+    if images:
+        before.append(("groot_images", {"keys": list(videos), **images}))
         notes.append(
-            f"{', '.join(relative)} become absolute by the state of the robot, which is passed over"
+            f"the sizes of camera images are not in {config_file}: {_CAMERA[0]} × {_CAMERA[1]} is "
+            "shown, unless samples are given"
         )
+    elif videos:
+        unread.append(f"the images, for which {config_file} has no sizes")
+    if texts and settings.get("formalize_language", True) is True:
+        before.append(("groot_text", {"keys": texts}))
+    after: _Calls = [(ABSOLUTE_ACTIONS, {"relative": relative})] if relative else []
+    notes.append(f"{count_text(len(unread), 'part')} of the processor not run: {', '.join(unread)}")
     steps: dict[str, Json] = {
         "norm_map": dict.fromkeys(_KINDS.values(), "MIN_MAX"),
         "feature_modes": modes,
@@ -161,6 +200,8 @@ def _read_processor(container: Container, config_file: str, statistics_file: str
         steps,
         tuple(notes),
         (),
+        videos if images else {},
+        (before, after),
     )
 
 
@@ -173,23 +214,27 @@ def _checkpoint(
     config: Mapping[str, Json],
     notes: tuple[str, ...],
     lead: tuple[int, ...],
+    videos: Mapping[str, Feature] = MappingProxyType({}),
+    further: tuple[_Calls, _Calls] = ((), ()),
 ) -> Checkpoint:
     actions = {key: f for key, f in features.items() if f.kind == "ACTION"}
     inputs = {key: f for key, f in features.items() if f.kind != "ACTION"}
 
-    def step(name: str, own: Mapping[str, Feature]) -> tuple[Step]:
+    def step(index: int, name: str, own: Mapping[str, Feature]) -> Step:
         listed: dict[str, Json] = {
             key: {"type": f.kind, "shape": list(f.shape)} for key, f in own.items()
         }
         arrays = {n: array for n, array in state.items() if n.rpartition(".")[0] in own}
-        return (Step(0, name, config={"features": listed, **config}, state=arrays),)
+        return Step(index, name, config={"features": listed, **config}, state=arrays)
 
+    before = [Step(index, name, config=own) for index, (name, own) in enumerate(further[0])]
+    after = [Step(index, name, config=own) for index, (name, own) in enumerate(further[1], start=1)]
     return Checkpoint(
         container.path,
-        PolicyConfig(None, inputs, actions, {}, {}),
+        PolicyConfig(None, {**videos, **inputs}, actions, {}, {}),
         (
-            Processor("preprocessor", file, step(names[0], features)),
-            Processor("postprocessor", file, step(names[1], actions)),
+            Processor("preprocessor", file, (*before, step(len(before), names[0], features))),
+            Processor("postprocessor", file, (step(0, names[1], actions), *after)),
         ),
         notes,
         lead,
@@ -220,12 +265,14 @@ def _list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def _keys(modality: Mapping[str, Json]) -> Iterator[tuple[str, bool]]:
-    """Yield the groups of a modality, and whether their actions are relative to the state."""
+def _keys(modality: Json) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Yield the groups of a modality, and how their actions are represented."""
+    if not isinstance(modality, dict):
+        return
     configs = _list(modality.get("action_configs"))
     for index, name in enumerate(_list(modality.get("modality_keys"))):
         own = configs[index] if index < len(configs) else None
-        yield str(name), isinstance(own, dict) and own.get("rep") == "RELATIVE"
+        yield str(name), own if isinstance(own, dict) else {}
 
 
 def _mode(

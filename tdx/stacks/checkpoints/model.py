@@ -16,6 +16,10 @@ SampleEntries = Mapping[str, object]
 """A sample by key: arrays, and text such as the task."""
 
 Role = Literal["preprocessor", "postprocessor"]
+ABSOLUTE_ACTIONS = "groot_absolute_actions"
+"""Step of a postprocessor that adds the state of the robot, before the preprocessor changed it."""
+VIDEO = "VIDEO"
+"""Kind of a feature of image bytes ``[..., H, W, C]``."""
 IDENTITY = "IDENTITY"
 """Mode of a feature that is not normalized."""
 _SETTINGS = ("n_obs_steps", "chunk_size", "horizon", "n_action_steps")
@@ -197,13 +201,16 @@ class Checkpoint:
     @property
     def stages(self) -> tuple[tuple[Processor, Step], ...]:
         """All steps from the robot to the policy: the last one of the postprocessor acts first."""
-        return tuple(
+        stages = [
             (processor, step)
             for processor in self.processors
             for step in (
                 processor.steps if processor.role == "preprocessor" else processor.steps[::-1]
             )
-        )
+        ]
+        # Nearest to the robot, whose state it reads; the order is that of actions nevertheless.
+        stages.sort(key=lambda stage: stage[1].name != ABSOLUTE_ACTIONS)
+        return tuple(stages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_DIMS
 from tdx.specs.leaf import Domain, LeafSpec, Part
-from tdx.stacks.checkpoints.model import Checkpoint, Feature, Processor, Step
+from tdx.stacks.checkpoints.model import VIDEO, Checkpoint, Feature, Processor, Step
 from tdx.stacks.checkpoints.steps import DEFINITIONS, Leaves, why_unchanged
 
 MAX_NUMBERS = 2**26
@@ -97,6 +97,9 @@ def _arguments(step: Step) -> Iterator[str]:
 
 
 def _leaf(part: Part, key: str, feature: Feature, batch: Sequence[int] = ()) -> LeafSpec:
+    if feature.kind == VIDEO:
+        shape = (*batch, *feature.shape)
+        return LeafSpec(part, key, "UnboundedDiscrete", shape, "uint8", "cpu", Domain())
     is_image = feature.kind == "VISUAL"
     domain = Domain(0.0, 1.0) if is_image else Domain()
     kind = "BoundedContinuous" if is_image else "UnboundedContinuous"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -10,7 +11,17 @@ from gymnasium.spaces import Box
 from tdx.foundation.errors import ArgumentError
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints.dataset import Dataset, DatasetSamples
-from tdx.stacks.checkpoints.model import ROLES, Checkpoint, Processor, SampleEntries, Step
+from tdx.stacks.checkpoints.model import (
+    ABSOLUTE_ACTIONS,
+    ROLES,
+    VIDEO,
+    Checkpoint,
+    Feature,
+    Processor,
+    SampleEntries,
+    Step,
+)
+from tdx.stacks.checkpoints.poses import relative_keys
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
 from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
@@ -39,6 +50,8 @@ class CheckpointStack(SampleStack):
     def __init__(
         self, checkpoint: Checkpoint, samples: Sequence[SampleEntries] | None = None
     ) -> None:
+        if samples:
+            checkpoint = _with_image_sizes(checkpoint, samples[0])
         spaces = [
             Spaces(_boxes(observations), _boxes(actions))
             for observations, actions in trace_specs(checkpoint)
@@ -108,12 +121,19 @@ class _StepPart(Part):
         self.name, self.text, self.arguments = step.short_name, call, step.config
         self.direction = "forward" if processor.role == ROLES[0] else "inverse"
         self.location = f"{processor.file}:{step.index}"
+        self._states: SampleEntries = {}
 
     def forward(self, sample: SampleEntries) -> SampleEntries:
+        if self._step.name == ABSOLUTE_ACTIONS:
+            sources = {source for source, _ in relative_keys(self._step).values()}
+            self._states = {key: sample[key] for key in sources if key in sample}
         return self._apply(sample) if self.direction == "forward" else sample
 
     def inverse(self, action: SampleEntries) -> SampleEntries:
-        return self._apply(action) if self.direction == "inverse" else action
+        if self.direction == "forward":
+            return action
+        result = self._apply({**self._states, **action})
+        return {key: result[key] for key in result if key not in self._states}
 
     def _apply(self, entries: SampleEntries) -> SampleEntries:
         return entries if self._definition is None else self._definition.apply(self._step, entries)
@@ -127,6 +147,20 @@ class _StepPart(Part):
         }
         state = self._step.state
         return {name: state[name] for name in sorted(state, key=lambda name: name not in used)}
+
+
+def _with_image_sizes(checkpoint: Checkpoint, sample: SampleEntries) -> Checkpoint:
+    """Return a checkpoint whose cameras have the sizes of a recorded sample."""
+    config = checkpoint.config
+    if config is None:
+        return checkpoint
+    inputs = {
+        key: Feature(VIDEO, value.shape)
+        if feature.kind == VIDEO and isinstance(value := sample.get(key), np.ndarray)
+        else feature
+        for key, feature in config.inputs.items()
+    }
+    return replace(checkpoint, config=replace(config, inputs=inputs))
 
 
 def _boxes(leaves: Mapping[str, LeafSpec]) -> dict[str, Box]:
@@ -146,6 +180,10 @@ def leaf_box(leaf: LeafSpec) -> Box:
             f"{leaf.key!r} becomes {leaf.dtype!r}, which NumPy does not have"
         ) from None
     low, high = leaf.domain.low, leaf.domain.high
+    if dtype.kind in "iu":
+        # Gymnasium has no infinite bounds of integers.
+        limits = np.iinfo(dtype)
+        low, high = (limits.min if low is None else low), (limits.max if high is None else high)
     return Box(
         -np.inf if low is None else low,
         np.inf if high is None else high,

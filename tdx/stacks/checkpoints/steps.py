@@ -7,6 +7,7 @@ is opaque: tokenizers, teleoperation, steps of a plugin. It is passed over, and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,7 +17,9 @@ import numpy as np
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_SIZE
 from tdx.specs.leaf import Domain, LeafSpec
+from tdx.stacks.checkpoints.groot_images import image_specs, transform_images
 from tdx.stacks.checkpoints.model import (
+    ABSOLUTE_ACTIONS,
     IDENTITY,
     Array,
     Feature,
@@ -25,6 +28,7 @@ from tdx.stacks.checkpoints.model import (
     Step,
     Trace,
 )
+from tdx.stacks.checkpoints.poses import matrix_to_quaternions, to_absolute
 from tdx.stacks.checkpoints.scaling import SCALINGS, SIN_COS, STATISTICS, UNSCALED, WIDENING
 
 ACTION = "action"
@@ -494,27 +498,8 @@ def _unit(vectors: Array) -> Array:
 
 
 def _axis_angles(matrix: Array) -> Array:
-    """Return rotation matrices ``[B, 3, 3]`` as axes times angles, ``[B, 3]``.
-
-    The unit quaternion of a rotation is the eigenvector with the largest eigenvalue of a symmetric
-    matrix of its entries (Bar-Itzhack, 2000).
-    """
-    m = matrix.astype(np.float32)
-    # eigh reads the lower triangle only.
-    symmetric = np.zeros((len(m), 4, 4), np.float32)
-    for axis in range(3):
-        before, after = (axis + 1) % 3, (axis + 2) % 3
-        # In the order of LeRobot, which decides the last bit.
-        low, high = min(before, after), max(before, after)
-        symmetric[:, axis, axis] = m[:, axis, axis] - m[:, low, low] - m[:, high, high]
-        symmetric[:, 3, axis] = m[:, after, before] - m[:, before, after]
-    for row, column in ((1, 0), (2, 0), (2, 1)):
-        symmetric[:, row, column] = m[:, row, column] + m[:, column, row]
-    symmetric[:, 3, 3] = m[:, 0, 0] + m[:, 1, 1] + m[:, 2, 2]
-    values, vectors = np.linalg.eigh(symmetric / np.float32(3))
-    largest = np.argmax(values, axis=1)
-    quaternions = vectors[np.arange(len(m)), :, largest]
-    quaternions = np.where(quaternions[:, 3:] < 0, -quaternions, quaternions)
+    """Return rotation matrices ``[B, 3, 3]`` as axes times angles, ``[B, 3]``."""
+    quaternions = matrix_to_quaternions(matrix.astype(np.float32))
     real = np.minimum(quaternions[:, 3], np.float32(1))
     sines = np.sqrt(1 - real * real)
     # LeRobot takes the arc cosine of the C library; that of NumPy may have another last bit.
@@ -531,6 +516,29 @@ def _axis_angle_specs(_: Step, leaves: Leaves) -> Leaves:
     if leaf is None or len(leaf.shape) < 1:
         return leaves
     return {**leaves, ACTION: replace(leaf, shape=(*leaf.shape[:-1], 7))}
+
+
+def _simplify_text(step: Step, sample: SampleEntries) -> SampleEntries:
+    """Return instructions in lower case and without punctuation, as GR00T does."""
+
+    def simplified(value: object) -> object:
+        if isinstance(value, str):
+            return re.sub(r"[^\w\s]", "", value.lower())
+        return [simplified(item) for item in value] if isinstance(value, list) else value
+
+    keys = step.config.get("keys")
+    known = [key for key in keys if key in sample] if isinstance(keys, list) else []
+    return {**sample, **{str(key): simplified(sample[str(key)]) for key in known}}
+
+
+def _absolute_specs(step: Step, leaves: Leaves) -> Leaves:
+    keys = step.config.get("relative")
+    names = keys if isinstance(keys, dict) else {}
+    # The state or the statistics are float64.
+    return {
+        key: replace(leaf, dtype="float64") if key in names else leaf
+        for key, leaf in leaves.items()
+    }
 
 
 def _same(_: Step, sample: SampleEntries) -> SampleEntries:
@@ -552,6 +560,9 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
             lambda step, sample: normalize(step, sample, inverse=True), _normalized_specs
         ),
         **{name: Definition(scale, _normalized_specs) for name, scale in SCALINGS.items()},
+        "groot_images": Definition(transform_images, image_specs),
+        "groot_text": Definition(_simplify_text),
+        ABSOLUTE_ACTIONS: Definition(to_absolute, _absolute_specs),
         "observation_processor": Definition(_from_env),
         "image_crop_resize_processor": Definition(_crop_and_resize, _cropped_specs),
         "xvla_image_scale": Definition(_scale_images, _image_specs),

@@ -15,6 +15,14 @@ _POLICY_GROUPS = ("policy", "actor")
 Joints = tuple[str, ...]
 _MAX_VALUES = 20_000
 """Values of a document; 10,000 without aliases."""
+_VOCABULARY = frozenset(
+    {
+        *("actions", "term shape", "term history", "term flat_history", "term scale", "term clip"),
+        *("term joints", "term offsets", "observation size"),
+        *("action shape", "action scale", "action offset", "action clip", "action joints"),
+        *("joints", "positions", "stiffness", "damping", "step"),
+    }
+)
 
 
 def read_isaaclab(path: Path) -> Descriptor:
@@ -68,6 +76,7 @@ def read_isaaclab(path: Path) -> Descriptor:
         robot,
         None if scene is None or scene.data.get("dt") is None else scene.number("dt"),
         notes=tuple(notes),
+        vocabulary=_VOCABULARY,
     )
 
 

@@ -23,6 +23,13 @@ _METADATA = 14
 _NAMES = "observation_names"
 _ROUNDING = 5.1e-4
 """mjlab writes three decimals."""
+_VOCABULARY = frozenset(
+    {
+        *("actions", "term history", "term flat_history", "term scale", "term clip", "commands"),
+        *("action scale", "action joints"),
+        *("joints", "positions", "stiffness", "damping"),
+    }
+)
 T = TypeVar("T")
 
 
@@ -171,6 +178,7 @@ class _Metadata:
             ),
             commands=self._names("command_names"),
             tolerance=_ROUNDING,
+            vocabulary=_VOCABULARY,
         )
 
     def _names(self, key: str) -> tuple[str, ...]:

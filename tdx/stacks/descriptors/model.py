@@ -93,6 +93,8 @@ class Descriptor(Result):
         notes: What was not read, each a sentence.
         is_ordered: False if the order of the terms is not that of a concatenation.
         observation_size: Size of the concatenated terms, if that is known without them.
+        vocabulary: What a file of this format can declare, whether or not this one does: names of
+            fields of terms, actions, the robot and the descriptor, such as ``action scale``.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -111,6 +113,7 @@ class Descriptor(Result):
     notes: tuple[str, ...] = ()
     is_ordered: bool = True
     observation_size: int | None = None
+    vocabulary: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int | None:

@@ -14,7 +14,11 @@ Statistics = dict[str, list[Any]]
 
 def statistics(size: int, seed: int = 0, padding: int = 0) -> Statistics:
     """Return true statistics of a feature, with zeros behind them."""
-    rows = np.random.default_rng(seed).normal(1, 3, (500, size))
+    return statistics_of(np.random.default_rng(seed).normal(1, 3, (500, size)), padding)
+
+
+def statistics_of(rows: np.ndarray[Any, Any], padding: int = 0) -> Statistics:
+    """Return the statistics of rows ``[N, D]``, with zeros behind them."""
     named = {
         "mean": rows.mean(0),
         "std": rows.std(0),
@@ -107,6 +111,38 @@ class Processor:
             "gr1": {
                 part: {"left_arm": statistics(7, seed), "waist": statistics(3, seed + 10)}
                 for seed, part in enumerate(("state", "action"))
+            }
+        }
+
+    def set_images(self, *, use_albumentations: bool) -> None:
+        """Add what GR00T declares about images and text."""
+        self.settings |= {
+            "image_target_size": [24, 24],
+            "image_crop_size": [21, 21],
+            "shortest_image_edge": 24,
+            "crop_fraction": 0.9,
+            "use_albumentations": use_albumentations,
+            "formalize_language": True,
+            "color_jitter_params": {"brightness": 0.3},
+        }
+        self.modalities["language"] = {"delta_indices": [0], "modality_keys": ["task"]}
+
+    def set_relative(self, layout: str = "DEFAULT", size: int = 7) -> None:
+        """Make the actions of the arm relative to its state: joints, or poses in a layout."""
+        self.settings["use_relative_action"] = True
+        kind = "NON_EEF" if layout == "DEFAULT" else "EEF"
+        config = {"rep": "RELATIVE", "type": kind, "format": layout, "state_key": None}
+        self.modalities["action"]["action_configs"][0] = config
+        rows = np.random.default_rng(0).normal(size=(500, 4, size))
+        known = self.statistics["gr1"]
+        known["state"]["left_arm"] = statistics(size)
+        known["action"]["left_arm"] = statistics(size, 1)
+        known["relative_action"] = {
+            "left_arm": {
+                "min": rows.min(0).tolist(),
+                "max": rows.max(0).tolist(),
+                "mean": rows.mean(0).tolist(),
+                "std": rows.std(0).tolist(),
             }
         }
 

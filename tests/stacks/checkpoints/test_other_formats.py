@@ -6,20 +6,30 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+from torchvision.transforms import v2
 
 import tdx
-from tdx.foundation.errors import StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.checkpoint_check import check_checkpoint
+from tdx.inspection.checkpoint_report import inspect_checkpoint
+from tdx.inspection.spec_report import compare_specs
 from tdx.inspection.values_report import inspect_values
-from tdx.stacks.checkpoints import SampleEntries, is_checkpoint, read_checkpoint
+from tdx.stacks.checkpoints import SampleEntries, Step, is_checkpoint, read_checkpoint
+from tdx.stacks.checkpoints.groot_images import resize_by_area
+from tdx.stacks.checkpoints.poses import to_absolute
+from tdx.stacks.checkpoints.stack import CheckpointStack
 from tdx.stacks.checkpoints.steps import run
+from tdx.stacks.kinds import open_stack
+from tdx.stacks.samples import Sample
 from tests.stacks.checkpoints.other_folders import (
     Processor,
     groot_metadata,
     openpi_statistics,
     statistics,
+    statistics_of,
     write_metadata,
     write_openpi,
 )
@@ -145,6 +155,20 @@ def test_faults_of_openpi_are_named(tmp_path: Path) -> None:
         assert codes(write_openpi(tmp_path / name, {"droid": features})) == expected
 
 
+def test_deltas_of_deltas_are_named(tmp_path: Path) -> None:
+    # openpi#1047: the state was subtracted from actions that were deltas.
+    rng = np.random.default_rng(0)
+    state = rng.normal(2, 0.5, (500, 8))
+    motion = rng.normal(0, 0.02, (500, 7))
+    for name, actions, expected in (
+        ("absolute", state[:, :7] + motion, []),
+        ("deltas", motion, []),
+        ("twice", motion - state[:, :7], [("TDX614", "actions")]),
+    ):
+        features = {"state": statistics_of(state), "actions": statistics_of(actions)}
+        assert codes(write_openpi(tmp_path / name, {"droid": features})) == expected
+
+
 def test_other_statistics_of_openpi_differ_in_their_step(openpi: Path, tmp_path: Path) -> None:
     features = {"state": openpi_statistics(8), "actions": openpi_statistics(7, 2)}
     other = write_openpi(tmp_path / "other", {"lab/libero": features})
@@ -212,20 +236,191 @@ def test_relative_actions_need_their_own_statistics(tmp_path: Path) -> None:
     processor.modalities["action"]["action_configs"][0]["rep"] = "RELATIVE"
     path = processor.write(tmp_path / "lost")
     assert ("TDX601", "action.left_arm") in codes(path)
-    rows = np.random.default_rng(0).normal(size=(500, 4, 7))
-    processor.statistics["gr1"]["relative_action"] = {
-        "left_arm": {
-            "min": rows.min(0).tolist(),
-            "max": rows.max(0).tolist(),
-            "mean": rows.mean(0).tolist(),
-            "std": rows.std(0).tolist(),
+    processor.set_relative()
+    assert codes(processor.write(tmp_path / "sound")) == []
+
+
+def test_relative_actions_become_absolute_by_the_last_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = Processor()
+    processor.set_relative()
+    path = processor.write(tmp_path / "relative")
+    samples = [
+        {
+            "state.left_arm": np.full(7, step, np.float32),
+            "state.waist": np.zeros(3, np.float32),
+            "action.left_arm": np.zeros((4, 7), np.float32),
+            "action.waist": np.zeros((4, 3), np.float32),
         }
-    }
-    path = processor.write(tmp_path / "sound")
-    assert codes(path) == []
-    assert any("action.left_arm become absolute" in note for note in read_checkpoint(path).notes)
-    stack = tdx.open_stack(path)
+        for step in range(1, 4)
+    ]
+    stack = open_stack(path, samples)
+    assert isinstance(stack, CheckpointStack)
+    known = processor.statistics["gr1"]["relative_action"]["left_arm"]
+    middle = (array(known["min"]) + array(known["max"])) / 2
+    robot: list[Any] = []
+    step_source = stack.source.step
+
+    def step(action: Sample) -> Any:
+        robot.append(action)
+        return step_source(action)
+
+    monkeypatch.setattr(stack.source, "step", step)
+    stack.target.reset(seed=0)
+    for _ in range(2):
+        stack.target.step(stack.sample_action())
+    for state, action in enumerate(robot, start=1):
+        # The state before the step, and before it was normalized.
+        assert np.allclose(action["action.left_arm"], middle + state)
+    stack = open_stack(path, samples)
     assert tdx.check_contract(stack, tdx.freeze(stack)).same
+
+
+def poses(layout: str, count: int, seed: int) -> Array:
+    """Return random poses ``[count, D]``; rotations stay below half a turn."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.uniform(-1, 1, (count, 3))
+    rotation = vectors if layout == "XYZ_ROTVEC" else matrices(vectors)[:, :2].reshape(count, 6)
+    return np.concatenate([rng.normal(size=(count, 3)), rotation], 1)
+
+
+def matrices(vectors: Array) -> Array:
+    """Return rotations as matrices, by the exponential series."""
+    x, y, z = vectors.T
+    zero = np.zeros_like(x)
+    generator = np.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).reshape(-1, 3, 3)
+    result, term = np.tile(np.eye(3), (len(x), 1, 1)), np.eye(3)
+    for order in range(1, 30):
+        term = term @ generator / order
+        result = result + term
+    return result
+
+
+def rotations(layout: str, values: Array) -> Array:
+    if layout == "XYZ_ROTVEC":
+        return matrices(values[:, 3:])
+    rows = values[:, 3:].reshape(-1, 2, 3)
+    return np.concatenate([rows, np.cross(rows[:, 0], rows[:, 1])[:, None]], 1)
+
+
+@pytest.mark.parametrize("layout", ["XYZ_ROT6D", "XYZ_ROTVEC"])
+def test_relative_poses_are_in_the_frame_of_the_state(layout: str) -> None:
+    state, relative = poses(layout, 1, 0), poses(layout, 4, 1)
+    step = Step(0, "groot_absolute_actions", config={"relative": {"action": ["state", layout]}})
+    result = to_absolute(step, {"action": relative, "state": state})["action"]
+    assert isinstance(result, np.ndarray)
+    frame, turn = rotations(layout, state), rotations(layout, relative)
+    assert np.allclose(result[:, :3], state[:, :3] + relative[:, :3] @ frame[0].T, atol=1e-12)
+    assert np.allclose(rotations(layout, result), frame @ turn, atol=1e-12)
+
+
+def test_a_pose_without_a_turn_is_a_shift() -> None:
+    step = Step(0, "groot_absolute_actions", config={"relative": {"action": ["s", "XYZ_ROTVEC"]}})
+    still = np.zeros((2, 6))
+    result = to_absolute(step, {"action": still, "s": np.array([1.0, 2, 3, 0, 0, 0])})["action"]
+    assert np.array_equal(np.asarray(result), [[1, 2, 3, 0, 0, 0]] * 2)
+
+
+def test_a_relative_action_without_its_state_is_named(tmp_path: Path) -> None:
+    processor = Processor()
+    processor.set_relative()
+    processor.modalities["action"]["action_configs"][0]["state_key"] = "right_arm"
+    with pytest.raises(ArgumentError, match="which the sample lacks"):
+        tdx.freeze(tdx.open_stack(processor.write(tmp_path / "lost")))
+    processor.modalities["action"]["action_configs"][0]["state_key"] = "waist"
+    with pytest.raises(ArgumentError, match="does not fit"):
+        tdx.freeze(tdx.open_stack(processor.write(tmp_path / "other")))
+
+
+def test_an_unknown_layout_is_counted_as_not_run(tmp_path: Path) -> None:
+    processor = Processor()
+    processor.set_relative("XYZ_QUAT")
+    notes = read_checkpoint(processor.write(tmp_path / "unknown")).notes
+    assert any("action.left_arm" in note and "'XYZ_QUAT' is not known" in note for note in notes)
+
+
+@pytest.mark.parametrize("use_albumentations", [False, True])
+def test_images_are_cropped_and_resized_as_in_a_deployment(
+    tmp_path: Path, use_albumentations: bool
+) -> None:
+    processor = Processor()
+    processor.set_images(use_albumentations=use_albumentations)
+    path = processor.write(tmp_path / "images")
+    image = np.random.default_rng(0).integers(0, 256, (1, 30, 40, 3), dtype=np.uint8)
+    result = normalized(path, {"video.ego_view": image, "task": "Pick up, please: the cup!"})
+    assert result["task"] == "pick up please the cup"
+    if use_albumentations:
+        first = cv2.resize(image[0], (32, 24), interpolation=cv2.INTER_AREA)
+        crop = first[1 : 1 + 21, 2 : 2 + 28]
+        expected = cv2.resize(crop, (32, 24), interpolation=cv2.INTER_AREA)
+    else:
+        transform = v2.Compose([v2.Resize([24, 24]), v2.CenterCrop([21, 21]), v2.Resize([24, 24])])
+        expected = transform(v2.functional.to_image(image[0])).numpy().transpose(1, 2, 0)
+    actual = np.asarray(result["video.ego_view"])[0].transpose(1, 2, 0)
+    assert actual.shape == expected.shape
+    assert np.abs(actual.astype(int) - expected).max() <= use_albumentations
+    stack = tdx.open_stack(path)
+    report = inspect_values(stack, steps=2)
+    assert report.error is None
+    assert report.violations == ()
+    assert tdx.check_contract(stack, tdx.freeze(stack)).same
+    # What a checkpoint is inspected as without torch is what its stack says.
+    assert inspect_checkpoint(read_checkpoint(path), "x") == compare_specs(stack, "x")
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [((48, 64), (24, 32)), ((50, 61), (24, 30)), ((21, 28), (24, 32))]
+)
+def test_areas_are_those_of_opencv(source: tuple[int, int], target: tuple[int, int]) -> None:
+    image = np.random.default_rng(1).integers(0, 256, (*source, 3), dtype=np.uint8)
+    expected = cv2.resize(image, target[::-1], interpolation=cv2.INTER_AREA)
+    # Sums of single precision may round another way.
+    assert np.abs(resize_by_area(image, *target).astype(int) - expected).max() <= 1
+
+
+def test_images_get_the_size_of_recorded_ones(tmp_path: Path) -> None:
+    processor = Processor()
+    processor.set_images(use_albumentations=False)
+    processor.settings["letter_box_transform"] = True
+    rng = np.random.default_rng(0)
+    sample = {
+        "video.ego_view": rng.integers(0, 256, (1, 20, 32, 3), dtype=np.uint8),
+        "state.left_arm": np.zeros(7, np.float32),
+        "state.waist": np.zeros(3, np.float32),
+    }
+    report = inspect_values(open_stack(processor.write(tmp_path / "n17"), [sample]), steps=1)
+    assert report.error is None
+    assert report.violations == ()
+
+
+def test_another_crop_differs_in_the_images(tmp_path: Path) -> None:
+    processor = Processor()
+    processor.set_images(use_albumentations=True)
+    contract = tdx.freeze(processor.write(tmp_path / "training"))
+    processor.settings["crop_fraction"] = 1.0
+    report = tdx.check_contract(processor.write(tmp_path / "robot"), contract)
+    assert report.first is not None
+    assert report.first.name == "groot_images"
+
+
+def test_impossible_image_sizes_get_one_error(tmp_path: Path) -> None:
+    for name, value in (("image_target_size", [10**9, 24]), ("image_crop_size", ["a", 3])):
+        processor = Processor()
+        processor.set_images(use_albumentations=False)
+        processor.settings[name] = value
+        with pytest.raises(ArgumentError, match=name):
+            tdx.open_stack(processor.write(tmp_path / name))
+
+
+def test_what_is_not_run_is_counted(tmp_path: Path) -> None:
+    processor = Processor()
+    (note,) = [n for n in read_checkpoint(processor.write(tmp_path / "a")).notes if "not run" in n]
+    assert note.startswith("3 parts of the processor not run: ")
+    assert "the images" in note
+    processor.set_images(use_albumentations=False)
+    (note,) = [n for n in read_checkpoint(processor.write(tmp_path / "b")).notes if "not run" in n]
+    assert note.startswith("2 parts of the processor not run: ")
 
 
 def test_other_mode_of_n16_differs_in_its_key(n16: Path, tmp_path: Path) -> None:
