@@ -275,6 +275,7 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
     from tdx.inspection.stack_import import import_stack
     from tdx.pipeline import EnvConfig
     from tdx.stacks.building import open_target
+    from tdx.stacks.kinds import CHECKPOINT
 
     for name, _ in given_options(options):
         if name not in _SHARED:
@@ -283,6 +284,8 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
                 hint="the stack defines the env and its stages: edit the written file",
             )
     config = EnvConfig(source, kwargs=parse_env_kwargs(options.env_kwargs))
+    if CHECKPOINT.accepts(source):
+        raise CHECKPOINT.refusal(source)
     if config.code is None:
         raise ArgumentError(
             f"{source!r} does not name a function",

@@ -472,11 +472,10 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     other = "--env" if options.env is not None else "--pipeline"
     if options.env is not None or options.pipeline is not None:
         raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
-    from tdx.rollouts.datasets import is_recorded
-    from tdx.stacks.checkpoints import is_checkpoint
+    from tdx.stacks.checkpoints import is_checkpoint, is_dataset
     from tdx.stacks.descriptors import is_descriptor
 
-    if is_checkpoint(target) or is_recorded(target):
+    if is_checkpoint(target) or is_dataset(target):
         return replace(options, env=target)
     if is_descriptor(target):
         raise ArgumentError(
@@ -644,14 +643,8 @@ def _override(env: EnvConfig, options: PipelineOptions, *, tolerant: bool) -> En
 def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     """Build the env of a pipeline with its chain, and close it at the end."""
     from tdx.envs.gym.gym_env import log_mujoco_warnings
-    from tdx.rollouts.datasets import is_minari
     from tdx.stacks.building import build_env
 
-    if is_minari(pipeline.env.id):
-        raise ArgumentError(
-            f"{pipeline.env.id} is a Minari dataset, which this command does not take",
-            hint="tdx check and tdx inspect spec, chain, keys and values take it",
-        )
     with third_party_code():
         env = build_env(pipeline, allow_code=options.allow_code)
         try:
@@ -682,17 +675,12 @@ def open_pipeline(
         samples: Value of ``--samples``.
     """
     from tdx.envs.gym.gym_env import log_mujoco_warnings
-    from tdx.rollouts.datasets import is_minari, read_data
     from tdx.rollouts.samples import read_samples
     from tdx.stacks.building import build_stack
-    from tdx.stacks.checkpoints.stack import DatasetStack
 
     with third_party_code():
         recorded = None if samples is None else read_samples(samples)
-        if is_minari(pipeline.env.id):
-            stack: Stack = DatasetStack(read_data(pipeline.env.id))
-        else:
-            stack = build_stack(pipeline, options.allow_code, recorded)
+        stack = build_stack(pipeline, options.allow_code, recorded)
         try:
             with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
                 for note in shown.notes:

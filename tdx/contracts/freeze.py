@@ -36,6 +36,8 @@ from tdx.foundation.errors import ArgumentError
 from tdx.foundation.plugins import installed_version
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
+from tdx.stacks.checkpoints.stack import DatasetStack
+from tdx.stacks.kinds import CHECKPOINT
 
 if TYPE_CHECKING:
     from tdx.specs.leaf import LeafSpec
@@ -80,7 +82,10 @@ def freeze(
         raise ArgumentError(
             f"steps must be 1 to {_MAX_STEPS}, got {steps}", hint="a dozen steps are enough"
         )
-    with stack_in_this_process(open_stack(env)) as (stack, notes):
+    opened = open_stack(env)
+    if isinstance(opened, DatasetStack):
+        raise CHECKPOINT.refusal(opened.original)
+    with stack_in_this_process(opened) as (stack, notes):
         layout = ContractLayout(stack)
         recorded = record(stack, seed, steps)
         recording, again = (None, None) if recorded is None else recorded

@@ -236,10 +236,12 @@ CONSTANT = CheckpointRule(
 PIXELS = CheckpointRule(
     "TDX626",
     "data-image-range",
-    "stored statistics of images are of pixels in 0 … 255",
+    "images, or their stored statistics, are of pixels in 0 … 255",
     "error",
     """
     LeRobot scales images to 0 … 1 before they are normalized, and stores statistics of that range.
+    It scales numbers of 8 bits: with `--data` and `--samples`, a sample of the images is read, and
+    larger numbers of another dtype are reported unless the processors scale them.
     """,
 )
 OTHER_FPS = CheckpointRule(

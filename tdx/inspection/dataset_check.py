@@ -34,15 +34,15 @@ from tdx.inspection.checkpoint_codes import (
 from tdx.stacks.checkpoints import Checkpoint, Dataset
 from tdx.stacks.checkpoints.dataset import (
     QUANTILES,
-    STATS,
     Progress,
     RunningStatistics,
     compute_statistics,
 )
 from tdx.stacks.checkpoints.frames import SampledImages, sample_images
+from tdx.stacks.checkpoints.lerobot_data import STATS
 from tdx.stacks.checkpoints.openpi import NAMES_IN_DATA
 from tdx.stacks.checkpoints.scaling import STATISTICS
-from tdx.stacks.checkpoints.steps import IMAGENET_MEAN, IMAGENET_STD
+from tdx.stacks.checkpoints.steps import IMAGENET_MEAN, IMAGENET_STD, SCALES_PIXELS
 
 if TYPE_CHECKING:
     from tdx.stacks.checkpoints.model import Array
@@ -114,14 +114,15 @@ def check_dataset(
     steps = max((data.count + data.nonfinite for data in facts.computed.values()), default=0)
     parts = f"{steps:,} steps of {len(facts.computed)} features"
     for key, sample in facts.images.items():
-        parts += f", {sample.frames} frames of {key}"
+        parts += f", {sample.frames} of {sample.total:,} frames of {key}"
     path, hidden = str(facts.dataset.path), facts.not_checked
     return CheckReport(path, 0, ("lints",), tuple(findings), hidden=hidden, parts=parts)
 
 
 def check_against_data(
     checkpoint: Checkpoint,
-    facts: DatasetFacts,
+    facts: DatasetFacts | None,
+    samples: DatasetFacts | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
 ) -> CheckReport:
@@ -129,19 +130,48 @@ def check_against_data(
 
     Args:
         checkpoint: The checkpoint.
-        facts: The dataset that it was trained with, or is to be fine-tuned with.
+        facts: The dataset that it was trained with, or is to be fine-tuned with. ``None``: none.
+        samples: What it is deployed with, of which only the range of images is checked. ``None``:
+            none.
         select: Prefixes of the rules to apply. Empty: all rules.
         ignore: Prefixes of rules to leave out.
     """
-    further = [
-        *((OTHER_DATA, violation) for violation in _other_data(checkpoint, facts)),
-        *((NOT_IN_DATA, violation) for violation in _not_in_data(checkpoint, facts.dataset)),
-        *((OTHER_FPS, violation) for violation in _other_fps(checkpoint, facts.dataset)),
-        *_stale(facts),
-        *_not_finite(facts),
-    ]
+    further: list[Mismatch] = []
+    if facts is not None:
+        further += [
+            *((OTHER_DATA, violation) for violation in _other_data(checkpoint, facts)),
+            *((NOT_IN_DATA, violation) for violation in _not_in_data(checkpoint, facts.dataset)),
+            *((OTHER_FPS, violation) for violation in _other_fps(checkpoint, facts.dataset)),
+            *_stale(facts),
+            *_not_finite(facts),
+        ]
+    given = [source for source in (facts, samples) if source is not None]
+    for source in given:
+        further += _unscaled_images(checkpoint, source)
     report = checkpoint_report(checkpoint, further, select, ignore)
-    return replace(report, hidden=(*report.hidden, *facts.not_checked))
+    not_checked = [reason for source in given for reason in source.not_checked]
+    return replace(report, hidden=(*report.hidden, *not_checked))
+
+
+def _unscaled_images(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Mismatch]:
+    """Yield the images of a policy whose numbers are not scaled to 0 … 1, and stay so."""
+    processor = checkpoint.processor("preprocessor")
+    steps = () if processor is None else processor.steps
+    if any(step.name == SCALES_PIXELS for step in steps):
+        return
+    for key, feature in ({} if checkpoint.config is None else checkpoint.config.inputs).items():
+        sample = facts.images.get(_name_in_data(checkpoint, key))
+        if feature.kind == "VISUAL" and sample is not None and sample.is_in_pixels:
+            yield (
+                PIXELS,
+                CheckpointViolation(
+                    f"{key!r} has numbers up to {sample.statistics['max'].max():.4g} in "
+                    f"{sample.frames} of {sample.total:,} frames of {facts.dataset.path}, and the "
+                    "policy reads images in 0 … 1",
+                    "divide them by 255, or pass them as uint8, which LeRobot scales itself",
+                    key=key,
+                ),
+            )
 
 
 def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[CheckpointViolation]:
@@ -159,7 +189,10 @@ def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Checkpo
             if name in facts.computed:
                 how = why_not_of_data(used, facts.computed[name], feature.names)
             elif name in facts.images:
-                how = None if _is_imagenet(used) else why_not_of_images(used, facts.images[name])
+                sample = facts.images[name]
+                # Those in 0 … 255 have a finding of their own.
+                if not _is_imagenet(used) and not sample.is_in_pixels:
+                    how = why_not_of_images(used, sample)
             elif not (feature.is_image and _is_imagenet(used)):
                 how = _why_not_of_dataset(used, facts.stored(name))
             if how is not None:
@@ -315,7 +348,7 @@ def why_not_of_images(statistics: Mapping[str, Array], sample: SampledImages) ->
         if abs(value[at] - expected[at]) > IMAGE_TOLERANCE:
             return (
                 f"{name} of channel {at} is {value[at]:.4g}, and {expected[at]:.4g} in "
-                f"{sample.frames} decoded frames"
+                f"{sample.frames} of {sample.total:,} frames"
             )
     return None
 
@@ -365,6 +398,14 @@ def _not_finite(facts: DatasetFacts) -> Iterator[Mismatch]:
                 f"{key!r} is NaN or infinite in {data.nonfinite:,} of {total:,} steps",
                 key=key,
             )
+    for key, sample in facts.images.items():
+        if sample.nonfinite:
+            yield mismatch(
+                NOT_FINITE,
+                f"{key!r} is NaN or infinite in {sample.nonfinite:,} of {sample.frames:,} sampled "
+                "frames",
+                key=key,
+            )
 
 
 def _suspicious(facts: DatasetFacts) -> Iterator[Mismatch]:
@@ -400,7 +441,8 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Mismatch]:
                 key=key,
             )
         largest = max((float(np.max(stored[s])) for s in ("mean", "max") if s in stored), default=0)
-        if feature.is_image and largest > 2:
+        # Only what is stored: the images of an env may well be in 0 … 255.
+        if facts.stored(key) and feature.is_image and largest > 2:
             yield mismatch(
                 PIXELS,
                 f"the stored statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g})",

@@ -294,7 +294,10 @@ def describe_env(env: EnvConfig) -> EnvDetails:
     import gymnasium
 
     from tdx.envs.gym.registry import find_env, list_versions, newer_version, package_of
+    from tdx.stacks.kinds import CHECKPOINT
 
+    if CHECKPOINT.accepts(env.id):
+        raise CHECKPOINT.refusal(env.id)
     spec = find_env(env.id)
     versions = list_versions(spec.id)
     specs = get_env_leaves(env)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from tdx.foundation.plugins import find_plugins, installed_version
 from tdx.foundation.serialization import Result
+from tdx.stacks.checkpoints.datasets import DATASET_FORMATS
 from tdx.stacks.checkpoints.folder import FORMATS
 from tdx.stacks.kinds import GROUP, builtin_kinds
 
@@ -41,10 +42,6 @@ class Openable(Result):
 _CODE = "FILE.py:FUNCTION --allow-code"
 _SAMPLES = f"{_CODE} --samples FILE"
 _FOLDER = "FOLDER"
-_DATASETS = (
-    ("meta/info.json (LeRobot 2.1 and 3.0)", "pyarrow"),
-    ("data/metadata.json (Minari)", "minari"),
-)
 _DESCRIPTORS = (
     ("metadata of an ONNX policy (mjlab)", "FILE.onnx"),
     ("IO descriptors (Isaac Lab)", "FILE.yaml"),
@@ -92,8 +89,10 @@ def _entries() -> Iterator[Openable]:
         yield Openable("env", f"objects of the plugin {plugin.name}", _CODE, package, version)
     for form in FORMATS:
         yield Openable("checkpoint", form.title, _FOLDER)
-    for name, reader in _DATASETS:
-        yield Openable("dataset", name, _FOLDER, reader, installed_version(reader))
+    for data in DATASET_FORMATS:
+        yield Openable(
+            "dataset", data.title, _FOLDER, data.package, installed_version(data.package)
+        )
     for name, target in _DESCRIPTORS:
         yield Openable("descriptor", name, target)
     for name, needed in _PIPELINES:

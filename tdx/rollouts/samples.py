@@ -12,7 +12,7 @@ from tdx.foundation.keys import format_key
 
 MAX_BYTES = 2**31
 MAX_DUMP_STEPS = 10_000
-_FORMATS = {".npz": "npz", ".safetensors": "safetensors"}
+SAMPLE_FILES = {".npz": "npz", ".safetensors": "safetensors"}
 
 
 def read_samples(path: str | Path) -> Sequence[Mapping[str, object]]:
@@ -24,15 +24,15 @@ def read_samples(path: str | Path) -> Sequence[Mapping[str, object]]:
     Raises:
         StorageError: They cannot be read, are too large, or their arrays have different lengths.
     """
-    from tdx.rollouts.datasets import is_recorded, read_data
+    from tdx.stacks.checkpoints import is_dataset, read_dataset
     from tdx.stacks.checkpoints.dataset import DatasetSamples
 
     path = Path(path)
-    if is_recorded(path):
-        return DatasetSamples(read_data(path))
+    if is_dataset(path):
+        return DatasetSamples(read_dataset(path))
     if (path / "manifest.json").exists():
         return _read_dump(path)
-    if path.suffix not in _FORMATS:
+    if path.suffix not in SAMPLE_FILES:
         raise StorageError(
             f"{path} has no samples",
             hint="save them with numpy.savez(path, **arrays), or name a dataset or a dump",
@@ -44,7 +44,7 @@ def _read_file(path: Path) -> list[Mapping[str, object]]:
     from tdx.rollouts.formats.files import is_numeric
     from tdx.rollouts.formats.registry import find_format, load_exporter
 
-    read = load_exporter(find_format(_FORMATS[path.suffix])).read
+    read = load_exporter(find_format(SAMPLE_FILES[path.suffix])).read
     assert read is not None
     missing = StorageError(f"{path} does not exist")
     with report_read_errors(path, missing=missing), read(path) as reader:

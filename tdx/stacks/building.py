@@ -70,7 +70,8 @@ def build_stack(
     if CHECKPOINT.accepts(pipeline.env.id):
         if pipeline.transforms:
             raise ArgumentError(
-                "-t does not apply to a policy checkpoint", hint="its processors are its stages"
+                "-t does not apply to a policy checkpoint or a dataset",
+                hint="the stages of a checkpoint are its processors, and a dataset has none",
             )
         return CHECKPOINT.open(pipeline.env.id, samples)
     if samples is not None:
@@ -106,12 +107,7 @@ def build_env(
         TdxError: First problem of the pipeline, or of the factory.
     """
     if CHECKPOINT.accepts(pipeline.env.id):
-        raise ArgumentError(
-            f"{pipeline.env.id} is {CHECKPOINT.describe(pipeline.env.id)}, which this command does "
-            "not take",
-            hint="these commands of tdx take it: check, contract, diff, profile, report, and "
-            "inspect spec, chain, keys, values and state",
-        )
+        raise CHECKPOINT.refusal(pipeline.env.id)
     return build_checked_env(pipeline, allow_code, base, convert_to_env)
 
 

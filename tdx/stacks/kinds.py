@@ -98,7 +98,7 @@ def builtin_kinds() -> tuple[BuiltinKind, ...]:
 class CheckpointKind:
     """The folder of a policy checkpoint or of a dataset, or what was read from it."""
 
-    title = "the folder of a policy checkpoint or of a LeRobot dataset"
+    title = "the folder of a policy checkpoint or of a dataset"
 
     def accepts(self, target: Any) -> bool:
         """Return True for the path of a checkpoint or dataset, and for what was read from one."""
@@ -108,14 +108,26 @@ class CheckpointKind:
             isinstance(target, str | Path) and (is_checkpoint(target) or is_dataset(target))
         )
 
-    def describe(self, target: Any) -> str:
-        """Return what a target that it accepts is, for messages."""
-        from tdx.stacks.checkpoints import Dataset, is_dataset
+    def refusal(self, target: Any) -> ArgumentError:
+        """Return the error of a command that does not take a target, with those that do."""
+        from tdx.stacks.checkpoints import Dataset, find_dataset_format
 
         if isinstance(target, Dataset):
-            return target.title
-        is_data = isinstance(target, str | Path) and is_dataset(target)
-        return "a LeRobot dataset" if is_data else "a policy checkpoint"
+            target, name = target.path, target.title
+        else:
+            form = find_dataset_format(target)
+            name = None if form is None else form.name
+        if name is None:
+            return ArgumentError(
+                f"{target} is a policy checkpoint, which this command does not take",
+                hint="these commands of tdx take it: check, contract, diff, profile, report, and "
+                "inspect spec, chain, keys, values and state",
+            )
+        return ArgumentError(
+            f"{target} is {name}: recorded steps, without stages",
+            hint="tdx check, tdx inspect spec and tdx inspect values read it; to run a checkpoint "
+            f"or a pipeline on its steps: --samples {target}",
+        )
 
     def open(self, target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
         """Open a checkpoint or a dataset.

@@ -14,9 +14,9 @@ from tdx.foundation.errors import StorageError
 from tdx.inspection.dataset_check import check_against_data, check_dataset, read_facts
 from tdx.pipeline import EnvConfig
 from tdx.rollouts import DumpRequest, Goal, roll_out_shards
-from tdx.rollouts.datasets import is_recorded, read_data
+from tdx.rollouts.datasets import read_data
 from tdx.rollouts.samples import read_samples
-from tdx.stacks.checkpoints import read_checkpoint
+from tdx.stacks.checkpoints import is_dataset, read_checkpoint
 from tests.stacks.checkpoints.folders import ACTION, STATE, Folder, statistics
 
 
@@ -77,7 +77,7 @@ def test_dataset_of_minari_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             "arm-v0", [episode, episode], observation_space=space, action_space=Discrete(4)
         )
     path = tmp_path / "arm-v0"
-    assert is_recorded(path)
+    assert is_dataset(path)
     report = check_dataset(read_facts(read_data(path)))
     assert {(finding.code, finding.where.key) for finding in report.findings} == {
         ("TDX624", "arm"),
@@ -119,12 +119,12 @@ def test_statistics_of_openpi_as_data(tmp_path: Path) -> None:
 def test_checkpoint_is_no_data(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is a policy checkpoint, not a dataset"):
         read_data(Folder().write(tmp_path / "checkpoint"))
-    with pytest.raises(StorageError, match="is not a LeRobot dataset"):
+    with pytest.raises(StorageError, match=r"is not a dataset: it has no meta/info\.json"):
         read_data(tmp_path)
 
 
 def test_large_episode_gets_one_error(minari_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tdx.rollouts.formats import minari
+    from tdx.stacks.checkpoints import minari
 
     monkeypatch.setattr(minari, "_MAX_EPISODE_BYTES", 1_000)
     with pytest.raises(StorageError, match=r"episode_0 of .* bytes, more than 1,000"):

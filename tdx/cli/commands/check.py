@@ -371,7 +371,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     from tdx.cli.runtime import third_party_code
     from tdx.foundation.files import is_contract
     from tdx.inspection.check_report import check_pipeline
-    from tdx.rollouts.datasets import is_recorded
+    from tdx.stacks.checkpoints import is_dataset
 
     chosen = split_list(options.select), split_list(options.ignore)
     if (descriptor := find_descriptor(pipeline)) is not None:
@@ -393,7 +393,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
             parts=f"contract of {stages}",
         )
         return _Checked(report)
-    if pipeline.target is not None and is_recorded(pipeline.target):
+    if pipeline.target is not None and is_dataset(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 
         return _Checked(check_dataset(_facts(pipeline.target), *chosen))
@@ -401,11 +401,13 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
         from tdx.inspection.checkpoint_check import check_checkpoint
 
         options.refuse(("policy", "diff", "fix", "evaluation"), "a policy checkpoint")
-        if options.data is None:
+        if options.data is None and options.samples is None:
             return _Checked(check_checkpoint(checkpoint, *chosen))
         from tdx.inspection.dataset_check import check_against_data
 
-        return _Checked(check_against_data(checkpoint, _facts(options.data), *chosen))
+        data = None if options.data is None else _facts(options.data)
+        samples = None if options.samples is None else _facts(options.samples, ())
+        return _Checked(check_against_data(checkpoint, data, samples, *chosen))
     if options.data is not None:
         raise ArgumentError("--data needs a policy checkpoint", hint="tdx check FOLDER --data DATA")
     one = with_target(pipeline)
@@ -439,8 +441,8 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     return _Checked(report, rules, None if fixes is None else fixes.output(fix=options.fix), text)
 
 
-def _facts(path: str) -> DatasetFacts:
-    """Read a dataset, and compute the statistics of its data."""
+def _facts(path: str, keys: Sequence[str] | None = None) -> DatasetFacts:
+    """Read a dataset, and compute the statistics of its data, or of some of its numbers."""
     from tdx.cli.progress import activity_on
     from tdx.inspection.dataset_check import read_facts
     from tdx.rollouts.datasets import read_data
@@ -448,7 +450,7 @@ def _facts(path: str) -> DatasetFacts:
     dataset = read_data(path)
     with activity_on(sys.stderr) as show:
         progress = None if show is None else partial(show, "reading steps")
-        return read_facts(dataset, on_progress=progress)
+        return read_facts(dataset, keys, on_progress=progress)
 
 
 def _rules(

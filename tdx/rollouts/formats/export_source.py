@@ -12,6 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.array_files import (
+    Array,
+    FileColumn,
+)
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.foundation.keys import format_key, normalize_key
@@ -23,7 +27,10 @@ from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.progress import Progress, ignore_progress
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.formats.files import VERSION, Array, FileColumn, array_column
+from tdx.rollouts.formats.files import (
+    VERSION,
+    array_column,
+)
 from tdx.rollouts.formats.interface import ExportColumn, ExportedEntry, ExportPlan
 
 _BLOCK = 2**23

@@ -13,7 +13,6 @@ import math
 import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,32 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.array_files import FORGED, MAX_COLUMNS, Array, FileColumn, array_bytes
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.untrusted import MAX_ENVS, parse_json, validate_shape
 from tdx.rollouts.dump.manifest import Manifest
 
-Array = np.ndarray[Any, np.dtype[Any]]
-DEFLATE_RATIO = 1100
-"""Expansion that deflate (gzip, zip) can reach: 1032 to 1."""
-ZSTD_RATIO = 33_000
-"""Expansion that Zstandard, Blosc and the run lengths of Parquet reach on constant data."""
-FREE_BYTES = 2**24
-"""Number of bytes that a file may declare without storing them, such as fill values."""
 MAX_STEP_BYTES = 2**30
 """Size of one step in one column."""
-MAX_CHUNK_BYTES = 2**28
-"""Size of a chunk that is decompressed as a whole."""
-SMALL_CHUNK_BYTES = 2**18
-"""Compressed bytes that deflate cannot expand beyond a harmless size."""
-MAX_NOTE_BYTES = 2**28
-"""Size of the note in an export: the manifest of the dump."""
-MAX_COLUMNS = 10_000
 _MAX_ARRAY_HEADER_BYTES = 10_000
-MAX_FILES = 1_000_000
 MAX_NAME_BYTES = 200
 """Size of a part of a key, which becomes a file name."""
-FORGED = "the file is damaged or was made to look larger than it is; do not use it"
-"""Hint for a file whose sizes contradict each other."""
 VERSION = 1
 """Version of the note."""
 _INVALID = (
@@ -54,28 +37,6 @@ _INVALID = (
     *(OverflowError, RecursionError, MemoryError, StorageError, ArgumentError, AssertionError),
 )
 """What parsing a damaged or forged manifest can raise."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileColumn:
-    """A column of a file.
-
-    Args:
-        dtype: NumPy's dtype.
-        shape: Shape of the whole column, time first.
-    """
-
-    dtype: Any
-    shape: tuple[int, ...]
-
-
-def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
-    """Return the size of an array that a header declares.
-
-    Raises:
-        StorageError: The shape is impossible.
-    """
-    return math.prod(validate_shape(shape, what)) * int(np.dtype(dtype).itemsize)
 
 
 def read_array_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, Any]:
@@ -174,34 +135,6 @@ def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor
 
 def _is_float8(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize == 1
-
-
-def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
-    """Compare a declared size with the bytes that are stored for it.
-
-    Args:
-        claimed: Bytes after decompression.
-        stored: Bytes in the file.
-        ratio: Largest expansion of the compression.
-        what: Name of the data in error messages.
-
-    Raises:
-        StorageError: The compression cannot have stored that much.
-    """
-    if claimed > stored * ratio + FREE_BYTES:
-        raise StorageError(
-            f"{what} declares {claimed:,} bytes, but only {stored:,} are stored", hint=FORGED
-        )
-
-
-def check_chunk_bytes(size: int, claimed: int, what: str) -> None:
-    """Check the size of the chunks of an array, each of which is decompressed as a whole.
-
-    Raises:
-        StorageError: They are much larger than the array itself, or than tdx writes.
-    """
-    if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
-        raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")
 
 
 def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path) -> None:

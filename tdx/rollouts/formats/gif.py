@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import Array
 from tdx.rollouts.formats.interface import ExportOptions, ExportPlan, Format
 from tdx.rollouts.formats.video import Video
 

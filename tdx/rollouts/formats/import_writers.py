@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.array_files import FileColumn
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import split_key
@@ -28,7 +29,6 @@ from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.dump.progress import Progress
 from tdx.rollouts.dump.track import Track
 from tdx.rollouts.formats.files import (
-    FileColumn,
     check_key,
     from_array,
     is_numeric,

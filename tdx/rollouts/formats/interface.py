@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tdx.foundation.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
-    from tdx.rollouts.formats.files import Array, FileColumn
+    from tdx.foundation.array_files import (
+        Array,
+        FileColumn,
+    )
 
 NOTE = "tdx"
 """Name of the note in a file."""

@@ -16,6 +16,11 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from tdx.foundation.array_files import (
+    MAX_NOTE_BYTES,
+    Array,
+    FileColumn,
+)
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import (
     MAX_HEADER_BYTES,
@@ -29,9 +34,6 @@ from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import open_dump
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.files import (
-    MAX_NOTE_BYTES,
-    Array,
-    FileColumn,
     array_column,
     check_note,
     to_array,

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats import mp4, parquet
 from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import Array, to_array
+from tdx.rollouts.formats.files import to_array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan, Format
 from tdx.rollouts.formats.video import PixelFormat
 

@@ -9,8 +9,6 @@ import math
 import os
 import re
 import tempfile
-import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,11 +21,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from tdx.foundation.container import Container
+from tdx.foundation.array_files import (
+    Array,
+    FileColumn,
+    array_bytes,
+    check_expansion,
+)
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.safe_path import environment_variable
-from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.encoding import DTYPES
 from tdx.rollouts.dump.entries import Parts, SpecEntry
@@ -36,17 +38,11 @@ from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import (
-    MAX_FILES,
-    MAX_NOTE_BYTES,
-    Array,
-    FileColumn,
-    array_bytes,
     array_column,
-    check_expansion,
     check_note,
     to_array,
 )
-from tdx.rollouts.formats.hdf5 import find_datasets, open_for_library, open_hdf5
+from tdx.rollouts.formats.hdf5 import open_for_library
 from tdx.rollouts.formats.interface import (
     NOTE,
     ColumnReader,
@@ -54,6 +50,17 @@ from tdx.rollouts.formats.interface import (
     ExportOptions,
     ExportPlan,
     Format,
+)
+from tdx.stacks.checkpoints.minari import (
+    DATA_FILE,
+    INFOS,
+    METADATA,
+    MinariReader,
+    check_dataset,
+    flatten_arrays,
+    ignore_warnings,
+    open_storage,
+    read_episode,
 )
 
 if TYPE_CHECKING:
@@ -68,22 +75,14 @@ format = Format(
     extra="minari",
 )
 
-METADATA, DATA_FILE = "metadata.json", "main_data.hdf5"
 _ROOT_FOLDER = "MINARI_DATASETS_PATH"
 ROOT, NEXT = "[:-1]", "[1:]"
 """Slices of the T+1 observations: before and after each step."""
 REWARD, TERMINATED, TRUNCATED, DONE = (
     ("next", name) for name in ("reward", "terminated", "truncated", "done")
 )
-INFOS = "infos/"
 ONE_HOT = "one_hot"
 """Key in the note for actions that are exported as indices."""
-_METADATA, _NUMBERS = "data/metadata.json", "data/main_data.hdf5"
-_MAX_OBJECTS = 10_000_000
-_MAX_EPISODE_BYTES = 2**31
-_DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
-_SPACES = ("observation_space", "action_space")
-_AGAIN = "write the dataset again with Minari 0.5 or newer"
 _EXPANSION = 16
 """Largest ratio of the entries' size to the stored size."""
 
@@ -188,14 +187,6 @@ def format_dataset_id(name: str) -> str:
     """
     plain = re.sub(r"[^\w-]+", "-", name).strip("-") or "dump"
     return plain if re.fullmatch(r".+-v\d+", plain) and plain == name else f"{plain}-v0"
-
-
-@contextmanager
-def ignore_warnings() -> Iterator[None]:
-    """Suppress Minari's advice to authors who publish a dataset."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _iter_episodes(source: ExportSource, layout: MinariLayout) -> Iterator[dict[str, Array]]:
@@ -440,16 +431,6 @@ def _numbers(value: Any, dtype: Any) -> Any:
     return float(value) if dtype.kind == "f" else int(value)
 
 
-def flatten_arrays(values: Any, name: str, path: Sequence[str] = ()) -> dict[str, Array]:
-    """Flatten arrays in dicts to places such as ``observations/agent/position``."""
-    if isinstance(values, dict):
-        found: dict[str, Array] = {}
-        for value, inner in values.items():
-            found |= flatten_arrays(inner, name, (*path, value))
-        return found
-    return {"/".join((name, *path)): np.asarray(values)}
-
-
 # Reading
 
 
@@ -458,125 +439,11 @@ def read(path: Path) -> Iterator[ColumnReader]:
     """Open a dataset; episodes are read on demand."""
     metadata, size = check_dataset(path)
     note = metadata.get(NOTE)
-    storage = _open_storage(path)
+    storage = open_storage(path)
     if note is None:
-        yield ForeignReader(storage)
+        yield _ForeignReader(storage)
     else:
         yield OwnReader(storage, note, path, size)
-
-
-@contextmanager
-def read_steps(path: Path) -> Iterator[ForeignReader]:
-    """Open a dataset of any program with the columns that Minari defines.
-
-    Raises:
-        StorageError: It cannot be read, or an episode, which is read as a whole, is too large.
-    """
-    check_dataset(path, _MAX_EPISODE_BYTES)
-    yield ForeignReader(_open_storage(path))
-
-
-def _open_storage(path: Path) -> MinariStorage:
-    from minari.dataset.minari_storage import MinariStorage
-
-    try:
-        with ignore_warnings():
-            return MinariStorage.read(path / "data")
-    except Exception as error:
-        message = f"{path} cannot be read as a Minari dataset: {' '.join(str(error).split())}"
-        raise StorageError(message, hint="name the folder that `data` is in") from error
-
-
-def check_dataset(folder: Path, most: int | None = None) -> tuple[dict[str, Any], int]:
-    """Check the metadata and the HDF5 file of a dataset.
-
-    Args:
-        folder: Folder of the dataset.
-        most: Largest number of bytes of an episode. ``None``: any.
-
-    Returns:
-        The metadata, and the number of bytes that the dataset has after decompression.
-
-    Raises:
-        StorageError: There are links, spaces are missing or odd, or the HDF5 file is not safe.
-    """
-    with Container.open(folder) as container:
-        files = container.check_links(most=MAX_FILES)
-    if _METADATA not in files:
-        raise StorageError(
-            f"{folder} cannot be read as a Minari dataset: {_METADATA} is missing",
-            hint="name the folder that `data` is in",
-        )
-    metadata = parse_json(read_limited(folder / _METADATA, MAX_NOTE_BYTES), folder / _METADATA)
-    if not isinstance(metadata, dict):
-        raise StorageError(f"{folder / _METADATA} is not a JSON object", hint=_AGAIN)
-    if metadata.get("data_format") != "hdf5" or _NUMBERS not in files:
-        raise StorageError(
-            f"{folder} has the data format {metadata.get('data_format')!r}",
-            hint="only Minari datasets in HDF5 are imported",
-        )
-    for name in _SPACES:
-        # Without a space, Minari would make the env that env_spec describes, and run its code.
-        if not isinstance(metadata.get(name), str):
-            raise StorageError(f"{folder / _METADATA} has no {name}", hint=_AGAIN)
-        for part in _parts(parse_json(metadata[name], folder / _METADATA)):
-            dtype = part.get("dtype", "int64")
-            if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-                raise StorageError(f"a space in {folder} has the dtype {dtype!r}", hint=_AGAIN)
-            validate_shape(part.get("shape", []), f"a space in {folder}")
-    path = folder / _NUMBERS
-    with open_hdf5(path) as file:
-        datasets = find_datasets(path, file, _MAX_OBJECTS)
-        sizes: Counter[str] = Counter()
-        for name, dataset in datasets.items():
-            episode = name.partition("/")[0]
-            sizes[episode] += array_bytes(dataset.shape or (), dataset.dtype, name)
-        for episode, size in sizes.most_common(1):
-            if most is not None and size > most:
-                raise StorageError(f"{episode} of {folder} has {size:,} bytes, more than {most:,}")
-        return metadata, sizes.total()
-
-
-def _parts(space: Any) -> Iterator[dict[str, Any]]:
-    """Yield every nested space; the parser limits the depth."""
-    if isinstance(space, dict):
-        if "type" in space:
-            yield space
-        for inner in space.values():
-            yield from _parts(inner)
-    elif isinstance(space, list):
-        for inner in space:
-            yield from _parts(inner)
-
-
-@contextmanager
-def _reading(storage: MinariStorage) -> Iterator[None]:
-    """Turn the errors of a dataset with an unexpected layout into one error."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise StorageError(
-            f"the episodes in {storage.data_path} cannot be read: {error}",
-            hint="write the dataset again with Minari 0.5 or newer",
-        ) from error
-
-
-def _read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
-    try:
-        found = next(iter(storage.get_episodes([number])))
-    except Exception as error:
-        raise StorageError(
-            f"episode {number} in {storage.data_path} cannot be read", hint="export it again"
-        ) from error
-    infos = {
-        f"{INFOS}{name}": array for name, array in flatten_arrays(found["infos"] or {}, "").items()
-    }
-    return {
-        **flatten_arrays(found["observations"], "observations"),
-        **flatten_arrays(found["actions"], "actions"),
-        **{name.replace(f"{INFOS}/", INFOS): np.asarray(info) for name, info in infos.items()},
-        **{name: found[name] for name in ("rewards", "terminations", "truncations")},
-    }
 
 
 class OwnReader(ColumnReader):
@@ -655,7 +522,7 @@ class OwnReader(ColumnReader):
     def _episode(self, row: int, number: int) -> dict[str, Any]:
         current = self._current.get(row)
         if current is None or current[0] != number:
-            current = self._current[row] = (number, _read_episode(self._storage, number))
+            current = self._current[row] = (number, read_episode(self._storage, number))
         return current[1]
 
     def _part(self, arrays: Mapping[str, Any], name: str) -> Any:
@@ -684,83 +551,5 @@ def _put(place: Array, part: Array, name: str, episode: int) -> None:
         ) from error
 
 
-class ForeignReader(ColumnReader):
-    """Reads a dataset that tdx did not export.
-
-    Args:
-        storage: Storage of the dataset.
-    """
-
-    def __init__(self, storage: MinariStorage) -> None:
-        self._storage = storage
-        with _reading(storage):
-            self._lengths = [
-                int(episode["total_steps"])
-                for episode in storage.get_episode_metadata(range(storage.total_episodes))
-            ]
-            if min(self._lengths, default=1) < 1:
-                raise ValueError("an episode has no steps")
-        self._ends = np.cumsum(self._lengths)
-        self._current_episode: tuple[int, dict[str, Any]] | None = None
-        self.env = _parse_env_spec(storage.metadata.get("env_spec"))
-
-    def columns(self) -> Mapping[str, FileColumn]:
-        if not self._lengths:
-            return {}
-        total = int(self._ends[-1])
-        return {
-            name: FileColumn(array.dtype, (total, *array.shape[1:]))
-            for name, array in self._episode(0).items()
-        }
-
-    def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
-        parts: dict[str, list[Array]] = {name: [] for name in names}
-        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
-        for number in range(int(first), int(last) + 1):
-            begin = int(self._ends[number]) - self._lengths[number]
-            arrays = self._episode(number)
-            with _reading(self._storage):
-                for name, found in parts.items():
-                    found.append(arrays[name][max(0, start - begin) : stop - begin])
-        with _reading(self._storage):
-            return {name: np.concatenate(found) for name, found in parts.items()}
-
-    def _episode(self, number: int) -> dict[str, Any]:
-        if self._current_episode is None or self._current_episode[0] != number:
-            arrays = _read_episode(self._storage, number)
-            with _reading(self._storage):
-                self._current_episode = (number, self._entries(arrays))
-        return self._current_episode[1]
-
-    def _entries(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, array in arrays.items():
-            kind, _, rest = name.partition("/")
-            key = rest.replace("/", ".")
-            if kind == "observations":
-                key = key or "observation"
-                found[key], found[f"next.{key}"] = array[:-1], array[1:]
-            elif kind == "actions":
-                found[f"action.{key}" if key else "action"] = array
-        found["next.reward"] = arrays["rewards"]
-        found["next.terminated"] = arrays["terminations"].astype(bool)
-        found["next.truncated"] = arrays["truncations"].astype(bool)
-        done = found["next.terminated"] | found["next.truncated"]
-        # An episode without an end flag ends at its last step.
-        done[-1:] = True
-        found["next.done"] = done
-        return found
-
-    def notes(self) -> tuple[str, ...]:
-        notes = ["infos are left out"]
-        if self._storage.jpeg_encoding:
-            notes.append("images are compressed with JPEG, which is lossy")
-        return tuple(notes)
-
-
-def _parse_env_spec(text: Any) -> tuple[str, Mapping[str, Any]] | None:
-    try:
-        spec = parse_json(text, "env_spec")
-        return str(spec["id"]), dict(spec.get("kwargs") or {})
-    except (TypeError, ValueError, KeyError, AttributeError, StorageError):
-        return None
+class _ForeignReader(MinariReader, ColumnReader):
+    """Reads a dataset that tdx did not export."""

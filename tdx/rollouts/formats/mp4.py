@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, MissingPackageError, install_extra
 from tdx.foundation.files import atomic_path
 from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import Array
 from tdx.rollouts.formats.interface import ExportOptions, ExportPlan, Format
 from tdx.rollouts.formats.video import Video
 

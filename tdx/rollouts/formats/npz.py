@@ -12,9 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from tdx.foundation.errors import StorageError
-from tdx.rollouts.formats.export_source import ExportSource, name_columns
-from tdx.rollouts.formats.files import (
+from tdx.foundation.array_files import (
     DEFLATE_RATIO,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
@@ -22,6 +20,10 @@ from tdx.rollouts.formats.files import (
     FileColumn,
     array_bytes,
     check_expansion,
+)
+from tdx.foundation.errors import StorageError
+from tdx.rollouts.formats.export_source import ExportSource, name_columns
+from tdx.rollouts.formats.files import (
     is_numeric,
     parse_note,
     read_array_header,

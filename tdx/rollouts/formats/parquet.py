@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdx.foundation.errors import StorageError
-from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
-from tdx.rollouts.formats.files import (
+from tdx.foundation.array_files import (
     FORGED,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
@@ -22,6 +19,11 @@ from tdx.rollouts.formats.files import (
     FileColumn,
     array_bytes,
     check_expansion,
+)
+from tdx.foundation.errors import StorageError
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
+from tdx.rollouts.formats.files import (
     is_numeric,
     parse_note,
     to_array,

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import OutputError
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
-from tdx.rollouts.formats.files import Array, to_array
+from tdx.rollouts.formats.files import to_array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, Format
 from tdx.rollouts.formats.video import PixelFormat
 

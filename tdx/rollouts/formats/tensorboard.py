@@ -10,10 +10,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
-from tdx.rollouts.formats.files import Array, to_array
+from tdx.rollouts.formats.files import to_array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, Format
 from tdx.rollouts.formats.video import PixelFormat
 

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import Array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan
 
 _MIN_SIZE = 8

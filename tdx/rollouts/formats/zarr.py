@@ -16,11 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tdx.foundation.container import Container
-from tdx.foundation.errors import StorageError
-from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
-from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import (
+from tdx.foundation.array_files import (
     MAX_COLUMNS,
     MAX_FILES,
     MAX_NOTE_BYTES,
@@ -31,6 +27,12 @@ from tdx.rollouts.formats.files import (
     array_bytes,
     check_chunk_bytes,
     check_expansion,
+)
+from tdx.foundation.container import Container
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
+from tdx.rollouts.formats.export_source import ExportSource
+from tdx.rollouts.formats.files import (
     check_note,
     is_numeric,
     to_array,

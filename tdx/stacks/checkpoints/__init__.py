@@ -3,7 +3,8 @@
 No code of a checkpoint runs, no library of it is imported, and weights are not read.
 """
 
-from tdx.stacks.checkpoints.dataset import Dataset, is_dataset, read_dataset
+from tdx.stacks.checkpoints.dataset import Dataset
+from tdx.stacks.checkpoints.datasets import find_dataset_format, is_dataset, read_dataset
 from tdx.stacks.checkpoints.folder import is_checkpoint, read_checkpoint
 from tdx.stacks.checkpoints.model import (
     Checkpoint,
@@ -24,6 +25,7 @@ __all__ = [
     "SampleEntries",
     "Step",
     "Trace",
+    "find_dataset_format",
     "is_checkpoint",
     "is_dataset",
     "read_checkpoint",

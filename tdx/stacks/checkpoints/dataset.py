@@ -1,38 +1,34 @@
-"""Read LeRobot datasets, versions 2.1 and 3.0: their stored statistics, and their data.
+"""``Dataset``: recorded data of any format, and the statistics of its numbers.
 
-Statistics of datasets of any format are computed here; ``frames.py`` samples images and videos.
-
-References:
-    https://huggingface.co/docs/lerobot/lerobot-dataset-v3
+``datasets.py`` finds and reads the formats, and ``frames.py`` samples images and videos.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 import numpy as np
 
-from tdx.foundation.container import Container
-from tdx.foundation.errors import MissingPackageError, StorageError, explain_os_error, install_extra
-from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
-from tdx.stacks.checkpoints.model import Array, Json, parse_fps
+from tdx.foundation.errors import MissingPackageError, StorageError, install_extra
+from tdx.stacks.checkpoints.model import Array
 
-if TYPE_CHECKING:
-    from pyarrow import ChunkedArray
-
-INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
 QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 SKETCH_SIZE = 1_000
 """Size of a KLL sketch: a quantile is off by at most 0.4 % of the steps, with 99 % confidence."""
 BATCH_ROWS = 65_536
+_BATCH_BYTES = 2**26
+MIN_SIDE = 16
+"""Smallest side of an array that is taken for an image."""
 
 RowReader = Callable[[Sequence[str]], Iterator[Mapping[str, Array]]]
 """Reads features in parts, each an array ``[n, numbers]`` by feature."""
+FrameReader = Callable[[str], Iterator[Array]]
+"""Decodes up to 64 frames of an image feature, evenly spaced, each ``[H, W]`` or with channels."""
 Progress = Callable[[int, int], None]
 """Called with the steps that were read, and their number."""
 
@@ -53,8 +49,36 @@ class DatasetFeature:
 
     @property
     def is_image(self) -> bool:
-        """True for images and videos."""
-        return self.dtype in ("video", "image")
+        """True for images and videos; those of the env are arrays, which look like images."""
+        return self.dtype in ("video", "image") or self._looks_like_image
+
+    @property
+    def _looks_like_image(self) -> bool:
+        if self.dtype == "uint8":
+            sides = self.shape[:2] if len(self.shape) == 2 else self._sides
+            return len(sides) == 2 and min(sides) >= MIN_SIDE
+        return (
+            self.dtype.startswith("float")
+            and len(self._sides) == 2
+            and min(self._sides) >= MIN_SIDE
+            and self.shape[channel_axis(self.shape)] in (1, 3, 4)
+        )
+
+    @property
+    def _sides(self) -> tuple[int, ...]:
+        if len(self.shape) != 3:
+            return ()
+        return self.shape[:2] if channel_axis(self.shape) == 2 else self.shape[1:]
+
+
+def channel_axis(shape: Sequence[int]) -> int:
+    """Return the axis of the channels of an image ``[H, W, C]`` or ``[C, H, W]``: the smaller one.
+
+    Example:
+        >>> channel_axis((84, 84, 3)), channel_axis((4, 84, 84))
+        (2, 0)
+    """
+    return 2 if shape[2] <= shape[0] else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +94,7 @@ class Dataset:
         stored: Statistics that it stores, by feature and name; ``None`` if its format has none.
         vectors: Keys of the numeric features of observations and actions.
         read_rows: Reads them.
+        read_frames: Reads a sample of the frames of an image or a video.
     """
 
     path: Path
@@ -80,116 +105,12 @@ class Dataset:
     stored: Mapping[str, Mapping[str, Array]] | None
     vectors: Sequence[str]
     read_rows: RowReader
+    read_frames: FrameReader
 
     @property
     def images(self) -> tuple[str, ...]:
         """Keys of the images and videos."""
         return tuple(key for key, feature in self.features.items() if feature.is_image)
-
-
-def is_dataset(path: str | Path) -> bool:
-    """Return True for the folder of a LeRobot dataset.
-
-    Example:
-        >>> is_dataset("pipeline.yaml")
-        False
-    """
-    return Path(path, INFO).is_file()
-
-
-def read_dataset(path: str | Path) -> Dataset:
-    """Read what a dataset declares, and the statistics that it stores.
-
-    Args:
-        path: Its folder.
-
-    Raises:
-        StorageError: A file is missing or malformed.
-    """
-    folder = Path(path)
-    try:
-        with Container.open(folder) as container:
-            document = parse_json(container.read(INFO, MAX_HEADER_BYTES), INFO)
-            info = _mapping(document, INFO)
-            stored = _read_statistics(container)
-    except StorageError:
-        raise
-    except OSError as error:
-        reason = explain_os_error(error)
-        raise StorageError(f"{folder} is not a LeRobot dataset: {INFO}: {reason}") from error
-    features = {
-        key: _feature(_mapping(value, f"feature {key!r} of {INFO}"), key)
-        for key, value in _mapping(info.get("features"), f"features of {INFO}").items()
-    }
-    # Without what LeRobot adds, such as ``index``.
-    vectors = [
-        key
-        for key, feature in features.items()
-        if key.startswith(("observation", "action"))
-        and not feature.is_image
-        and feature.dtype.startswith(("float", "int", "uint", "bool"))
-    ]
-    steps = info.get("total_frames")
-    return Dataset(
-        folder,
-        "a LeRobot dataset",
-        parse_fps(info.get("fps")),
-        steps if isinstance(steps, int) else 0,
-        features,
-        stored,
-        vectors,
-        partial(_read_tables, folder, features),
-    )
-
-
-def _feature(value: Mapping[str, Json], key: str) -> DatasetFeature:
-    dtype, names = value.get("dtype"), value.get("names")
-    if isinstance(names, dict):
-        # {"motors": ["shoulder", "elbow"]}, or one position by name.
-        first = next(iter(names.values()), None)
-        names = first if isinstance(first, list) else list(names)
-    shape = validate_shape(_list(value.get("shape")), f"the shape of {key!r}")
-    listed = tuple(str(name) for name in names) if isinstance(names, list) else ()
-    return DatasetFeature(str(dtype), shape, listed)
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
-def _mapping(value: object, what: str) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise StorageError(f"{what} is not a JSON object", hint="download the dataset again")
-    return value
-
-
-def _read_statistics(container: Container) -> dict[str, dict[str, Array]]:
-    try:
-        document = _mapping(parse_json(container.read(STATS, MAX_HEADER_BYTES), STATS), STATS)
-        return {key: _arrays(value, STATS) for key, value in document.items()}
-    except FileNotFoundError:
-        pass
-    try:
-        lines = container.read(EPISODES_STATS, MAX_HEADER_BYTES).splitlines()
-    except FileNotFoundError:
-        return {}
-    episodes = []
-    for line in lines:
-        document = _mapping(parse_json(line, EPISODES_STATS), EPISODES_STATS)
-        stats = _mapping(document.get("stats"), EPISODES_STATS)
-        episodes.append({key: _arrays(value, EPISODES_STATS) for key, value in stats.items()})
-    keys = dict.fromkeys(key for episode in episodes for key in episode)
-    return {key: merge([episode[key] for episode in episodes if key in episode]) for key in keys}
-
-
-def _arrays(value: object, what: str) -> dict[str, Array]:
-    arrays = {}
-    for name, numbers in _mapping(value, what).items():
-        try:
-            arrays[name] = np.asarray(numbers, np.float64)
-        except (ValueError, TypeError) as error:
-            raise StorageError(f"{name!r} in {what} is not an array of numbers") from error
-    return arrays
 
 
 class DatasetSamples(Sequence[Mapping[str, Array]]):
@@ -367,39 +288,6 @@ def compute_statistics(
     return running
 
 
-def _read_tables(
-    folder: Path, features: Mapping[str, DatasetFeature], keys: Sequence[str]
-) -> Iterator[Mapping[str, Array]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingPackageError(
-            "pyarrow is not installed", hint=install_extra("datasets")
-        ) from error
-    if not keys:
-        return
-    with Container.open(folder) as container:
-        for name in list_files(folder, "data", ".parquet"):
-            try:
-                with container.open_file(name) as file:
-                    table = pq.ParquetFile(file)
-                    missing = [key for key in keys if key not in table.schema_arrow.names]
-                    if missing:
-                        raise StorageError(
-                            f"{name} has no column {missing[0]!r}, which {INFO} declares",
-                            hint="download the dataset again",
-                        )
-                    for batch in table.iter_batches(BATCH_ROWS, columns=list(keys)):
-                        yield {
-                            key: _rows(batch.column(key), features[key], key, name) for key in keys
-                        }
-            except StorageError:
-                raise
-            except (pa.ArrowException, OSError) as error:
-                raise StorageError(f"{name} of {folder} cannot be read: {error}") from error
-
-
 def list_files(folder: Path, part: str, suffix: str) -> list[str]:
     """Return the files with a suffix below a subfolder, relative to the folder, in order."""
     return sorted(
@@ -410,18 +298,20 @@ def list_files(folder: Path, part: str, suffix: str) -> list[str]:
     )
 
 
-def _rows(column: ChunkedArray, feature: DatasetFeature, key: str, name: str) -> Array:
-    """Return a column as an array ``[n, numbers]``."""
-    count, width = len(column), int(np.prod(feature.shape))
-    values = column
-    while hasattr(values, "flatten") and str(values.type).partition("<")[0].endswith("list"):
-        values = values.flatten()
-    numbers = values.to_numpy(zero_copy_only=False)
-    if len(numbers) != count * width:
-        raise StorageError(
-            f"{key!r} in {name} has {len(numbers):,} numbers in {count:,} steps, and {INFO} "
-            f"declares the shape {list(feature.shape)}",
-            hint="download the dataset again",
-        )
-    rows: Array = numbers.reshape(count, width)
+def rows_at_once(features: Mapping[str, DatasetFeature], keys: Sequence[str]) -> int:
+    """Return how many rows of features are read at a time."""
+    width = sum(math.prod(features[key].shape) for key in keys)
+    return max(1, min(BATCH_ROWS, _BATCH_BYTES // (8 * max(1, width))))
+
+
+def flatten_rows(array: Array, feature: DatasetFeature, what: str) -> Array:
+    """Return an array as rows ``[n, numbers]``.
+
+    Raises:
+        StorageError: It does not have the shape of the feature.
+    """
+    width = math.prod(feature.shape)
+    if array.size % max(width, 1):
+        raise StorageError(f"{what} does not have the shape {list(feature.shape)}")
+    rows: Array = np.ascontiguousarray(array).reshape(-1, width)
     return rows

@@ -1,18 +1,19 @@
-"""Sample the images of a LeRobot dataset: PNG and JPEG in its tables, and frames of its videos."""
+"""Sample the images of a dataset: arrays, PNG and JPEG in tables, and frames of videos."""
 
 from __future__ import annotations
 
 import io
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from tdx.foundation.container import Container
 from tdx.foundation.errors import MissingPackageError, StorageError, install_extra
-from tdx.stacks.checkpoints.dataset import Dataset, list_files
+from tdx.stacks.checkpoints.dataset import Dataset, channel_axis, list_files
 from tdx.stacks.checkpoints.model import Array
 
 MAX_FILES = 16
@@ -32,17 +33,25 @@ class SampledImages:
 
     Args:
         frames: Number of frames.
-        statistics: ``mean``, ``std``, ``min`` and ``max`` of each channel, of values in 0 … 1.
+        total: Number of frames of the dataset.
+        nonfinite: Number of frames with NaN or infinite values, which are left out.
+        statistics: ``mean``, ``std``, ``min`` and ``max`` of each channel. Numbers of 8 bits are
+            scaled to 0 … 1.
     """
 
     frames: int
+    total: int
+    nonfinite: int
     statistics: Mapping[str, Array]
+
+    @property
+    def is_in_pixels(self) -> bool:
+        """True for numbers in 0 … 255 that are not of 8 bits, which nothing scales later."""
+        return float(self.statistics["max"].max()) > 2
 
 
 def sample_images(dataset: Dataset) -> tuple[dict[str, SampledImages], dict[str, str]]:
-    """Decode a few frames of each image and video of a LeRobot dataset.
-
-    Images of other datasets are skipped.
+    """Read a few frames of each image and video of a dataset.
 
     Returns:
         The samples by feature, and why each of the other features was not decoded.
@@ -53,14 +62,10 @@ def sample_images(dataset: Dataset) -> tuple[dict[str, SampledImages], dict[str,
     samples: dict[str, SampledImages] = {}
     skipped: dict[str, str] = {}
     for key in dataset.images:
-        if dataset.stored is None:
-            skipped[key] = f"images of {dataset.title} are not read"
-            continue
-        read = _video_frames if dataset.features[key].dtype == "video" else _table_images
         try:
-            sample = _summarize(read(dataset, key))
+            sample = summarize_images(dataset.read_frames(key), dataset.steps)
         except MissingPackageError as error:
-            skipped[key] = str(error)
+            skipped[key] = f"{error.message} ({error.hint})"
             continue
         if sample is None:
             skipped[key] = "the dataset has no file of it"
@@ -69,42 +74,76 @@ def sample_images(dataset: Dataset) -> tuple[dict[str, SampledImages], dict[str,
     return samples, skipped
 
 
-def _summarize(frames: Iterator[Array]) -> SampledImages | None:
-    count, pixels = 0, 0
-    total, squares = np.zeros(3), np.zeros(3)
-    low, high = np.full(3, np.inf), np.full(3, -np.inf)
+def summarize_images(frames: Iterable[Array], total: int) -> SampledImages | None:
+    """Return the statistics of images by channel; ``None`` without one.
+
+    Args:
+        frames: Images ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]``. Numbers of 8 bits are scaled to
+            0 … 1, others are taken as they are.
+        total: Number of images that they are a sample of.
+
+    Raises:
+        StorageError: They have different numbers of channels.
+    """
+    count, nonfinite, pixels = 0, 0, 0
+    sums: list[Array] = []
     for frame in frames:
-        values = frame.reshape(-1, 3)
-        # Sums of 8-bit numbers are exact in 64 bits, and need no copy of the frame as floats.
-        counts = np.stack([np.bincount(values[:, channel], minlength=256) for channel in range(3)])
-        levels = np.arange(256) / 255
-        total += counts @ levels
-        squares += counts @ np.square(levels)
-        low = np.minimum(low, values.min(0) / 255)
-        high = np.maximum(high, values.max(0) / 255)
-        count, pixels = count + 1, pixels + len(values)
-    if not count:
+        image = frame[..., None] if frame.ndim == 2 else frame
+        image = np.moveaxis(image, channel_axis(image.shape), -1)
+        channels = image.shape[-1]
+        values = image.reshape(-1, channels)
+        if not sums:
+            zero = np.zeros(channels)
+            sums = [zero, zero, np.full(channels, np.inf), np.full(channels, -np.inf)]
+        if len(sums[0]) != channels:
+            raise StorageError(f"images have {len(sums[0])} and {channels} channels")
+        count += 1
+        if values.dtype == np.uint8:
+            # Sums of 8-bit numbers are exact in 64 bits, and need no copy of the frame as floats.
+            hits = np.stack([np.bincount(values[:, at], minlength=256) for at in range(channels)])
+            levels = np.arange(256) / 255
+            added, squares = hits @ levels, hits @ np.square(levels)
+            pixels += len(values)
+            values = np.stack([values.min(0), values.max(0)]) / 255
+        else:
+            values = values.astype(np.float64)
+            finite = np.isfinite(values).all(1)
+            nonfinite += int(not finite.all())
+            values = values[finite]
+            if not len(values):
+                continue
+            added, squares = values.sum(0), np.square(values).sum(0)
+            pixels += len(values)
+        sums = [
+            sums[0] + added,
+            sums[1] + squares,
+            np.minimum(sums[2], values.min(0)),
+            np.maximum(sums[3], values.max(0)),
+        ]
+    if not pixels:
         return None
-    mean = total / pixels
-    std = np.sqrt(np.maximum(squares / pixels - np.square(mean), 0))
-    return SampledImages(count, {"mean": mean, "std": std, "min": low, "max": high})
+    mean = sums[0] / pixels
+    std = np.sqrt(np.maximum(sums[1] / pixels - np.square(mean), 0))
+    statistics = {"mean": mean, "std": std, "min": sums[2], "max": sums[3]}
+    return SampledImages(count, max(count, total), nonfinite, statistics)
 
 
-def _spread(count: int, most: int) -> list[int]:
+def spread(count: int, most: int) -> list[int]:
     """Return up to ``most`` indices below ``count``, evenly spaced."""
     return sorted({int((index + 0.5) * count / most) for index in range(most)}) if count else []
 
 
-def _video_frames(dataset: Dataset, key: str) -> Iterator[Array]:
+def video_frames(folder: Path, key: str) -> Iterator[Array]:
+    """Decode frames of the videos of a LeRobot dataset."""
     try:
         import av
     except ImportError as error:
         raise MissingPackageError("PyAV is not installed", hint=install_extra("video")) from error
-    listed = [name for name in list_files(dataset.path, "videos", ".mp4") if key in name.split("/")]
-    files = [listed[index] for index in _spread(len(listed), MAX_FILES)]
-    with Container.open(dataset.path) as container:
+    listed = [name for name in list_files(folder, "videos", ".mp4") if key in name.split("/")]
+    files = [listed[index] for index in spread(len(listed), MAX_FILES)]
+    with Container.open(folder) as container:
         for name in files:
-            where = f"{name} of {dataset.path}"
+            where = f"{name} of {folder}"
             try:
                 # The format is given: what FFmpeg takes for a playlist may name other files.
                 with (
@@ -114,7 +153,7 @@ def _video_frames(dataset: Dataset, key: str) -> Iterator[Array]:
                     stream = video.streams.video[0]
                     _check_pixels(stream.width, stream.height, where)
                     start, duration = stream.start_time or 0, stream.duration or 0
-                    for place in _spread(duration, MAX_FRAMES // len(files)) or [0]:
+                    for place in spread(duration, MAX_FRAMES // len(files)) or [0]:
                         # To the key frame before it, which is decoded without others.
                         video.seek(start + place, stream=stream)
                         frame = next(video.decode(stream), None)
@@ -127,27 +166,28 @@ def _video_frames(dataset: Dataset, key: str) -> Iterator[Array]:
                 raise StorageError(f"{where} cannot be decoded: {error}") from error
 
 
-def _table_images(dataset: Dataset, key: str) -> Iterator[Array]:
+def table_images(folder: Path, key: str) -> Iterator[Array]:
+    """Decode images in the tables of a LeRobot dataset."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         hint = install_extra("datasets")
         raise MissingPackageError("pyarrow is not installed", hint=hint) from error
-    listed = list_files(dataset.path, "data", ".parquet")
-    files = [listed[index] for index in _spread(len(listed), MAX_FILES)]
-    with Container.open(dataset.path) as container:
+    listed = list_files(folder, "data", ".parquet")
+    files = [listed[index] for index in spread(len(listed), MAX_FILES)]
+    with Container.open(folder) as container:
         for name in files:
-            where = f"{key!r} in {name} of {dataset.path}"
+            where = f"{key!r} in {name} of {folder}"
             try:
                 with container.open_file(name) as file:
                     table = pq.ParquetFile(file, pre_buffer=False)
                     if key not in table.schema_arrow.names:
-                        raise StorageError(f"{name} of {dataset.path} has no column {key!r}")
-                    groups = _spread(table.num_row_groups, MAX_FRAMES // len(files))
+                        raise StorageError(f"{name} of {folder} has no column {key!r}")
+                    groups = spread(table.num_row_groups, MAX_FRAMES // len(files))
                     for group in groups:
                         count = table.metadata.row_group(group).num_rows
-                        chosen = set(_spread(count, MAX_FRAMES // len(files) // len(groups)))
+                        chosen = set(spread(count, MAX_FRAMES // len(files) // len(groups)))
                         rows = table.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[key])
                         for start, batch in zip(itertools.count(step=_BATCH_ROWS), rows):
                             for index in chosen & set(range(start, start + len(batch))):

@@ -110,9 +110,9 @@ class DatasetStack(SampleStack):
 
     @property
     def notes(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`; the images, which are not decoded."""
+        """See :class:`~tdx.stacks.Stack`; the images, which its steps do not have."""
         images = self.original.images
-        return (f"images are not decoded: {', '.join(images)}",) if images else ()
+        return (f"its steps are read without images: {', '.join(images)}",) if images else ()
 
 
 class _StepPart(Part):

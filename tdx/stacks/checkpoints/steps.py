@@ -339,6 +339,10 @@ def _unbounded(leaf: LeafSpec) -> LeafSpec:
     return replace(leaf, kind="UnboundedContinuous", domain=Domain())
 
 
+SCALES_PIXELS = "xvla_image_to_float"
+"""The step that takes images of any dtype in 0 … 255."""
+
+
 def _scale_images(step: Step, sample: SampleEntries) -> SampleEntries:
     scaled = {key: image * image.dtype.type(255) for key, image in _chosen_images(step, sample)}
     return {**sample, **scaled}
@@ -566,7 +570,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "observation_processor": Definition(_from_env),
         "image_crop_resize_processor": Definition(_crop_and_resize, _cropped_specs),
         "xvla_image_scale": Definition(_scale_images, _image_specs),
-        "xvla_image_to_float": Definition(_images_to_float, _image_specs),
+        SCALES_PIXELS: Definition(_images_to_float, _image_specs),
         "xvla_imagenet_normalize": Definition(_imagenet, _image_specs),
         "smolvla_new_line_processor": Definition(_end_with_newline),
         "pi0_new_line_processor": Definition(_end_with_newline),
