@@ -393,10 +393,10 @@ class PlannedRun:
             bad = None if actions is None else first_nan(actions)
             if bad is not None:
                 collected.cut(bad, nan_error(key))
-        # With fused stages, the columns hold mapped images instead of the env's observations.
-        if collected.length and self._raw is not None and self._program.fused is None:
-            self._raw.after_chunk({key: value[-1] for key, value in collected.steps.items()})
         if collected.length:
+            if self._raw is not None:
+                last = {key: value[-1] for key, value in collected.steps.items()}
+                self._raw.after_chunk({**last, **collected.last_images})
             self._run_deferred(self._program, collected, self._env.batch_size, self._compiled)
         self._step_count += collected.length
         error = None if collected.error is None else with_step(collected.error, self._step_count)
