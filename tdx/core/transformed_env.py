@@ -36,9 +36,6 @@ class TransformedEnv(EnvBase, ChainOwner):
         device: Device to move the env to; its own device by default.
         planned: If True, rollouts may run by a plan that applies deferred stages to many steps at
             once. The result is the same either way.
-        compile: If True, compile neighboring pointwise stages that are deferred into one function
-            with ``torch.compile``; a string is the name of its backend. It pays off on an
-            accelerator and in long rollouts. Values then agree within float rounding.
 
     Raises:
         ArgumentError: ``env`` is not an env, or ``transform`` is not a transform.
@@ -65,7 +62,6 @@ class TransformedEnv(EnvBase, ChainOwner):
         auto_unwrap: bool = False,
         device: torch.device | str | int | None = None,
         planned: bool = True,
-        compile: bool | str = False,
     ) -> None:
         env = base_env if env is None else env
         if not isinstance(env, EnvBase):
@@ -88,7 +84,6 @@ class TransformedEnv(EnvBase, ChainOwner):
         self._eager_program: EagerProgram | None = None
         self._by_hooks = False
         self.planned = planned
-        self.compiler = "inductor" if compile is True else compile or None
         self.base_env = env
         self._adopt(Compose() if transform is None else as_transform(transform))
         self.env_specs = ChainSpecs(env, self.chain)

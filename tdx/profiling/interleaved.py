@@ -68,12 +68,10 @@ class Contender:
     Args:
         env: Env with its chain.
         policy: Policy that acts in it.
-        mode: Mode of its rollouts. ``None``: the common mode.
     """
 
     env: EnvBase
     policy: Any = None
-    mode: Mode | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def measure_interleaved(
 
     Args:
         contenders: Envs with their policies.
-        mode: Mode of the rollouts, unless a contender has its own.
+        mode: Mode of the rollouts.
         plan: Steps, warm-up, repeats, seed, threads and clock.
     """
     failures: dict[int, str] = {}
@@ -149,7 +147,7 @@ def measure_interleaved(
             if plan.seed is not None:
                 torch.manual_seed(plan.seed)
                 env.set_seed(plan.seed)
-            with rollout_mode(env, contenders[place].mode or mode):
+            with rollout_mode(env, mode):
                 steps_run, start = 0, plan.clock()
                 for chunk in env.iter_rollout(steps, contenders[place].policy):
                     steps_run += chunk.shape[-1]
@@ -297,7 +295,7 @@ def measure_marginal_costs(
     has_times = len(turns.step_us) and 0 not in turns.failures
     costs = []
     for index, stage in enumerate(stages):
-        # Its own calls, and its share of compiled groups.
+        # Its own calls, and its share of fused groups.
         own_us = 0.0
         for row in own.rows:
             first, last = row.part.index, max(row.part.upto, row.part.index)

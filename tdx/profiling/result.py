@@ -107,8 +107,11 @@ def compute_noise(per_repeat: list[float]) -> Noise:
 
 
 Mode = Literal["eager", "planned", "compiled", "observed"]
-MODES: tuple[Mode, ...] = ("eager", "planned", "compiled")
-"""Modes that can be requested; ``observed`` is a block of the caller's own code."""
+MODES: tuple[Mode, ...] = ("eager", "planned")
+"""Modes that can be requested.
+
+``observed`` is a block of the caller's own code; only profiles of older versions are ``compiled``.
+"""
 
 
 @dataclass(frozen=True, slots=True)

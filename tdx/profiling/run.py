@@ -101,8 +101,7 @@ def profile_env(
 
     Args:
         env: Env with its chain.
-        modes: ``eager`` runs step by step, ``planned`` as rollouts run by default, ``compiled``
-            with neighboring stages compiled.
+        modes: ``eager`` runs step by step, ``planned`` as rollouts run by default.
         plan: Settings. ``None``: defaults.
 
     Raises:
@@ -159,7 +158,6 @@ def rollout_mode(env: EnvBase, mode: Mode) -> Iterator[None]:
         level: EnvBase | None = env
         while level is not None:
             patches.put(level, "planned", mode != "eager")
-            patches.put(level, "compiler", "inductor" if mode == "compiled" else None)
             level = level.base_env if isinstance(level, TransformedEnv) else None
         yield
 

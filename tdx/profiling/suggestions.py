@@ -46,13 +46,12 @@ class Candidate:
 
     Args:
         kind: ``bytes``, ``order``, ``opaque``, ``dead``, ``back-and-forth``, ``frozen``,
-            ``launch-bound``, or ``lint`` for a fix of the linter.
+            or ``lint`` for a fix of the linter.
         stages: Indices of the affected stages.
         found: Description of the problem.
         change: Description of the change.
         pipeline: The changed pipeline.
         prepare: Also applied to the built env. ``None``: nothing.
-        mode: Mode of the rollouts. ``None``: unchanged.
         changes_values: Whether the change may affect values.
     """
 
@@ -62,7 +61,6 @@ class Candidate:
     change: str
     pipeline: Pipeline
     prepare: Callable[[TransformedEnv], None] | None = None
-    mode: Mode | None = None
     changes_values: bool = False
 
 
@@ -98,7 +96,6 @@ def find_candidates(
         _find_dead,
         _find_reverted_casts,
         _find_unfrozen,
-        _find_launch_bound,
     )
     return [candidate for find in finders for candidate in find(chain)]
 
@@ -247,21 +244,6 @@ def _find_unfrozen(chain: _Chain) -> Iterator[Candidate]:
             )
 
 
-def _find_launch_bound(chain: _Chain) -> Iterator[Candidate]:
-    waiting = {key for key, use in chain.baseline.on_device.items() if use.launch_bound}
-    places = sorted({row.part.index for row in chain.baseline.rows if row.key in waiting} - {-1})
-    if places and chain.baseline.mode != "compiled":
-        numbers = ", ".join(map(str, places))
-        yield Candidate(
-            "launch-bound",
-            tuple(places),
-            f"the device waits for the host in stages {numbers}",
-            "compile neighboring stages into one function: compile=True",
-            chain.pipeline,
-            mode="compiled",
-        )
-
-
 def _format_stages(stages: Sequence[StageConfig]) -> list[str]:
     return [format_stage(stage) for stage in stages]
 
@@ -279,7 +261,6 @@ class TriedChange(Result):
     json_entries: ClassVar[Entries] = (
         *(Entry(name, f"candidate.{name}") for name in ("kind", "stages", "found", "change")),
         Entry("chain", "candidate.pipeline.transforms", _format_stages),
-        Entry("mode", "candidate.mode"),
         *(
             Entry(name, f"saving.{name}", finite)
             for name in ("before_us", "after_us", "saved_us", "saved_share", "noise_us")
@@ -370,15 +351,14 @@ def try_changes(
 
         def contender(env: TransformedEnv, candidate: Candidate) -> Contender:
             policy = plan.policy if policy_of is None else policy_of(env)
-            return Contender(env, policy, candidate.mode)
+            return Contender(env, policy)
 
         original = Candidate("", (), "", "", pipeline)
         env = build(original)
         proposed: list[Candidate] = []
         for candidate in (*find_candidates(pipeline, env, baseline), *further):
             known = [pipeline, *(other.pipeline for other in proposed)]
-            in_place = candidate.prepare is not None or candidate.mode is not None
-            if in_place or candidate.pipeline not in known:
+            if candidate.prepare is not None or candidate.pipeline not in known:
                 proposed.append(candidate)
         refused: list[str] = []
         tried: list[tuple[Candidate, Agreement]] = []

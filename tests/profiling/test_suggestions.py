@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tdx.core.envs import EnvBase
 from tdx.pipeline import EnvConfig, Pipeline, build_checked_env, format_stage
-from tdx.profiling.result import DeviceUse, Mode, ModeProfile
+from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, Suggestions, find_agreement, try_changes
 from tests.profiling.fake_clock import FakeClock
@@ -118,29 +116,6 @@ def test_additional_changes_are_tried() -> None:
     found = advised("RewardSum", "RewardClipping(-9, 9)", further=[lint, broken], mode="eager")
     assert [each.candidate.kind for each in found.advice] == ["lint"]
     assert "'no'" in found.refused[0]
-
-
-def test_launch_bound_stages_are_tried_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pipeline = Pipeline.of(PIXELS, "RewardScaling(0.0, 0.1)")
-    clock = FakeClock()
-    plan = ProfilePlan(steps=5, warmup=0, repeats=2, passes=(), clock=clock)
-    mode = measured(pipeline, "planned", plan)
-    keys = [row.key for row in mode.rows if row.part.work == "stage"]
-    waiting = {key: DeviceUse(time_us=1.0, launch_bound=True) for key in keys}
-    tried: list[Mode] = []
-
-    def running(env: EnvBase, mode: Mode) -> AbstractContextManager[object]:
-        tried.append(mode)
-        return simulated_work(clock)
-
-    monkeypatch.setattr("tdx.profiling.interleaved.rollout_mode", running)
-    found = try_changes(pipeline, replace(mode, on_device=waiting), plan, allow_code=True)
-    assert [each.candidate.kind for each in (*found.advice, *found.without_gain)] == [
-        "launch-bound"
-    ]
-    assert set(tried) == {"planned", "compiled"}
 
 
 def test_values_are_compared_with_a_tolerance() -> None:

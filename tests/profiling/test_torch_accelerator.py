@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ class FakeTorch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timed: bool = True) -> None:
         self.timed, self.log, self.now = timed, list[str](), 0.0
+        # The first profiler imports the compiler, which derives classes from torch.Event.
+        import_module("torch._dynamo")
         monkeypatch.setattr(accelerator, "available_device", torch.device)
         monkeypatch.setattr(torch, "Event", self.event)
         monkeypatch.setattr(TorchAccelerator, "_initialize", lambda _: self.log.append("set up"))

@@ -164,6 +164,37 @@ class Cropped(gym.ObservationWrapper[Any, Any, Any]):
         return self._crop(observation)
 
 
+class Depth(gym.Env[Any, Any]):
+    """Observes values of the whole range of an unsigned dtype."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, dtype: Any) -> None:
+        high = min(int(np.iinfo(dtype).max), 2**63 - 1)
+        self.observation_space = spaces.Box(0, high, (3,), dtype)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        return self._observe(), 1.0, False, False, {}
+
+    def _observe(self) -> Any:
+        dtype = self.observation_space.dtype
+        high = int(self.observation_space.high[0])
+        return self.np_random.integers(0, high, 3, np.uint64).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("in_vector", [False, True])
+def test_unsigned_observations_are_what_their_spec_declares(dtype: Any, in_vector: bool) -> None:
+    def make() -> Any:
+        return SyncVectorEnv([lambda: Depth(dtype)] * 2) if in_vector else Depth(dtype)
+
+    assert codes(make) == []
+
+
 def still(env: Any) -> Any:
     env.update_running_mean = False
     return env

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tdx.profiling.run import ProfilePlan
 
 
-MODES: tuple[Mode, ...] = ("eager", "planned", "compiled")
+MODES: tuple[Mode, ...] = ("eager", "planned")
 PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr")
 _FILES, _OUTPUT = "Files", "Output"
@@ -111,8 +111,8 @@ Modes = Annotated[
         "--mode",
         metavar="MODES",
         autocompletion=_complete_list(*MODES, "all"),
-        help="eager (step by step), planned (as rollouts run; the default), compiled, several "
-        "separated by commas, or all.",
+        help="eager (step by step), planned (as rollouts run; the default), both separated by a "
+        "comma, or all.",
     ),
 ]
 Passes = Annotated[

@@ -438,8 +438,6 @@ def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> I
 
 def _stepwise_reasons(env: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
     """Yield why the workers of an env get each step from this process."""
-    if isinstance(env, TransformedEnv) and env.compiler is not None:
-        yield "the chain is compiled"
     for forms in stages:
         stage = forms.stage
         where = f"stage {forms.index} ({forms.name})"

@@ -31,6 +31,8 @@ class CollectedSteps(Chunk):
         inputs: What the policy side wrote for each step, ``[T, *B, ...]``.
         stopped: True if a done flag ended the rollout.
         error: What was raised after the last of the steps.
+        last_images: Images that the env observed in the last step, ``[*B, ...]``, where ``steps``
+            holds mapped ones.
     """
 
     immediate_steps: dict[int, Columns] = field(default_factory=dict)
@@ -38,6 +40,7 @@ class CollectedSteps(Chunk):
     inputs: Columns = field(default_factory=dict)
     stopped: bool = False
     error: Exception | None = None
+    last_images: Columns = field(default_factory=dict)
 
     def cut(self, length: int, error: Exception) -> None:
         """Keep the first steps and the resets between them, because the next step failed."""

@@ -30,7 +30,7 @@ A planned rollout in the order of its calls:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -86,7 +86,7 @@ from tdx.core.planned.columns import (
 )
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
-from tdx.core.planned.stages import CompiledStages, compiled_stages, run_deferred
+from tdx.core.planned.stages import run_deferred
 from tdx.core.planned.workers import ChunkSource, run_in_workers
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import ArgumentError
@@ -314,10 +314,6 @@ class PlannedRun:
         self.source = action_source(env, program, policy)
         self._reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
         self._raw: RawRows | None = program.base.raw_rows if program.plan.rows == "raw" else None
-        backend = env.compiler if isinstance(env, TransformedEnv) else None
-        self._compiled: Mapping[int, CompiledStages] = {}
-        if backend is not None:
-            self._compiled = compiled_stages(env, program, backend)
         self._step_count = first_step
         self._collect, self._run_deferred = self._collector().collect, run_deferred
         self._assemble, self._last_root = assemble, last_root
@@ -333,7 +329,6 @@ class PlannedRun:
         self._assemble = meter.timed(ASSEMBLY, self._assemble)
         self._last_root = meter.timed(ASSEMBLY, self._last_root)
         self.source.measure(meter)
-        self._compiled = {index: group.measured(meter) for index, group in self._compiled.items()}
 
     def _collector(self) -> Collector:
         """Return the loop that steps the env before its chain."""
@@ -393,11 +388,11 @@ class PlannedRun:
             bad = None if actions is None else first_nan(actions)
             if bad is not None:
                 collected.cut(bad, nan_error(key))
-        # With fused stages, the columns hold mapped images instead of the env's observations.
-        if collected.length and self._raw is not None and self._program.fused is None:
-            self._raw.after_chunk({key: value[-1] for key, value in collected.steps.items()})
         if collected.length:
-            self._run_deferred(self._program, collected, self._env.batch_size, self._compiled)
+            if self._raw is not None:
+                last = {key: value[-1] for key, value in collected.steps.items()}
+                self._raw.after_chunk({**last, **collected.last_images})
+            self._run_deferred(self._program, collected, self._env.batch_size)
         self._step_count += collected.length
         error = None if collected.error is None else with_step(collected.error, self._step_count)
         if not collected.length:

@@ -14,6 +14,7 @@ from tdx.core.planned.collectors import Stop
 from tdx.core.planned.columns import CollectedSteps, flatten
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.envs.gym.interface import Batch
+from tdx.envs.gym.observation_store import MappedStore
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.envs.gym.values import WrongValueError
 from tdx.foundation.keys import NestedKey
@@ -213,6 +214,8 @@ class ChunkRecorder:
             "truncated": torch.from_numpy(flags[1]),
             "done": torch.from_numpy(flags[0] | flags[1]),
         }
+        if isinstance(self.store, MappedStore):
+            result.last_images = self.store.last_images(count)
         if self.times:
             self._add_resets(result)
         columns = settings.immediate.columns(count, len(self.times))

@@ -42,9 +42,8 @@ class GymRows:
 
     @property
     def has_array_observations(self) -> bool:
-        """True if each observation is one array, which nothing needs as it is."""
-        # A vector env needs the observations of its last step.
-        return self.are_ready is None and all(env.observes_array for env in self.envs)
+        """True if each observation is one array, to which an image operator can be applied."""
+        return all(env.observes_array for env in self.envs)
 
     def stack(
         self,
@@ -83,7 +82,8 @@ class GymRows:
             shape = kernel.form.out_shape
             if meter is not None and setup.kernel_part is not None:
                 kernel = meter.timed(setup.kernel_part, kernel)
-            envs = tuple(env.mapping(kernel, shape) for env in envs)
+            kept = 0 if self.on_chunk is None else len(envs)
+            envs = tuple(env.mapping(kernel, shape, kept) for env in envs)
         return GymCollector(envs, self.batch_size, setup)
 
 

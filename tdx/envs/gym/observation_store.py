@@ -11,7 +11,7 @@ import torch
 
 from tdx.core.planned.columns import flatten
 from tdx.core.planned.immediate import iter_rows
-from tdx.core.transforms.kernels import ArrayForm
+from tdx.core.transforms.kernels import ArrayForm, Columns
 from tdx.envs.gym.conversion import Conversion, EntryForm, EntryPart
 from tdx.envs.gym.interface import Array, Batch, DType
 from tdx.envs.gym.values import WrongValueError, find_lost_number
@@ -167,6 +167,7 @@ class MappedStore(ArrayStore):
         length: Number of images.
         function: Maps an image; its second argument is the output array.
         shape: Shape of a mapped image, float32.
+        kept: Number of envs whose last images are kept as they are; 0 to keep none.
     """
 
     def __init__(
@@ -175,18 +176,32 @@ class MappedStore(ArrayStore):
         length: int,
         function: Callable[[Array, Array], object],
         shape: tuple[int, ...],
+        kept: int,
     ) -> None:
         super().__init__(EntryForm(form.key, shape, np.dtype(np.float32)), length)
         self._source, self._function = form, function
+        # Of two steps: an error may leave the newer one incomplete.
+        self._kept: Array = np.empty((2, kept, *form.shape), form.dtype)
 
     def putter(self, widens: bool = True) -> Put:
         """See :class:`ObservationStore`."""
         check, function, rows = self._source.check, self._function, self._rows
+        kept = self._kept.reshape(-1, *self._source.shape)
+        ring = len(kept)
 
         def put(position: int, image: object) -> None:
-            function(check(image), rows[position])
+            checked = check(image)
+            function(checked, rows[position])
+            if ring:
+                kept[position % ring] = checked
 
         return put
+
+    def last_images(self, count: int) -> Columns:
+        """Return the unmapped images of step ``count - 1``, ``[n, ...]``; empty if not kept."""
+        if not self._kept.size:
+            return {}
+        return {self._source.key: torch.from_numpy(self._kept[(count - 1) % 2])}
 
 
 class EncodedStore:

@@ -221,7 +221,7 @@ class RawEnv:
         """True if an observation is a single array."""
         return self.conversion.array is not None
 
-    def mapping(self, function: Callable[..., Array], shape: tuple[int, ...]) -> RawEnv:
+    def mapping(self, function: Callable[..., Array], shape: tuple[int, ...], kept: int) -> RawEnv:
         """Return the env with each observation mapped to a new array when it is copied.
 
         Only for envs with a single array as observation.
@@ -229,12 +229,13 @@ class RawEnv:
         Args:
             function: Maps an observation; its second argument is the output array or ``None``.
             shape: Shape of the mapped observation, float32.
+            kept: Number of envs whose last observations are kept as they are; 0 to keep none.
         """
         form = self.conversion.array
         assert form is not None
 
         def create(length: int) -> ObservationStore:
-            return MappedStore(form, length, function, shape)
+            return MappedStore(form, length, function, shape, kept)
 
         def keep(observation: object) -> object:
             return function(form.check(observation), None)

@@ -280,12 +280,13 @@ class TorchAccelerator:
         activities = [torch.profiler.ProfilerActivity.CPU]
         activities += [self._activity] if self._activity is not None else []
         profiler = torch.profiler.profile(activities=activities)
+        profiler.start()
         try:
-            with profiler:
-                yield
-                # Queued work would be missing from the trace.
-                self.synchronize()
+            yield
+            # Queued work would be missing from the trace.
+            self.synchronize()
         finally:
+            profiler.stop()
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, "trace.json")
                 profiler.export_chrome_trace(str(path))

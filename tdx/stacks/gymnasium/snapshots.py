@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.core.tracing.passages import is_same
 from tdx.envs.gym import conversion  # noqa: F401 - registers the codecs of Dict and Tuple
-from tdx.envs.gym.numeric_spaces import CodecOptions
+from tdx.envs.gym.numeric_spaces import CodecOptions, tensor_dtype
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite
@@ -123,7 +123,7 @@ def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -
 
 
 def _to_tensor(value: object) -> Any:
-    """Return numbers as a tensor of their dtype; other objects stay as they are."""
+    """Return numbers as a tensor of the dtype that specs declare for theirs, else the value."""
     if isinstance(value, Tensor) or value is None or isinstance(value, str | bytes):
         return value
     try:
@@ -132,10 +132,9 @@ def _to_tensor(value: object) -> Any:
         return value
     if array.dtype.kind not in "biufc":
         return value
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
     try:
-        return torch.from_numpy(array)
+        dtype, _ = tensor_dtype(array.dtype.newbyteorder("="))
+        return torch.from_numpy(array.astype(dtype, copy=False))
     except TypeError:
         return torch.from_numpy(array.astype(np.float64))
 

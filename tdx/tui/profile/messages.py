@@ -9,10 +9,10 @@ from tdx.pipeline.model import Pipeline
 
 PROGRESS = "progress"
 PARTIAL = "partly"
-ModeName = Literal["eager", "planned", "compiled"]
+ModeName = Literal["eager", "planned"]
 Extra = Literal["memory", "operators", "marginal"]
 EXTRAS: tuple[Extra, ...] = ("memory", "operators", "marginal")
-MODES: tuple[ModeName, ...] = ("eager", "planned", "compiled")
+MODES: tuple[ModeName, ...] = ("eager", "planned")
 BINS = 32
 
 

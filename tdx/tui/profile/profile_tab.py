@@ -56,9 +56,8 @@ PROFILE_KEYS = (
 HELP = """## Profile
 
 `r` measures the chain in a worker process; `c` cancels and keeps partial results. `m` chooses how
-the chain runs: `planned` as in rollouts, `eager` step by step, `compiled` with neighboring stages
-compiled, or several side by side. `s` sorts by the next column, `i` reverses the order, `/` finds a
-part by its name.
+the chain runs: `planned` as in rollouts, `eager` step by step, or both side by side. `s` sorts by
+the next column, `i` reverses the order, `/` finds a part by its name.
 
 Extra passes are off by default: `o` shows torch operators, `M` allocated memory, and `w` what the
 chain saves without each stage. `v` tries changes that may make the chain faster and applies the one

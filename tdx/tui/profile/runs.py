@@ -49,18 +49,16 @@ class ProfileRun:
         return ("stage", numbers or str(row.index), row.lane)
 
 
-ModeSelection = Literal["planned", "eager", "compiled", "both", "all"]
-"""A mode, ``both`` (eager and planned side by side) or ``all`` (all three)."""
-MODE_SELECTIONS: tuple[ModeSelection, ...] = ("planned", "eager", "compiled", "both", "all")
-SELECTION_TITLES = {"both": "eager+planned", "all": "all modes"}
+ModeSelection = Literal["planned", "eager", "both"]
+"""A mode, or ``both`` side by side."""
+MODE_SELECTIONS: tuple[ModeSelection, ...] = ("planned", "eager", "both")
+SELECTION_TITLES = {"both": "eager+planned"}
 """Titles of selections that are not a mode."""
 
 
 def modes_for(wanted: ModeSelection) -> tuple[ModeName, ...]:
     """Return the modes to measure."""
-    if wanted == "both":
-        return ("eager", "planned")
-    return MODES if wanted == "all" else (wanted,)
+    return MODES if wanted == "both" else (wanted,)
 
 
 def displayed_modes(run: ProfileRun, wanted: ModeSelection) -> list[ModeCosts]:

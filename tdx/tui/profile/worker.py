@@ -315,7 +315,7 @@ def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
 
 def _measured_change(tried: TriedChange) -> MeasuredChange:
     candidate, saving = tried.candidate, tried.saving
-    is_edit = candidate.prepare is None and candidate.mode is None
+    is_edit = candidate.prepare is None
     return MeasuredChange(
         candidate.change,
         candidate.found,

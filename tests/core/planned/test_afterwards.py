@@ -18,20 +18,26 @@ from tdx import (
     Compose,
     EnvBase,
     EnvError,
+    GrayScale,
     GymEnv,
+    GymWrapper,
     InitTracker,
     ObservationNorm,
+    Resize,
     RewardScaling,
     RewardSum,
     SerialEnv,
     StepCounter,
+    ToTensorImage,
     TransformedEnv,
     VecNorm,
 )
 from tdx.core.plan import plan_of
+from tdx.envs.gym.vector import make_vector_env
 from tests.core.planned.drawing import Groups, policy_reading
 from tests.core.planned.failing import BASES as FAILING
 from tests.core.planned.test_law import compared
+from tests.core.planned.test_plan import Images
 
 
 def inner() -> EnvBase:
@@ -146,6 +152,31 @@ def test_state_after_a_rollout(name: str, going: str, stop: bool) -> None:
     for key, value in states[0].items():
         assert torch.equal(value, states[1][key]), key
     assert torch.equal(*draws)
+
+
+@pytest.mark.parametrize("going", ["a reset of a row", "a reset with only a mask", "a step"])
+@pytest.mark.parametrize("base", ["serial", "vector"])
+@pytest.mark.parametrize("stop", [False, True])
+def test_rows_keep_their_images_after_a_rollout_that_fused_them(
+    base: str, going: str, stop: bool
+) -> None:
+    results = []
+    for planned in (True, False):
+        rows: EnvBase = (
+            SerialEnv(3, lambda: GymWrapper(Images()))
+            if base == "serial"
+            else GymWrapper(make_vector_env([Images] * 3, "sync"))
+        )
+        keys = rows.observation_keys
+        stages = ToTensorImage(in_keys=keys), GrayScale(in_keys=keys), Resize(20, 20, in_keys=keys)
+        env = TransformedEnv(rows, Compose(*stages, StepCounter(8)), planned=planned)
+        env.set_seed(1)
+        torch.manual_seed(1)
+        assert (plan_of(env).stages[0].when == "fused") is planned
+        data = env.rollout(20, break_when_any_done=stop)
+        results.append([data, GOING_ON[going](env, data)])
+    for mine, other in zip(*results, strict=True):
+        compared(mine, other, rtol=2e-5)
 
 
 @pytest.mark.parametrize("acts", [False, True])
