@@ -4,17 +4,23 @@ Only imports that modules of tdx make are changed: the standard library, torch a
 Windows code of their own, which cannot run here.
 
     python -m tests.windows '["inspect", "spec", "--env", "Pendulum-v1"]' '["list", "kinds"]'
+
+``["tui"]`` drives the app without a terminal: it steps an env, and prints the screen and what its
+worker printed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import errno
 import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -97,6 +103,43 @@ def install() -> None:
     builtins.__import__ = import_module
 
 
+WORKER_START = """
+from tests.windows import install
+install()
+print("a worker as on Windows", flush=True)
+"""
+
+
+async def drive_app() -> None:
+    """Step an env in the app, whose workers see the changed modules too."""
+    from tdx.pipeline import Pipeline
+    from tdx.pipeline.editing import Draft
+    from tdx.tui.app import TdxApp
+    from tdx.tui.backend.client import ProcessBackend
+    from tdx.tui.files.document import watch_signals
+    from tests.tui.driving import screen_text
+    from tests.tui.idle import until
+
+    backend = ProcessBackend()
+    app = TdxApp(Draft.of(Pipeline.of("Pendulum-v1", "StepCounter")), backend=backend)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(WORKER_START)
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, os.getcwd()])
+        async with app.run_test(size=(120, 40)) as pilot:
+            # As in a terminal.
+            watch_signals(app, app.files.autosave, backend.close)
+            workspace = app.workspace
+            await until(lambda: workspace.status.revision == workspace.editor.revision)
+            await pilot.press("3")
+            await until(lambda: "paused · step 0" in screen_text(app))
+            await pilot.press("s")
+            await until(lambda: "paused · step 1" in screen_text(app))
+            sys.stdout.write(f"{screen_text(app)}\n")
+            for handle in backend._workers.values():
+                sys.stdout.write(f"{handle.process.output.tail()}\n")
+            await pilot.press("ctrl+q")
+
+
 if __name__ == "__main__":
     # Modules that tdx has not imported yet, and the standard library, are as they are.
 
@@ -106,6 +149,9 @@ if __name__ == "__main__":
     for arguments in sys.argv[1:]:
         sys.argv = ["tdx", *json.loads(arguments)]
         try:
+            if sys.argv[1:] == ["tui"]:
+                asyncio.run(drive_app())
+                raise SystemExit
             main()
         except SystemExit as end:
             sys.stdout.write(f"exit {end.code or 0}\n")

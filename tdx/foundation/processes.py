@@ -11,8 +11,9 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import pickle
 import signal
-import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -35,6 +36,9 @@ _EXIT_SECONDS = 1.0
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9  # Windows has no name for it
+_LENGTH = struct.Struct("<Q")
+_PIPE_MARK = b"\0tdx messages\0"
+_READ_BYTES = 64 * 1024
 
 
 def usable_cores() -> int:
@@ -109,14 +113,7 @@ class ExitReason:
 
 
 class Child(ABC):
-    """A child process with a pipe to it.
-
-    Args:
-        connection: This end of the pipe.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    """A child process with a pipe to it."""
 
     @property
     @abstractmethod
@@ -176,10 +173,15 @@ class FunctionChild(Child):
             open copy hides from their owners that the other side has exited.
         preload: More modules to import once.
 
+    Attributes:
+        connection: This end of the pipe.
+
     Raises:
         WorkerError: The fork server was killed while it started the process.
         pickle.PicklingError, TypeError, AttributeError: An argument cannot be sent to a process.
     """
+
+    connection: Connection
 
     def __init__(
         self,
@@ -190,7 +192,7 @@ class FunctionChild(Child):
         method: str | None = None,
         daemon: bool = False,
         grace: float = 0.0,
-        siblings: Iterable[Child] = (),
+        siblings: Iterable[FunctionChild] = (),
         preload: Sequence[str] = (),
     ) -> None:
         chosen = resolve_start_method(method)
@@ -233,7 +235,7 @@ class FunctionChild(Child):
                 ) from error
             finally:
                 theirs.close()
-        super().__init__(connection)
+        self.connection = connection
 
     @property
     def pid(self) -> int:
@@ -313,17 +315,87 @@ def delay_interrupts() -> Iterator[None]:
             handler(signal.SIGINT, None)
 
 
-class ProgramChild(Child):
-    """A child that runs a program in a session of its own, with its output in a file.
+class MessagePipe:
+    """Messages between processes over two one-way pipes.
 
-    Its own children are killed with it.
+    Anonymous pipes are the only connection that a program inherits on every system; the pipes of
+    :mod:`multiprocessing` are something else on Windows.
 
     Args:
-        program: Python source, which gets the descriptor of its end of the pipe as ``sys.argv[1]``.
-        arguments: More arguments, from ``sys.argv[2]`` on.
-        output: File for its output.
-        descriptors: Open files that it inherits.
+        reader: Incoming messages.
+        writer: Outgoing messages.
+        on_text: Called with the bytes before the first message. ``None``: there are none.
+    """
+
+    def __init__(
+        self,
+        reader: IO[bytes],
+        writer: IO[bytes],
+        on_text: Callable[[bytes], object] | None = None,
+    ) -> None:
+        self._reader, self._writer, self._on_text = reader, writer, on_text
+        self._send_lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Send a message; any thread may.
+
+        Raises:
+            OSError: The other process has closed its end, or this one has.
+            pickle.PicklingError, TypeError, AttributeError: The message cannot be sent.
+        """
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._send_lock:
+            if self._writer.closed:
+                raise BrokenPipeError("this end of the pipe is closed")
+            self._writer.write(_LENGTH.pack(len(data)) + data)
+            self._writer.flush()
+
+    def recv(self) -> Any:
+        """Wait for the next message.
+
+        Raises:
+            EOFError: The other process has closed its end.
+        """
+        if self._on_text is not None:
+            on_text, self._on_text = self._on_text, None
+            text = bytearray()
+            while not text.endswith(_PIPE_MARK):
+                byte = self._reader.read(1)
+                if not byte:
+                    break
+                text += byte
+            if printed := text.removesuffix(_PIPE_MARK):
+                on_text(bytes(printed))
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        return pickle.loads(self._read(length))
+
+    def close(self) -> None:
+        """Close this end; the thread that receives calls it."""
+        self._reader.close()
+        with self._send_lock, suppress(OSError):  # what was not sent, to a process that has exited
+            self._writer.close()
+
+    def _read(self, length: int) -> bytes:
+        data = self._reader.read(length)
+        if len(data) < length:
+            raise EOFError
+        return data
+
+
+class ProgramChild(Child):
+    """A child that runs a program in a session of its own, with its output captured.
+
+    Its own children are killed with it. Messages take its standard input and output, which
+    :func:`open_parent_pipe` replaces: the program itself reads nothing and prints to the output.
+
+    Args:
+        program: Python source, which calls :func:`open_parent_pipe`.
+        arguments: Arguments of the program, from ``sys.argv[1]`` on.
+        on_output: Called in another thread with what it prints.
         environ: Its environment variables.
+
+    Attributes:
+        connection: This end of the pipe.
     """
 
     def __init__(
@@ -331,22 +403,32 @@ class ProgramChild(Child):
         program: str,
         arguments: Sequence[str],
         *,
-        output: IO[bytes],
-        descriptors: Sequence[int] = (),
+        on_output: Callable[[bytes], object],
         environ: Mapping[str, str],
     ) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                python_command("-c", program, str(theirs.fileno()), *arguments),
-                pass_fds=[theirs.fileno(), *descriptors],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=environ,
-            )
-        super().__init__(Connection(ours.detach()))
+        self._process = subprocess.Popen(
+            python_command("-c", program, *arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=environ,
+        )
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        # Modules that Python imports at start-up may print to the pipe before the program has it.
+        self.connection = MessagePipe(stdout, stdin, on_output)
+
+        def forward_output() -> None:
+            # Not closed from outside: a process that has left the session may still print.
+            with stderr:
+                while data := os.read(stderr.fileno(), _READ_BYTES):
+                    on_output(data)
+
+        self._forwarder = threading.Thread(target=forward_output, daemon=True)
+        self._forwarder.start()
 
     @property
     def pid(self) -> int:
@@ -358,13 +440,43 @@ class ProgramChild(Child):
         return self._process.returncode
 
     def signal_kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            return
+        if self._process.poll() is None:
+            # Windows knows the children of a process only as long as it runs.
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    ["taskkill", "/F", "/T", "/PID", str(self.pid)],
+                    capture_output=True,
+                    timeout=_KILL_SECONDS,
+                    check=False,
+                )
+            self._process.kill()
 
     def kill(self) -> None:
+        """End the process and its children at once; ``on_output`` gets what it has printed."""
         # Also if it has ended: its children may still run.
         self.signal_kill()
         self.wait()
+        self._forwarder.join(_EXIT_SECONDS)
+
+
+def open_parent_pipe() -> MessagePipe:
+    """Return the pipe to the parent, in a program that a :class:`ProgramChild` runs.
+
+    From now on, standard input is empty, and standard output is standard error.
+    """
+    # Not inherited by child processes: an open copy would hide that this process has exited.
+    reader, writer = os.dup(0), os.dup(1)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    output = open(writer, "wb")  # noqa: SIM115 - open until the process exits
+    output.write(_PIPE_MARK)
+    output.flush()
+    return MessagePipe(open(reader, "rb"), output)
 
 
 def prepare_program(nice: int) -> None:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from tdx.foundation.processes import Child, ExitReason, FunctionChild, ProgramChild, kill_all
+from tdx.foundation.processes import ExitReason, FunctionChild, ProgramChild, kill_all
 from tests.processes import all_ended
 
 ANSWER = """
-import os, sys
-from multiprocessing.connection import Connection
-pipe = Connection(int(sys.argv[1]))
-print("it says", sys.argv[2], flush=True)
-pipe.send((os.getsid(0) == os.getpid(), sys.path[:1]))
-pipe.recv()
+import os, subprocess, sys
+from tdx.foundation.processes import open_parent_pipe
+os.write(1, b"printed at start-up\\n")
+pipe = open_parent_pipe()
+print("it says", sys.argv[1], flush=True)
+subprocess.run(["sh", "-c", "cat; echo a child says; echo this too >&2"])
+while True:
+    pipe.send((os.getsid(0) == os.getpid(), sys.path[:1], pipe.recv()))
 """
 
 
@@ -36,9 +37,9 @@ def answer(pipe: Connection, suffix: str) -> None:
 
 
 @pytest.fixture
-def children() -> Iterator[list[Child]]:
+def children() -> Iterator[list[FunctionChild]]:
     """Children that are ended after the test."""
-    started: list[Child] = []
+    started: list[FunctionChild] = []
     yield started
     kill_all(started)
     for child in started:
@@ -48,7 +49,7 @@ def children() -> Iterator[list[Child]]:
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_function_inherits_environment_and_folder(
-    children: list[Child], method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    children: list[FunctionChild], method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two"):
         # The fork server keeps those of the first child.
@@ -71,7 +72,7 @@ def test_a_function_inherits_environment_and_folder(
     ],
 )
 def test_the_reason_of_an_exit_is_named(
-    children: list[Child], message: int, reason: str, hint: str | None
+    children: list[FunctionChild], message: int, reason: str, hint: str | None
 ) -> None:
     child = FunctionChild(answer, ("",), name="a child", method="fork")
     children.append(child)
@@ -82,15 +83,23 @@ def test_the_reason_of_an_exit_is_named(
     assert child.exit_reason.hint is None if hint is None else hint in str(child.exit_reason.hint)
 
 
-def test_a_program_has_its_own_session_and_its_output_in_a_file(children: list[Child]) -> None:
-    with tempfile.TemporaryFile() as output:
-        child = ProgramChild(ANSWER, ["hello"], output=output, environ=os.environ)
-        children.append(child)
-        has_own_session, path = child.connection.recv()
-        assert has_own_session
-        assert path != [""]
-        assert child.wait(0) is None
-        child.kill()
-        assert child.exit_reason == ExitReason(-signal.SIGKILL)
-        output.seek(0)
-        assert output.read() == b"it says hello\n"
+def test_a_program_has_its_own_session_and_its_output_is_captured() -> None:
+    output = bytearray()
+    child = ProgramChild(ANSWER, ["hello"], on_output=output.extend, environ=os.environ)
+    large = b"message" * 100_000
+    child.connection.send(large)
+    has_own_session, path, echoed = child.connection.recv()
+    assert has_own_session
+    assert path != [""]
+    assert echoed == large
+    assert child.wait(0) is None
+    child.kill()
+    assert child.exit_reason == ExitReason(-signal.SIGKILL)
+    lines = ["printed at start-up", "it says hello", "a child says", "this too"]
+    assert sorted(output.decode().splitlines()) == sorted(lines)
+    with pytest.raises(EOFError):
+        child.connection.recv()
+    child.connection.close()
+    with pytest.raises(BrokenPipeError):
+        child.connection.send("nobody receives it")
+    assert all_ended([child.pid])

@@ -16,7 +16,7 @@ import pytest
 
 from tdx.foundation.processes import ExitReason
 from tdx.tui.backend.client import ProcessBackend, RequestError, SupersededError
-from tdx.tui.backend.process import MAX_BYTES
+from tdx.tui.backend.process import TAIL_BYTES
 from tests.processes import PATIENCE, all_ended, group_members, is_alive
 from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
 
@@ -127,10 +127,11 @@ async def test_exit_reason_of_a_worker_is_reported() -> None:
 
 async def test_last_output_of_a_worker_is_kept() -> None:
     async with backend() as workers:
-        ticket = workers.ask(Noise(3 * MAX_BYTES))
+        ticket = workers.ask(Noise(3 * TAIL_BYTES))
         output = workers._workers["look"].process.output
-        while output.tail(7) != "the end" or os.fstat(output.file.fileno()).st_size > MAX_BYTES:
+        while output.tail(7) != "the end":
             await asyncio.sleep(0.05)
+        assert len(output.tail()) == TAIL_BYTES
         workers.cancel(ticket)
         await ticket
         second = workers.ask(Noise(10))

@@ -11,7 +11,7 @@ from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
 from tdx.tui.backend.client import ProcessBackend, RequestError
 from tdx.tui.backend.messages import WorkerEvent
-from tdx.tui.backend.process import MAX_BYTES, TAIL_BYTES, Output
+from tdx.tui.backend.process import TAIL_BYTES, Output
 from tdx.tui.log import journal as journals
 from tdx.tui.log.journal import (
     MAX_ENTRIES,
@@ -73,23 +73,17 @@ def test_repeated_entries_are_one_line_with_a_count() -> None:
 
 def test_output_is_read_in_whole_lines_with_a_limit() -> None:
     output = Output()
-    output.file.write(b"one\ntw")
-    output.file.flush()
+    output.write(b"one\ntw")
     assert output.read_new() == ("one\n", 0)
-    output.file.write(b"o\n")
-    output.file.flush()
+    output.write(b"o\n")
     assert output.read_new() == ("two\n", 0)
-    output.file.write(b"much of it\n" * (2 * MAX_BYTES // 11))
-    output.file.flush()
+    output.write(b"much of it\n" * TAIL_BYTES)
     text, skipped_bytes = output.read_new()
     assert len(text) == TAIL_BYTES
-    assert skipped_bytes > MAX_BYTES
-    output.trim()
+    assert skipped_bytes == 10 * TAIL_BYTES
     assert output.read_new() == ("", 0)
-    output.file.write(b"after\n")
-    output.file.flush()
+    output.write(b"after\n")
     assert output.read_new() == ("after\n", 0)
-    output.close()
 
 
 async def test_log_has_requests_and_output_of_workers() -> None:

@@ -32,7 +32,8 @@ class ActivityRecord:
     """A record that one process writes, in less than a microsecond, and another one reads.
 
     Args:
-        descriptor: An unnamed file to share, which may be closed afterwards. ``None``: not shared.
+        path: File to share, which may be deleted once both processes have opened it. ``None``: not
+            shared.
 
     Example:
         >>> record = ActivityRecord()
@@ -44,10 +45,13 @@ class ActivityRecord:
         True
     """
 
-    def __init__(self, descriptor: int | None = None) -> None:
-        if descriptor is not None and os.fstat(descriptor).st_size < _RECORD.size:
-            os.ftruncate(descriptor, _RECORD.size)
-        self._memory = mmap.mmap(-1 if descriptor is None else descriptor, _RECORD.size)
+    def __init__(self, path: str | None = None) -> None:
+        self._memory: mmap.mmap | bytearray = bytearray(_RECORD.size)
+        if path is not None:
+            with open(path, "r+b") as file:
+                if os.fstat(file.fileno()).st_size < _RECORD.size:
+                    file.truncate(_RECORD.size)
+                self._memory = mmap.mmap(file.fileno(), _RECORD.size)
 
     def begin(self, text: str, steps: int) -> None:
         """Record that a call begins, after a number of completed steps."""
@@ -69,3 +73,12 @@ class ActivityRecord:
         # The monotonic clock is the same in all processes.
         seconds = max(0, time.monotonic_ns() - begin) / 1e9
         return Activity(text.rstrip(b"\0").decode(errors="ignore"), steps, seconds)
+
+    def close(self) -> None:
+        """Keep what was last recorded, and give up the shared memory.
+
+        Windows deletes no file that is in use.
+        """
+        memory, self._memory = self._memory, bytearray(self._memory[:])
+        if isinstance(memory, mmap.mmap):
+            memory.close()

@@ -133,8 +133,8 @@ HOLD_SECONDS = 0.15
 """Seconds after a key press without deliveries, so that its effect is drawn first."""
 MAX_HOLD_SECONDS = 0.5
 """Maximum number of seconds between two deliveries, however many keys are pressed."""
-TRIM_INTERVAL = 1.0
-"""Seconds between two checks of the size of the workers' output."""
+OUTPUT_INTERVAL = 1.0
+"""Seconds between two reports of what the workers print."""
 
 
 @dataclass
@@ -168,7 +168,7 @@ class ProcessBackend:
         self._workers: dict[str, _WorkerHandle] = {}
         self._numbers = itertools.count(1)
         self._hold_until = 0.0
-        self._trim_timer: asyncio.TimerHandle | None = None
+        self._output_timer: asyncio.TimerHandle | None = None
 
     def ask(
         self,
@@ -227,8 +227,8 @@ class ProcessBackend:
         """See :meth:`Backend.close`."""
         for worker, handle in list(self._workers.items()):
             self._remove(worker, handle)
-        if self._trim_timer is not None:
-            self._trim_timer.cancel()
+        if self._output_timer is not None:
+            self._output_timer.cancel()
 
     def pids(self) -> dict[str, int]:
         """Return the process id of each running worker."""
@@ -252,19 +252,17 @@ class ProcessBackend:
         self._report(
             WorkerEvent(name, "started", f"started process {process.pid} for {worker_title(name)}")
         )
-        if self._trim_timer is None:
-            self._trim_timer = loop.call_later(TRIM_INTERVAL, self._trim_outputs)
+        if self._output_timer is None:
+            self._output_timer = loop.call_later(OUTPUT_INTERVAL, self._forward_outputs)
         return handle
 
-    def _trim_outputs(self) -> None:
-        """Keep the output small, even if an env prints endlessly."""
+    def _forward_outputs(self) -> None:
         for name, handle in self._workers.items():
             self._forward_output(name, handle)
-            handle.process.output.trim()
-        self._trim_timer = None
+        self._output_timer = None
         if self._workers:
-            self._trim_timer = asyncio.get_running_loop().call_later(
-                TRIM_INTERVAL, self._trim_outputs
+            self._output_timer = asyncio.get_running_loop().call_later(
+                OUTPUT_INTERVAL, self._forward_outputs
             )
 
     def _forward_output(self, name: str, handle: _WorkerHandle, *, last: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
@@ -10,26 +9,28 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO
 
 from tdx.foundation.processes import ExitReason, ProgramChild
 from tdx.tui.backend.activity import ActivityRecord
 
 TAIL_BYTES = 64 * 1024
 """Number of bytes at the end of the output that are kept."""
-MAX_BYTES = 1024 * 1024
-"""Size above which everything but the end is deleted."""
 
 
 class Output:
-    """An unnamed file that a worker writes its output to; only the end is kept."""
+    """The end of what a worker has printed."""
 
     def __init__(self) -> None:
-        self._position = 0
-        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        # Append even after the file was truncated.
-        flags = fcntl.fcntl(self.file, fcntl.F_GETFL)
-        fcntl.fcntl(self.file, fcntl.F_SETFL, flags | os.O_APPEND)
+        self._end = bytearray()
+        self._unread_bytes = 0
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        """Append output; any thread may."""
+        with self._lock:
+            self._end += data
+            del self._end[:-TAIL_BYTES]
+            self._unread_bytes += len(data)
 
     def tail(self, max_bytes: int = TAIL_BYTES) -> str:
         """Return the end of the output.
@@ -39,12 +40,12 @@ class Output:
 
         Example:
             >>> output = Output()
-            >>> _ = os.write(output.file.fileno(), b"first, then last")
+            >>> output.write(b"first, then last")
             >>> output.tail(4)
             'last'
-            >>> output.close()
         """
-        return self._read_end(max_bytes).decode(errors="replace").strip()
+        with self._lock:
+            return self._end[-max_bytes:].decode(errors="replace").strip()
 
     def read_new(self, *, last: bool = False) -> tuple[str, int]:
         """Return the complete lines written since the last call.
@@ -58,46 +59,26 @@ class Output:
 
         Example:
             >>> output = Output()
-            >>> _ = os.write(output.file.fileno(), b"one line, and half a")
+            >>> output.write(b"one line, and half a")
             >>> output.read_new(), output.read_new(last=True)
             (('', 0), ('one line, and half a', 0))
-            >>> output.close()
         """
-        size = self._size()
-        self._position = min(self._position, size)
-        unread = size - self._position
-        skipped_bytes = max(0, unread - TAIL_BYTES)
-        end = self._read_end(unread - skipped_bytes)
-        whole = end if last or skipped_bytes else end[: end.rfind(b"\n") + 1]
-        self._position = size - len(end) + len(whole)
+        with self._lock:
+            skipped_bytes = max(0, self._unread_bytes - TAIL_BYTES)
+            end = self._end[len(self._end) - self._unread_bytes + skipped_bytes :]
+            whole = end if last or skipped_bytes else end[: end.rfind(b"\n") + 1]
+            self._unread_bytes = len(end) - len(whole)
         return whole.decode(errors="replace"), skipped_bytes
-
-    def trim(self) -> None:
-        """Delete everything but the end if the file has become large."""
-        if self._size() > MAX_BYTES:
-            end = self._read_end(TAIL_BYTES)
-            os.ftruncate(self.file.fileno(), 0)
-            with suppress(OSError):  # the disk is full
-                os.write(self.file.fileno(), end)
-            self._position = self._size()
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
-    def _size(self) -> int:
-        return os.fstat(self.file.fileno()).st_size
-
-    def _read_end(self, max_bytes: int) -> bytes:
-        return os.pread(self.file.fileno(), max_bytes, max(0, self._size() - max_bytes))
 
 
 _BOOTSTRAP = """
 import json, sys
-descriptor, path, shared = sys.argv[1:]
+path, activity = sys.argv[1:]
 sys.path[:] = json.loads(path)
+from tdx.foundation.processes import open_parent_pipe
+pipe = open_parent_pipe()
 from tdx.tui.backend.worker import main
-main(int(descriptor), int(shared))
+main(pipe, activity)
 """
 _QUIET_ENVIRONMENT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
@@ -111,7 +92,7 @@ _MAX_OUTPUT_TAIL = 4000
 class WorkerProcess:
     """A worker process, from start to exit.
 
-    Its output goes to a file, since an env that prints would garble the screen.
+    Its output is captured, since an env that prints would garble the screen.
 
     Args:
         on_message: Called with each message, in a separate thread.
@@ -127,15 +108,15 @@ class WorkerProcess:
         headless = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
         if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
             headless = {}
-        with tempfile.TemporaryFile() as shared:
-            self.activity = ActivityRecord(shared.fileno())
-            self._child = ProgramChild(
-                _BOOTSTRAP,
-                [json.dumps(sys.path), str(shared.fileno())],
-                output=self.output.file,
-                descriptors=[shared.fileno()],
-                environ={**_QUIET_ENVIRONMENT, **os.environ, **headless},
-            )
+        descriptor, self._activity_path = tempfile.mkstemp(prefix="tdx-")
+        os.close(descriptor)
+        self.activity = ActivityRecord(self._activity_path)
+        self._child = ProgramChild(
+            _BOOTSTRAP,
+            [json.dumps(sys.path), self._activity_path],
+            on_output=self.output.write,
+            environ={**_QUIET_ENVIRONMENT, **os.environ, **headless},
+        )
         self._on_message, self._on_exit = on_message, on_exit
         self._listener = threading.Thread(target=self._listen, daemon=True)
 
@@ -171,7 +152,9 @@ class WorkerProcess:
     def close(self) -> None:
         """Kill the process and release its resources."""
         self.kill()
-        self.output.close()
+        self.activity.close()
+        with suppress(OSError):  # the worker has deleted it
+            os.unlink(self._activity_path)
 
     def _listen(self) -> None:
         with suppress(EOFError, OSError):

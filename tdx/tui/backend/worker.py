@@ -11,11 +11,10 @@ import threading
 import traceback
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from tdx.foundation.errors import TdxError
-from tdx.foundation.processes import prepare_program
+from tdx.foundation.processes import MessagePipe, prepare_program
 from tdx.inspection.overview import Problem, find_user_line
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (
@@ -44,21 +43,23 @@ def answer(number: int, request: Request[object], job: Job) -> Answer | Failure:
         return Failure(number, problem, traceback.format_exc())
 
 
-def main(descriptor: int, shared: int) -> None:
+def main(pipe: MessagePipe, activity_path: str) -> None:
     """Answer requests until the other end of the pipe is closed.
 
     Args:
-        descriptor: File descriptor of this end of the pipe.
-        shared: File descriptor of the memory for what this process is doing.
+        pipe: This end of the pipe.
+        activity_path: File to share what this process is doing.
     """
     prepare_program(_NICE)
     # Show the output of an env in the log at once.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    activity = ActivityRecord(shared)
-    os.close(shared)
-    _Worker(Connection(descriptor), activity).run()
+    activity = ActivityRecord(activity_path)
+    # Both have it open. Windows deletes no file that is in use: there the app does it at the end.
+    with suppress(OSError):
+        os.unlink(activity_path)
+    _Worker(pipe, activity).run()
 
 
 _NICE = 2
@@ -67,17 +68,16 @@ _NICE = 2
 
 def _exit_group() -> NoReturn:
     """Exit this process and its child processes, because the app is gone."""
-    if os.getpgrp() == os.getpid():
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
 class _Worker:
-    def __init__(self, pipe: Connection, activity: ActivityRecord) -> None:
+    def __init__(self, pipe: MessagePipe, activity: ActivityRecord) -> None:
         self._pipe, self._activity = pipe, activity
         self._queue: queue.SimpleQueue[Submit] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
-        self._send_lock = threading.Lock()
         self._cache: dict[str, Any] = {}
 
     def run(self) -> None:
@@ -113,7 +113,6 @@ class _Worker:
 
     def _send(self, message: object) -> None:
         try:
-            with self._send_lock:
-                self._pipe.send(message)
-        except (BrokenPipeError, ConnectionResetError):
+            self._pipe.send(message)
+        except OSError:
             _exit_group()

@@ -377,6 +377,9 @@ def watch_signals(app: App[None], autosave: Autosave, close: Callable[[], None])
         autosave: Keeps the session.
         close: Ends the worker processes.
     """
+    if not hasattr(signal, "SIGHUP"):
+        # Windows: Ctrl-C is a key there, and nothing else asks a process to exit.
+        return
     loop = asyncio.get_running_loop()
 
     def exit_app(number: int) -> None:
