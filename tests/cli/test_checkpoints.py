@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -295,10 +295,12 @@ def test_images_of_samples_in_another_range_are_found(
 ) -> None:
     samples = str(tmp_path / "samples.npz")
     images = np.random.default_rng(0).random((5, 3, 96, 96), np.float32)
-    np.savez(samples, **{IMAGE: images * 255})
+    pixels: Any = {IMAGE: images * 255}
+    np.savez(samples, **pixels)
     result = tdx("check", str(folder), "--samples", samples)
     assert result.code == 1
     assert "TDX626" in result.out
     assert "in 5 of 5 frames" in result.out
-    np.savez(samples, **{IMAGE: images})
+    scaled: Any = {IMAGE: images}
+    np.savez(samples, **scaled)
     assert tdx("check", str(folder), "--samples", samples).code == 0

@@ -28,7 +28,7 @@ from tdx.rollouts.datasets import read_data
 from tdx.rollouts.samples import read_samples
 from tdx.stacks.checkpoints import is_dataset, read_checkpoint
 from tests.stacks.checkpoints.datasets import draw, write_dataset
-from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder, statistics
+from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Arrays, Folder, statistics
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pixels = np.zeros((31, 24, 32, 3), np.uint8)
     pixels[..., 1] = 51
     floats = rng.random((31, 1, 24, 32), np.float32) * 255
-    observations = {"pixels": pixels, IMAGE: floats, "arm": floats[:, 0, 0, :3]}
+    observations: Arrays = {"pixels": pixels, IMAGE: floats, "arm": floats[:, 0, 0, :3]}
     spaces = Dict(
         {
             name: Box(0, 255, value.shape[1:], value.dtype.type)
