@@ -71,7 +71,7 @@ def build_stack(
         if pipeline.transforms:
             raise ArgumentError(
                 "-t does not apply to a policy checkpoint or a dataset",
-                hint="the stages of a checkpoint are its processors, and a dataset has none",
+                hint="of a checkpoint, its processors are its stages; a dataset has none",
             )
         return CHECKPOINT.open(pipeline.env.id, samples)
     if samples is not None:

@@ -201,6 +201,8 @@ DUMP = _micros(
     "the rollout alone",
 )
 DUMP_MEMORY = Bar("P10", "resident memory meanwhile", "MiB", 2**20, (Goal(64),))
+STATISTICS = Bar("P27", "statistics of a dataset, 10,000,000 x 32 float32", "s", 1, (Goal(60),))
+STATISTICS_MEMORY = Bar("P27", "resident memory of the process", "MB", 1e6, (Goal(500),))
 SHARD_SHARE = Bar(
     "D1", "64 shards on Ray: everything but steps, in a shard of 30 s", "%", 1e-2, (Goal(5),)
 )
@@ -328,6 +330,8 @@ BARS = (
     MEMORY,
     DUMP,
     DUMP_MEMORY,
+    STATISTICS,
+    STATISTICS_MEMORY,
     SHARD_SHARE,
     SHARD_MEMORY,
     WORKER_ROLLOUT,

@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tests.stacks.checkpoints.datasets import draw, write_dataset
+from tests.stacks.checkpoints.datasets import draw, draw_frames, write_dataset, write_video
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
 
 if TYPE_CHECKING:
@@ -197,15 +197,15 @@ def test_dataset_is_a_source_of_values(tdx: Tdx, tmp_path: Path) -> None:
     data = write_dataset(tmp_path / "data", [draw(300)])
     result = tdx("inspect", "values", str(data), "--steps", "299", "--format", "json")
     assert result.code == 0
-    assert "images are not decoded" in result.err
+    assert "its steps are read without images" in result.err
     report = json.loads(result.out)
+    (image,) = report["images"]
+    assert (image["key"], image["frames"], image["mean"]) == (IMAGE, 0, None)
+    assert image["skipped"] == "the dataset has no file of it"
     assert report["violations"] == []
     (stage,) = [s for s in report["phases"][-1]["stages"] if s["values"]]
     assert [value["key"] for value in stage["values"]] == [STATE, ACTION]
     assert tdx("inspect", "spec", str(data)).code == 0
-    result = tdx("inspect", "plan", str(data))
-    assert result.code == 2
-    assert "is a LeRobot dataset" in result.err
 
 
 def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
@@ -252,6 +252,55 @@ def test_minari_dataset_is_a_target_and_data(tdx: Tdx, folder: Path, tmp_path: P
         result = tdx("check", str(folder), "--data", recorded)
         assert result.code == 1
         assert f"the policy reads {STATE!r}, which the dataset does not have" in result.out
-    result = tdx("inspect", "plan", data)
-    assert result.code == 2
-    assert "is a Minari dataset" in result.err
+    _refused_by_commands_that_need_stages(tdx, data, "a Minari dataset")
+
+
+def _refused_by_commands_that_need_stages(tdx: Tdx, data: str, name: str) -> None:
+    for command in (
+        *("inspect plan", "profile", "contract record", "show env", "init --from"),
+        "rollout --dry-run",
+    ):
+        result = tdx(*command.split(), data)
+        assert result.code == 2
+        assert f"{data} is {name}: recorded steps, without stages" in result.err
+        assert "tdx inspect values read it" in result.err
+        assert f"--samples {data}" in result.err
+
+
+def test_command_that_needs_stages_says_what_reads_a_dataset(tdx: Tdx, tmp_path: Path) -> None:
+    data = str(write_dataset(tmp_path / "data", [draw(20)]))
+    _refused_by_commands_that_need_stages(tdx, data, "a LeRobot dataset")
+
+
+def test_images_of_a_dataset_are_sampled(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_dataset(tmp_path / "data", [draw(300)])
+    write_video(data / f"videos/{IMAGE}/chunk-000/file-000.mp4", draw_frames(80))
+    result = tdx("inspect", "values", str(data), "--key", IMAGE, "--format", "json")
+    (image,) = json.loads(result.out)["images"]
+    assert image["total"] == 300
+    assert 1 < image["frames"] <= 64
+    np.testing.assert_allclose(image["mean"], 0.5, atol=0.05)
+    for command in (["inspect", "values"], ["check"]):
+        assert f"{image['frames']} of 300" in tdx(*command, str(data)).out
+    monkeypatch.setitem(sys.modules, "av", None)
+    result = tdx("inspect", "values", str(data))
+    assert result.code == 0
+    assert f"{IMAGE}: PyAV is not installed" in result.out
+
+
+def test_images_of_samples_in_another_range_are_found(
+    tdx: Tdx, folder: Path, tmp_path: Path
+) -> None:
+    samples = str(tmp_path / "samples.npz")
+    images = np.random.default_rng(0).random((5, 3, 96, 96), np.float32)
+    pixels: Any = {IMAGE: images * 255}
+    np.savez(samples, **pixels)
+    result = tdx("check", str(folder), "--samples", samples)
+    assert result.code == 1
+    assert "TDX626" in result.out
+    assert "in 5 of 5 frames" in result.out
+    scaled: Any = {IMAGE: images}
+    np.savez(samples, **scaled)
+    assert tdx("check", str(folder), "--samples", samples).code == 0

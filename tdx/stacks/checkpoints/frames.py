@@ -65,7 +65,7 @@ def sample_images(dataset: Dataset) -> tuple[dict[str, SampledImages], dict[str,
         try:
             sample = summarize_images(dataset.read_frames(key), dataset.steps)
         except MissingPackageError as error:
-            skipped[key] = f"{error.message} ({error.hint})"
+            skipped[key] = str(error)
             continue
         if sample is None:
             skipped[key] = "the dataset has no file of it"
