@@ -128,6 +128,9 @@ def test_profile(tdx: Tdx, folder: Path) -> None:
     assert result.code == 0, result.err
     assert "normalizer" in result.out
     assert "--t" not in result.out + result.err
+    summary = tdx("profile", str(folder), *options[:-2]).out
+    assert "µs per step" in summary.splitlines()[0]
+    assert "bound by: " in summary
     result = tdx("profile", str(folder), "--mode", "eager")
     assert result.code == 2
     assert "do not apply to a policy checkpoint" in result.err

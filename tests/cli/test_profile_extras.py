@@ -136,11 +136,11 @@ def test_output_of_a_calibration(
         ),
         (("--sweep", "num_envs=1,2", "--marginal"), "--sweep and --marginal cannot be combined"),
         (("--sweep", "num_envs=1,2", "--dry-run"), "--sweep and --dry-run cannot be combined"),
-        (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --save cannot"),
+        (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --out cannot"),
         (("--sweep", "num_envs=1,2", "--calibrate"), "--sweep and --calibrate cannot be combined"),
         (("--sweep", "num_env=1,2"), "did you mean num_envs"),
         (("--calibrate", "--marginal"), "--calibrate and --marginal cannot be combined"),
-        (("--calibrate", "--save", "x.json"), "--calibrate and --save cannot be combined"),
+        (("--calibrate", "--save", "x.json"), "--calibrate and --out cannot be combined"),
     ],
 )
 def test_invalid_options_are_refused_before_measuring(

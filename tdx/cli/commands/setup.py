@@ -119,7 +119,8 @@ def init(
         with hidden_messages(dialog.quiet):
             return _import(source, pipeline, file, force=force)
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    config, comments = _ask(pipeline, dialog) if ask else _suggest(pipeline)
+    with hidden_messages(dialog.quiet and not ask):
+        config, comments = _ask(pipeline, dialog) if ask else _suggest(pipeline)
     with hidden_messages(dialog.quiet):
         with third_party_code():
             leaves = get_env_leaves(config.env, pipeline.allow_code)
