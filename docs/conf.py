@@ -50,7 +50,9 @@ html_copy_source = False
 server, repository = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
 icons = []
 if server and repository:
-    icons = [{"name": "", "url": f"{server}/{repository}", "html": "Repository", "class": ""}]
+    icons = [
+        {"name": "Repository", "url": f"{server}/{repository}", "html": "Repository", "class": ""}
+    ]
 html_theme_options = {
     "footer_icons": icons,
     "light_css_variables": {
