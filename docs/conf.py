@@ -45,20 +45,16 @@ html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
-# GitHub Actions sets both. The edit and view buttons of each page, and the link in the footer, need
-# the address of the repository; a build on another machine has none.
-server, name = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
-repository = {}
-if server and name:
-    url = f"{server}/{name}"
-    repository = {
-        "source_repository": url,
-        "source_branch": "main",
-        "source_directory": "docs/",
-        "footer_icons": [{"name": "Repository", "url": url, "html": "Repository", "class": ""}],
-    }
+# GitHub Actions sets both. A build on another machine does not know the address of the repository.
+# Furo's edit buttons are not used: the pages of the reference are not in the repository.
+server, repository = os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY")
+icons = []
+if server and repository:
+    icons = [
+        {"name": "Repository", "url": f"{server}/{repository}", "html": "Repository", "class": ""}
+    ]
 html_theme_options = {
-    **repository,
+    "footer_icons": icons,
     "light_css_variables": {
         "color-brand-primary": "#0b6e6e",
         "color-brand-content": "#0b6e6e",
