@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import io
 import multiprocessing
 import os
 import pickle
@@ -268,6 +269,7 @@ def _run_function(
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    show_output_at_once()
     for other in inherited:
         other.close()
     parent = parent_process()
@@ -287,6 +289,16 @@ def _run_function(
     if folder is not None:
         os.chdir(folder)
     target(connection, *args)
+
+
+def show_output_at_once() -> None:
+    """Write each line that this process prints, even to a file or a pipe.
+
+    A process that is killed, or crashes, loses what it has in its buffers.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
 
 
 @contextmanager
@@ -488,6 +500,7 @@ def prepare_program(nice: int) -> None:
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    show_output_at_once()
     # If a library crashes, print the Python traceback.
     faulthandler.enable()
     if sys.platform == "linux":

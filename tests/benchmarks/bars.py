@@ -220,6 +220,14 @@ HELP = Bar("P8", "tdx --help", "s", 1, (Goal(1.2, "bare"),), "Typer alone")
 LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),))
 COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
 INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.1, "bare"),), "import torch, tensordict")
+CHECK_CODE = Bar(
+    "P21",
+    "tdx check of a function, three wrappers on CartPole",
+    "s",
+    1,
+    (Goal(1.15, "bare"),),
+    "import torch, tensordict, gymnasium",
+)
 APP_START = Bar("P8", "first screen of the app, whole process", "s", 1, (Goal(0.5),))
 APP_KEYS = Bar(
     "A1", "a key answered, p95: 30 stages, a rollout and a profile run", "ms", 1e-3, (Goal(30),)
@@ -351,6 +359,7 @@ BARS = (
     LIST,
     COMPLETION,
     INSPECT,
+    CHECK_CODE,
     APP_START,
     APP_KEYS,
     APP_PACE,

@@ -83,14 +83,17 @@ def compare(benchmark: BenchmarkFixture, note: Note) -> Compare:
     """Return a function that times contestants in alternation.
 
     Each contestant has one turn per round; every other round is in reverse order. The CPU time of
-    this process is measured, which depends little on other programs. ``wall`` measures wall time,
-    for work outside of this process.
+    this process is measured, which depends little on other programs. Work outside of this process
+    needs another clock.
     """
 
     def compared(
-        bar: Bar, contestants: Mapping[Contestant, Run], *, rounds: int, wall: bool = False
+        bar: Bar,
+        contestants: Mapping[Contestant, Run],
+        *,
+        rounds: int,
+        clock: Callable[[], float] = time.process_time,
     ) -> None:
-        clock = time.perf_counter if wall else time.process_time
         order = list(contestants.items())
         times: dict[Contestant, list[float]] = {who: [] for who in contestants}
 

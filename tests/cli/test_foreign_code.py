@@ -105,6 +105,20 @@ def test_output_of_an_env_goes_to_stderr(tmp_path: Path) -> None:
         assert f"from {source}\n" in completed.err
 
 
+def test_output_of_a_worker_that_exits_without_flushing_is_shown(tmp_path: Path) -> None:
+    """As is one that is killed since it closes slowly."""
+    (tmp_path / "quits.py").write_text(
+        "import os\ndef make():\n    print('last words')\n    os._exit(3)\n"
+    )
+    completed = run(
+        *("check", "--env", "quits:make", "--num-envs", "2"),
+        *("--batching", "parallel", "--allow-code"),
+        before=lambda: sys.path.insert(0, str(tmp_path)),
+    )
+    assert completed.code == 3
+    assert "last words\n" in completed.err
+
+
 def test_ctrl_c_waits_for_the_initialization_of_an_extension_module(tmp_path: Path) -> None:
     (tmp_path / "slow_import.py").write_text(NATIVE)
     completed = run(

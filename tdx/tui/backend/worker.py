@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import queue
 import signal
-import sys
 import threading
 import traceback
 from contextlib import suppress
@@ -51,10 +49,6 @@ def main(pipe: MessagePipe, activity_path: str) -> None:
         activity_path: File to share what this process is doing.
     """
     prepare_program(_NICE)
-    # Show the output of an env in the log at once.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
     activity = ActivityRecord(activity_path)
     # Both have it open. Windows deletes no file that is in use: there the app does it at the end.
     with suppress(OSError):
