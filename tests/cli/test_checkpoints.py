@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.stacks.checkpoints.datasets import draw, write_dataset
-from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
+from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, Folder
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -179,6 +179,29 @@ def test_values_of_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     samples = str(tmp_path / "samples.npz")
     np.savez(samples, x=np.zeros(3))
     assert tdx("inspect", "values", "Pendulum-v1", "--samples", samples).code == 2
+
+
+def test_a_recorded_action_is_what_the_policy_returned(
+    tdx: Tdx, folder: Path, tmp_path: Path
+) -> None:
+    samples = str(tmp_path / "samples.npz")
+    action = np.full((3, 1, JOINTS), 0.5, np.float32)
+    np.savez(samples, **{STATE: np.zeros((3, JOINTS), np.float32), ACTION: action})
+    result = tdx("inspect", "values", str(folder), "--samples", samples, "--format", "json")
+    assert result.code == 0
+    report = json.loads(result.out)
+    assert not [item for item in report["violations"] if item["key"] == ACTION]
+    stages = report["phases"][-1]["stages"]
+    written = {
+        (stage["name"], stage["direction"]): {value["key"]: value for value in stage["values"]}
+        for stage in stages
+    }
+    # It passes the postprocessor only.
+    assert ACTION not in written["normalizer", "forward"]
+    (given,) = [s for s in stages if ACTION in {value["key"] for value in s["values"]}][:1]
+    (value,) = [value for value in given["values"] if value["key"] == ACTION]
+    assert (value["min"], value["max"]) == (0.5, 0.5)
+    assert ACTION in written["unnormalizer", "inverse"]
 
 
 def test_samples_of_a_dataset_and_of_a_dump(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
