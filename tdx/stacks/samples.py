@@ -64,6 +64,8 @@ class Part:
     location: str | None = None
     text: str | None = None
     """The stage as a call; ``None``: of name and arguments."""
+    is_opaque = False
+    """True if the part is passed over, since what it does is not known."""
 
     def forward(self, sample: Sample) -> Sample:
         """Return the sample after the part."""
@@ -221,6 +223,7 @@ class _PartLevel(Level):
             part.location,
             part.direction,
             text=part.text,
+            is_opaque=part.is_opaque,
         )
 
 

@@ -100,6 +100,27 @@ def test_contract(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert "stage 5 (unnormalizer), key 'action.std'" in result.out
 
 
+@pytest.mark.parametrize(("count", "is_enough"), [(2, True), (8, False)])
+def test_steps_that_are_not_run_do_not_count_as_compared(
+    tdx: Tdx, folder: Path, tmp_path: Path, count: int, is_enough: bool
+) -> None:
+    file = folder / "policy_preprocessor.json"
+    document = json.loads(file.read_text())
+    code = [{"class": f"my_robot.Step{index}", "config": {}} for index in range(count)]
+    file.write_text(json.dumps(document | {"steps": [*code, *document["steps"]]}))
+    contract = str(tmp_path / "contract")
+    result = tdx("contract", "record", str(folder), "--out", contract)
+    if not is_enough:
+        assert result.code != 0
+        assert "too little of the stack is run" in result.err
+        return
+    assert result.code == 0, result.err
+    result = tdx("contract", "check", str(folder), "--against", contract)
+    assert result.code == 0, result.err
+    assert "2 not compared" in result.out
+    assert "stage 0 (Step0) of the contract is not run" in result.out
+
+
 def test_contract_has_the_settings_of_the_policy(tdx: Tdx, tmp_path: Path) -> None:
     contract, policy = str(tmp_path / "contract"), Folder()
     policy.config["fps"] = 30
