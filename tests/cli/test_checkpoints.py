@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -207,7 +207,8 @@ def test_a_recorded_action_is_what_the_policy_returned(
 ) -> None:
     samples = str(tmp_path / "samples.npz")
     action = np.full((3, 1, JOINTS), 0.5, np.float32)
-    np.savez(samples, **{STATE: np.zeros((3, JOINTS), np.float32), ACTION: action})
+    recorded: dict[str, Any] = {STATE: np.zeros((3, JOINTS), np.float32), ACTION: action}
+    np.savez(samples, **recorded)
     result = tdx("inspect", "values", str(folder), "--samples", samples, "--format", "json")
     assert result.code == 0
     report = json.loads(result.out)
