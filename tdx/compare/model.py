@@ -22,6 +22,8 @@ Place = tuple[Lane, int, str]
 """Direction, index of the stage, and name of the key; -1 is the env inside."""
 Part = Literal["observation", "action", "reward", "done"]
 DEFAULT_PARTS: tuple[Part, ...] = ("observation", "action")
+OPAQUE = "opaque"
+"""What :attr:`StageRecord.random` is of a stage that was passed over."""
 DONE_KEYS = ("done", "terminated", "truncated")
 
 
@@ -107,8 +109,8 @@ class StageRecord:
         state: State that it keeps across episodes.
         tolerance: Largest difference of its values.
         writes: Keys that it writes, as ``forward observation``.
-        random: ``seeded`` if it follows the seed, ``excluded`` if it does not; ``None`` if it has
-            no randomness.
+        random: ``seeded`` if it follows the seed, ``excluded`` if it does not, :data:`OPAQUE` if
+            it was not run; ``None`` if it has no randomness.
     """
 
     index: int

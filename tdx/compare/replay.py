@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.compare.model import Contract, Lane, Place, display_key, key_name
+from tdx.compare.model import OPAQUE, Contract, Lane, Place, display_key, key_name
 from tdx.compare.report import Coverage
 from tdx.compare.roles import PASSIVE, align_all, relevant_stages, role_of
 from tdx.compare.statistics import is_changed, is_statistic
@@ -404,6 +404,8 @@ def coverage_of(
     values = compared = 0
     stages: set[int] = set()
     excluded = set(recording.unrepeatable)
+    # A stage that is passed over does nothing on both sides, which proves nothing.
+    excluded |= {stage.index for stage in contract.stages if stage.random == OPAQUE}
     # An env without stages is compared itself.
     first = 0 if len(recording.forms) > 1 else -1
     if first < 0 and replayed.env_difference() is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
-from tdx.compare.model import Contract, Lane, StageRecord, display_key
+from tdx.compare.model import OPAQUE, Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
 from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
 from tdx.compare.roles import PASSIVE, STACK, TRAINING, Pair, align_all, part_of, relevant_stages
@@ -140,7 +140,11 @@ class _Comparison:
         if self.replayed is not None:
             self._add_calls_and_failures(self.replayed)
             self._note_env(self.replayed)
-        elif not self.causes and not any(self.excluded()):
+        elif not self.causes and not any(
+            self._random(side, stage) == "excluded"
+            for side in (self.a, self.b)
+            for stage in side.stages
+        ):
             for difference in ends:
                 self._add(difference)
         if self.is_same_kind:
@@ -191,6 +195,8 @@ class _Comparison:
             for stage in contract.stages:
                 if self._random(contract, stage) == "excluded":
                     yield f"{stage.place} of the {side} is random and does not follow the seed"
+                elif stage.random == OPAQUE:
+                    yield f"{stage.place} of the {side} is not run: what it does is not known"
 
     def _random(self, contract: Contract, stage: StageRecord) -> str | None:
         """Return whether a stage repeats itself in the kind of replay that is compared."""

@@ -25,7 +25,7 @@ class ContractStage(Result):
         writes: Keys that it writes, as ``forward observation``.
         state: Names of the tensors that it keeps across episodes.
         random: ``seeded`` if it follows the seed; ``excluded`` if it does not, and its values are
-            not compared; ``None`` if it has no randomness.
+            not compared; ``opaque`` if it was not run; ``None`` if it has no randomness.
     """
 
     index: int

@@ -13,6 +13,7 @@ import torch
 from tdx.compare.arguments import plain_arguments
 from tdx.compare.model import (
     DEFAULT_PARTS,
+    OPAQUE,
     Contract,
     Segment,
     SpecRecord,
@@ -101,6 +102,11 @@ def freeze(
     own = compare_contracts(contract, contract, ("contract", contract.env), again, in_rows=in_rows)
     if not own.same:
         first = own.first.sentence if own.first is not None else "; ".join(own.excluded)
+        if own.first is None and any(stage.random == OPAQUE for stage in contract.stages):
+            raise ArgumentError(
+                f"too little of the stack is run for a contract: {own.coverage}; {first}",
+                hint="check the folder without a contract, or compare two with tdx diff",
+            )
         raise ArgumentError(
             f"the stack does not repeat itself, so that a contract would prove nothing: {first}; "
             f"{own.coverage}",
@@ -156,7 +162,8 @@ def observe(
             other = replay(stack, replace(recording, seed=recording.seed + 1), same)
             random = dict.fromkeys(other.changed_levels(), "seeded")
             random |= dict.fromkeys(recording.unrepeatable, "excluded")
-    builder = _Builder(layout, learned, frozen, random)
+    opaque = [info.index for info in stack.stages if info.is_opaque]
+    builder = _Builder(layout, learned, frozen, {**random, **dict.fromkeys(opaque, OPAQUE)})
     inside = builder.stage(-1, stack.name, None)
     stages = [replace(inside, arguments=plain_arguments(stack.settings))]
     stages += [builder.stage(info.index, info.name, info) for info in stack.stages]

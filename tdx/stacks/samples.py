@@ -9,7 +9,7 @@ compared and measured as the wrappers of Gymnasium are.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,8 @@ class Part:
     location: str | None = None
     text: str | None = None
     """The stage as a call; ``None``: of name and arguments."""
+    is_opaque = False
+    """True if the part is passed over, since what it does is not known."""
 
     def forward(self, sample: Sample) -> Sample:
         """Return the sample after the part."""
@@ -89,14 +91,22 @@ class SampleSource(gymnasium.Env[Sample, Sample]):
         spaces: Of its samples, and of the actions that leave the pipeline.
         samples: The samples. ``None``: draw them, from the bounds of a space, or from a standard
             normal distribution where it has none.
+        returned: Keys of a sample that a policy returned. They are no observations, and
+            :meth:`SampleStack.sample_action` passes them on.
     """
 
-    def __init__(self, spaces: Spaces, samples: Sequence[Sample] | None = None) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        samples: Sequence[Sample] | None = None,
+        returned: Collection[str] = (),
+    ) -> None:
         self.observation_space, self.action_space = (
             _space(spaces.observation),
             _space(spaces.action),
         )
         self._boxes, self._samples, self._next = spaces.observation, samples, 0
+        self._returned = returned
         self.sample: Sample = {}
 
     def reset(
@@ -122,7 +132,7 @@ class SampleSource(gymnasium.Env[Sample, Sample]):
         else:
             self.sample = dict(self._samples[self._next % len(self._samples)])
         self._next += 1
-        return dict(self.sample)
+        return {key: value for key, value in self.sample.items() if key not in self._returned}
 
 
 def draw_box(box: Box, rng: np.random.Generator) -> NDArray[Any]:
@@ -213,6 +223,7 @@ class _PartLevel(Level):
             part.location,
             part.direction,
             text=part.text,
+            is_opaque=part.is_opaque,
         )
 
 
@@ -295,7 +306,7 @@ class SampleStack(LevelStack):
         spaces: Sequence[Spaces],
         samples: Sequence[Sample] | None = None,
     ) -> None:
-        owners: list[Any] = [SampleSource(spaces[0], samples)]
+        owners: list[Any] = [SampleSource(spaces[0], samples, spaces[-1].action)]
         for index, (part, after) in enumerate(zip(parts, spaces[1:], strict=True)):
             owners.append(PartWrapper(owners[-1], part, index, after))
         super().__init__(

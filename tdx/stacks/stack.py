@@ -35,6 +35,7 @@ class StageInfo:
         direction: ``forward`` from the env to the policy, ``inverse`` from the policy to the env.
         rows: Number of sub-envs that have this stage each; ``None`` outside of a vector env.
         text: The stage as its pipeline writes it. ``None``: derived from name and arguments.
+        is_opaque: True if the stage is passed over, since what it does is not known.
     """
 
     index: int
@@ -44,6 +45,7 @@ class StageInfo:
     direction: Direction = "both"
     rows: int | None = None
     text: str | None = None
+    is_opaque: bool = False
 
     @property
     def call(self) -> str:

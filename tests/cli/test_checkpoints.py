@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.stacks.checkpoints.datasets import draw, draw_frames, write_dataset, write_video
-from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
+from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, Folder
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -100,6 +100,27 @@ def test_contract(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert "stage 5 (unnormalizer), key 'action.std'" in result.out
 
 
+@pytest.mark.parametrize(("count", "is_enough"), [(2, True), (8, False)])
+def test_steps_that_are_not_run_do_not_count_as_compared(
+    tdx: Tdx, folder: Path, tmp_path: Path, count: int, is_enough: bool
+) -> None:
+    file = folder / "policy_preprocessor.json"
+    document = json.loads(file.read_text())
+    code = [{"class": f"my_robot.Step{index}", "config": {}} for index in range(count)]
+    file.write_text(json.dumps(document | {"steps": [*code, *document["steps"]]}))
+    contract = str(tmp_path / "contract")
+    result = tdx("contract", "record", str(folder), "--out", contract)
+    if not is_enough:
+        assert result.code != 0
+        assert "too little of the stack is run" in result.err
+        return
+    assert result.code == 0, result.err
+    result = tdx("contract", "check", str(folder), "--against", contract)
+    assert result.code == 0, result.err
+    assert "2 not compared" in result.out
+    assert "stage 0 (Step0) of the contract is not run" in result.out
+
+
 def test_contract_has_the_settings_of_the_policy(tdx: Tdx, tmp_path: Path) -> None:
     contract, policy = str(tmp_path / "contract"), Folder()
     policy.config["fps"] = 30
@@ -182,6 +203,30 @@ def test_values_of_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     samples = str(tmp_path / "samples.npz")
     np.savez(samples, x=np.zeros(3))
     assert tdx("inspect", "values", "Pendulum-v1", "--samples", samples).code == 2
+
+
+def test_a_recorded_action_is_what_the_policy_returned(
+    tdx: Tdx, folder: Path, tmp_path: Path
+) -> None:
+    samples = str(tmp_path / "samples.npz")
+    action = np.full((3, 1, JOINTS), 0.5, np.float32)
+    recorded: dict[str, Any] = {STATE: np.zeros((3, JOINTS), np.float32), ACTION: action}
+    np.savez(samples, **recorded)
+    result = tdx("inspect", "values", str(folder), "--samples", samples, "--format", "json")
+    assert result.code == 0
+    report = json.loads(result.out)
+    assert not [item for item in report["violations"] if item["key"] == ACTION]
+    stages = report["phases"][-1]["stages"]
+    written = {
+        (stage["name"], stage["direction"]): {value["key"]: value for value in stage["values"]}
+        for stage in stages
+    }
+    # It passes the postprocessor only.
+    assert ACTION not in written["normalizer", "forward"]
+    (given,) = [s for s in stages if ACTION in {value["key"] for value in s["values"]}][:1]
+    (value,) = [value for value in given["values"] if value["key"] == ACTION]
+    assert (value["min"], value["max"]) == (0.5, 0.5)
+    assert ACTION in written["unnormalizer", "inverse"]
 
 
 def test_samples_of_a_dataset_and_of_a_dump(tdx: Tdx, folder: Path, tmp_path: Path) -> None:

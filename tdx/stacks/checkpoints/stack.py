@@ -119,6 +119,7 @@ class _StepPart(Part):
     def __init__(self, processor: Processor, step: Step, call: str) -> None:
         self._step, self._definition = step, DEFINITIONS.get(step.name)
         self.name, self.text, self.arguments = step.short_name, call, step.config
+        self.is_opaque = self._definition is None
         self.direction = "forward" if processor.role == ROLES[0] else "inverse"
         self.location = f"{processor.file}:{step.index}"
         self._states: SampleEntries = {}
