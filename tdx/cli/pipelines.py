@@ -329,7 +329,7 @@ PolicyName = Annotated[
         help="random, zero, sequence:FILE (actions in .npy, .json or a dump), mlp:FILE (weights in "
         ".safetensors), or with --allow-code module:FILE (a saved TensorDictModule, TorchScript or "
         "torch.export), sb3:FILE (a model of Stable-Baselines3; deterministic, else "
-        "'sb3(\"FILE\", deterministic=False)'), lerobot:FOLDER and module:name.",
+        "'sb3(\"FILE\", deterministic=False)') and module:name.",
     ),
 ]
 
@@ -462,11 +462,10 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     """
     if isinstance(options, TargetOptions):
         target, options = target or options.target, replace(options, target=None)
-    args = options.args if isinstance(options, ArgumentOptions) else None
-    if args is not None:
+    if isinstance(options, ArgumentOptions) and options.args is not None:
         if target is None and options.env is not None:
             target, options = options.env, replace(options, env=None)
-        target, options = _add_arguments(target, args), replace(options, args=None)
+        target, options = _add_arguments(target, options.args or ""), replace(options, args=None)
     if target is None:
         return options
     other = "--env" if options.env is not None else "--pipeline"

@@ -358,6 +358,8 @@ def _import_file(reference: CodeReference) -> ModuleType:
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
+    # A script in a subfolder may use modules of the project that it is run in.
+    allow_current_folder()
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
         return known

@@ -11,7 +11,7 @@ from tdx.foundation.errors import CodeNotAllowedError, PipelineError, TdxError, 
 from tdx.pipeline.grammar import format_arguments, format_value, parse_stage, quote
 from tdx.pipeline.values import CodeReference, DictKey, Value, code_not_allowed_error
 
-PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "sb3", "lerobot", "code"]
+PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "sb3", "code"]
 Activation = Literal["relu", "tanh", "sigmoid", "elu", "gelu", "silu", "leaky_relu", "softplus"]
 OutputActivation = Literal["clamp", "tanh", "argmax"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
@@ -22,19 +22,16 @@ MLP_SETTINGS = ("weights", "activation", "output", "in_keys")
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "mlp": MLP_SETTINGS,
     "sb3": ("file", "deterministic", "in_keys"),
-    "lerobot": ("folder", "task"),
 }
 """Arguments of the kinds that have some, first the one with the file."""
-_FILE_KINDS = ("sequence", "mlp", "module", "sb3", "lerobot")
+_FILE_KINDS = ("sequence", "mlp", "module", "sb3")
 _POLICY_FORMS = (
-    "random, zero, sequence:FILE, mlp:FILE, module:FILE, sb3:FILE, lerobot:FOLDER or module:name "
-    "of Python code"
+    "random, zero, sequence:FILE, mlp:FILE, module:FILE, sb3:FILE or module:name of Python code"
 )
 _PICKLE_SUFFIXES = (".pt", ".pth")
 _FORMS = {
     "mlp": 'write mlp:FILE, or mlp("FILE", activation="tanh")',
     "sb3": 'write sb3:FILE, or sb3("FILE", deterministic=False)',
-    "lerobot": 'write lerobot:FOLDER, or lerobot("FOLDER", task="push the block")',
 }
 
 
@@ -60,7 +57,7 @@ class PolicySource:
     def is_code(self) -> bool:
         """True if loading it can execute code: pickles, TorchScript, ``torch.export``, Python."""
         pickled = self.kind == "sequence" and PurePath(self.file or "").suffix in _PICKLE_SUFFIXES
-        return pickled or self.kind in ("module", "sb3", "lerobot", "code")
+        return pickled or self.kind in ("module", "sb3", "code")
 
     def with_file(self, file: str) -> PolicySource:
         """Return the same policy with another file."""
@@ -80,9 +77,6 @@ class PolicySource:
             message = f"{self.file} is a pickle, which can run code when it is loaded"
             hint = "save the actions as .npy or .json, or add --allow-code if you trust it"
             raise CodeNotAllowedError(message, hint=hint)
-        if self.kind == "lerobot":
-            message = f"{self.file} is a policy that the package lerobot runs, which is code"
-            raise CodeNotAllowedError(message, hint="add --allow-code if you trust it")
         what = "model of Stable-Baselines3" if self.kind == "sb3" else "saved module"
         message = f"{self.file} is a {what}, which can run code when it is loaded"
         hint = "add --allow-code if you trust it, or use mlp:FILE.safetensors, which needs none"
@@ -104,7 +98,7 @@ def parse_policy(text: str) -> PolicySource:
     Args:
         text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
             activation="tanh")``, ``module:FILE``, ``sb3:FILE``, ``sb3("FILE",
-            deterministic=False)``, ``lerobot:FOLDER`` or ``package.module:name``.
+            deterministic=False)`` or ``package.module:name``.
 
     Raises:
         TdxError: ``text`` has none of these forms.
@@ -127,14 +121,20 @@ def parse_policy(text: str) -> PolicySource:
         stage = parse_stage(text)
         first = _SETTINGS[called][0]
         if len(stage.args) > 1 or (stage.args and first in stage.kwargs):
-            raise PipelineError(f"{called} takes one {_what(called)}", hint=_FORMS[called])
+            raise PipelineError(f"{called} takes one file", hint=_FORMS[called])
         given = {first: stage.args[0]} if stage.args else {}
         return make_policy(called, {**given, **stage.kwargs})  # type: ignore[arg-type]
+    if kind == "lerobot":
+        raise PipelineError(
+            "tdx does not run policies of LeRobot",
+            hint="load it in a function of your own: --policy FILE.py:NAME --allow-code; "
+            "`tdx check FOLDER` checks its processors",
+        )
     reference = CodeReference.of(text)
     if reference is not None:
         return PolicySource("code", reference=reference)
     if kind in _FILE_KINDS:
-        missing = f"the policy {text!r} has no {_what(kind)}"
+        missing = f"the policy {text!r} has no file"
         raise PipelineError(missing, hint=_FORMS.get(kind, f"write {kind}:FILE"))
     if text.endswith(".zip"):
         message = f"{text} is a file without the kind of the policy"
@@ -143,18 +143,13 @@ def parse_policy(text: str) -> PolicySource:
     raise PipelineError(f"unknown policy {text!r}", hint=hint)
 
 
-def _what(kind: str) -> str:
-    return "folder" if kind == "lerobot" else "file"
-
-
 def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource:
     """Create the policy that settings describe, as in a call or in a pipeline file.
 
     Args:
-        kind: ``mlp``, ``sb3`` or ``lerobot``.
-        settings: The file, which is ``weights`` of an ``mlp``, ``file`` of ``sb3`` and ``folder``
-            of ``lerobot``; and optionally ``activation``, ``output`` and ``in_keys``,
-            ``deterministic`` and ``in_keys``, or ``task``.
+        kind: ``mlp`` or ``sb3``.
+        settings: The file, which is ``weights`` of an ``mlp`` and ``file`` of ``sb3``; optionally
+            ``in_keys``, and ``activation`` and ``output`` or ``deterministic``.
 
     Raises:
         TdxError: A setting is unknown or has an invalid value.
@@ -171,7 +166,7 @@ def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource
             raise PipelineError(f"{kind} has no setting {name}", hint=hint)
     file = settings.get(known_settings[0])
     if not isinstance(file, str) or not file:
-        what = "file of its weights" if kind == "mlp" else f"{_what(kind)} of the policy"
+        what = "file of its weights" if kind == "mlp" else "file of the model"
         raise PipelineError(f"{kind} needs the {what}", hint=_FORMS[kind])
     given: dict[str, Value] = {}
     for name, known in (("activation", ACTIVATIONS), ("output", OUTPUT_ACTIVATIONS)):
@@ -181,14 +176,13 @@ def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource
             hint = did_you_mean(value, known, listed) if isinstance(value, str) else listed
             raise PipelineError(f"{name} of an mlp is unknown: {format_value(value)}", hint=hint)
         given |= {} if value is None else {name: value}
-    for name, wanted in (("deterministic", bool), ("task", str)):
-        value = settings.get(name)
-        if value is not None and not isinstance(value, wanted):
-            what = "True or False" if wanted is bool else "a text"
+    if (value := settings.get("deterministic")) is not None:
+        if not isinstance(value, bool):
             raise PipelineError(
-                f"{name} of {kind} must be {what}, got {format_value(value)}", hint=_FORMS[kind]
+                f"deterministic of {kind} must be True or False, got {format_value(value)}",
+                hint=_FORMS[kind],
             )
-        given |= {} if value is None else {name: value}
+        given["deterministic"] = value
     if (value := settings.get("in_keys")) is not None:
         keys = (value,) if isinstance(value, str) else value
         if not isinstance(keys, tuple) or not keys or not all(map(_is_key, keys)):

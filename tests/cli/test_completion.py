@@ -197,5 +197,5 @@ def test_completion_with_a_broken_torch_prints_nothing(
 
 
 def test_completion_of_policies() -> None:
-    assert complete_policy("") == ["random", "zero", "sequence:", "mlp:", "module:"]
+    assert complete_policy("") == ["random", "zero", "sequence:", "mlp:", "module:", "sb3:"]
     assert complete_policy("m") == ["mlp:", "module:"]

@@ -104,6 +104,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "for a model of Stable-Baselines3, write sb3:ppo.zip",
         ),
         (
+            ("inspect", "values", "Pendulum-v1", "--policy", "lerobot:act"),
+            "tdx does not run policies of LeRobot",
+            "load it in a function of your own: --policy FILE.py:NAME --allow-code; "
+            "`tdx check FOLDER` checks its processors",
+        ),
+        (
+            ("inspect", "values", "Pendulum-v1", "--policy", 'sb3("a.zip", deterministic=1)'),
+            "deterministic of sb3 must be True or False, got 1",
+            'write sb3:FILE, or sb3("FILE", deterministic=False)',
+        ),
+        (
             ("check", "absent_module:Mine-v0", "--allow-code"),
             "env absent_module:Mine-v0: the module absent_module is not installed",
             "install the package that provides absent_module, or run tdx in its folder",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,20 @@ def test_arguments_as_an_option(tdx: Tdx, tmp_path: Path, script: str) -> None:
         assert "--env-kwargs" in refused.err
     wrong = tdx("check", f"{script}:make_env", "--args", "CartPole-v1", "--allow-code")
     assert "needs the argument idx" in wrong.out + wrong.err
+
+
+def test_script_in_a_subfolder_imports_from_the_current_folder(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "utilities_of_the_project.py").write_text("NAME = 'CartPole-v1'\n")
+    (tmp_path / "scripts" / "of_a_subfolder.py").write_text(
+        "import gymnasium\nfrom utilities_of_the_project import NAME\n\n"
+        "def make_env():\n    return gymnasium.make(NAME)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert _stages(tdx, "scripts/of_a_subfolder.py:make_env")[-1] == "TimeLimit"
 
 
 def test_only_a_factory_is_chosen(tdx: Tdx, tmp_path: Path) -> None:

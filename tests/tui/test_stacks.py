@@ -399,6 +399,8 @@ async def test_the_processors_of_a_checkpoint_are_stages_with_specs() -> None:
         assert names(app) == STEPS
         chain = app.text("ChainPane")
         assert "6 stages · checkpoint" in chain
+        assert "new pipeline" not in app.text("#status")
+        assert "sound" in app.text("#status")
         assert "✕" not in chain
         await app.press("down", "down", "2")
         assert "after 1 to_batch ▾ ↓ forward" in app.text("SpecsTab")

@@ -189,8 +189,8 @@ def load_policy(
 
     Args:
         policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``,
-            ``sb3:FILE``, ``lerobot:FOLDER`` or ``package.module:name`` as the user typed it; or a
-            request, for an untrusted name.
+            ``sb3:FILE`` or ``package.module:name`` as the user typed it; or a request, for an
+            untrusted name.
         env: The env with its chain.
         allow_code: Whether it may be code; ignored for a request.
 

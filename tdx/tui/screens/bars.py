@@ -66,7 +66,11 @@ class StatusBar(Static):
 
     def render(self) -> Content:
         draft, status, errors = self.workspace.draft, self.workspace.status, self.workspace.errors
-        name = Path(draft.file).name if draft.file else "new pipeline"
+        stack = self.workspace.stack
+        # A checkpoint was opened, although there is no pipeline file.
+        opened = draft.env.id if draft.env is not None and stack and stack.is_data else None
+        source = draft.file or opened
+        name = "new pipeline" if source is None else Path(source).name
         dot = " ●" if self.workspace.editor.is_modified else ""
         left = Content.assemble((" tdx ", "bold $primary reverse"), f"  {name}", (dot, "$accent"))
         parts = []

@@ -158,7 +158,8 @@ def test_training_with_vecnormalize_is_warned_of(tmp_path: Path) -> None:
 def test_images_and_dicts(tmp_path: Path) -> None:
     # SB3 adds VecTransposeImage in training: the space in the file has the channels first.
     model = PPO("MultiInputPolicy", Images((36, 40, 3)), device="cpu", n_steps=4, batch_size=4)
-    assert model.observation_space["image"].shape == (3, 36, 40)
+    space: Any = model.observation_space
+    assert space["image"].shape == (3, 36, 40)
     policy = save(tmp_path, model)
     stack = open_stack(Images((36, 40, 3)))
     actor = load_actor(Pipeline.of("f:make"), stack, name=policy, allow_code=True)
@@ -176,9 +177,17 @@ def test_loading_leaves_the_generators_alone(tmp_path: Path) -> None:
     policy = save(tmp_path, PPO("MlpPolicy", "CartPole-v1", device="cpu", seed=7))
     env = GymEnv("CartPole-v1")
     torch.manual_seed(0)
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    before = (
+        torch.get_rng_state(),
+        np.random.get_state(legacy=False)["state"]["key"].tolist(),
+        random.getstate(),
+    )
     load_policy(policy, env, allow_code=True)
-    after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    after = (
+        torch.get_rng_state(),
+        np.random.get_state(legacy=False)["state"]["key"].tolist(),
+        random.getstate(),
+    )
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
 
