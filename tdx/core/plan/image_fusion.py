@@ -6,8 +6,7 @@ product of small matrices with overlapping windows of the image, which are views
 the sizes is not a simple one, slightly wider windows make up for it.
 
 Without fusion a rollout of Pong takes 1.9 times as long, env and a stack of frames included, and
-one of a vector env of four 1.5 times
-(``python -m tests.benchmarks.forms``).
+one of a vector env of four 1.5 times (``python -m tests.benchmarks.forms``).
 """
 
 from __future__ import annotations
