@@ -2,7 +2,9 @@
 
 A new TensorDict per stage, with checked reads and writes, costs more than the arithmetic of most
 transforms. If the env returns its step as a dict, the leading stages run on that dict, and one
-TensorDict is created after them. The calls of one step::
+TensorDict is created after them. With the hooks on TensorDicts instead, a loop that steps Pendulum
+with six stages takes 1.15 times as long (``python -m tests.benchmarks.forms``). The calls of one
+step::
 
     EnvBase.step(td)                        check the batch, write the result to td["next"]
     └─ TransformedEnv.completed_step       build the program if a spec has changed

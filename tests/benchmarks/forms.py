@@ -1,4 +1,4 @@
-"""What each form of execution gains that a plan has beside steps on dicts and deferred chunks.
+"""What each form of execution gains that exists for speed only.
 
 ```sh
 python -m tests.benchmarks.forms
@@ -22,13 +22,25 @@ import pytest
 import torch
 
 import tdx
+from tdx.core import eager_program, transformed_env
 from tdx.core.plan import build
 from tdx.core.planned import executor, immediate
 from tests.benchmarks.chains import ENV, chain_6, chain_6_env, policy_of_stacks
-from tests.benchmarks.test_pixels import pixels_env
+from tests.benchmarks.test_pixels import ENV as PONG
+from tests.benchmarks.test_pixels import FRAME_SKIP, pixel_chain, pixels_env
 
 ROUNDS = 21
 Without = Callable[[pytest.MonkeyPatch], None]
+
+
+def without_dict_steps(patch: pytest.MonkeyPatch) -> None:
+    """Call the hooks of each stage of an eager step on TensorDicts."""
+    program = eager_program.EagerProgram
+
+    def by_hooks(*args: Any, **options: Any) -> Any:
+        return program(*args, **{**options, "by_hooks": True})
+
+    patch.setattr(transformed_env, "EagerProgram", by_hooks)
 
 
 def without_array_kernels(patch: pytest.MonkeyPatch) -> None:
@@ -54,6 +66,17 @@ def patched(without: Without | None) -> Iterator[None]:
         yield
 
 
+def roll_out(env: Any, steps: int, policy: Any) -> None:
+    env.rollout(steps, policy, break_when_any_done=False)
+
+
+def step_by_hand(env: Any, steps: int, policy: Any) -> None:
+    """Step the env in a loop of the user's own, with constant actions."""
+    state = env.reset()
+    for _ in range(steps):
+        _, state = env.step_and_maybe_reset(state.set("action", torch.zeros(1)))
+
+
 def compare(
     name: str,
     make: Callable[[], Any],
@@ -61,6 +84,8 @@ def compare(
     steps: int,
     policy: Any = None,
     clock: Callable[[], float] = time.process_time,
+    run: Callable[[Any, int, Any], None] = roll_out,
+    rounds: int = ROUNDS,
 ) -> None:
     """Print how many times longer a rollout takes without a form."""
     ratios = []
@@ -69,12 +94,12 @@ def compare(
     for removed in (None, without):
         with patched(removed):
             envs.append((make(), removed))
-    for number in range(ROUNDS + 1):
+    for number in range(rounds + 1):
         seconds: dict[Without | None, float] = {}
         for env, removed in envs if number % 2 else envs[::-1]:
             with patched(removed), torch.no_grad():
                 start = clock()
-                env.rollout(steps, policy, break_when_any_done=False)
+                run(env, steps, policy)
                 seconds[removed] = clock() - start
         if number:
             ratios.append(seconds[without] / seconds[None])
@@ -95,6 +120,12 @@ def main() -> None:
         base = tdx.ParallelEnv(8, lambda: tdx.GymEnv(ENV), processes=2)
         return tdx.TransformedEnv(base, chain_6("tdx"))
 
+    def make_vector() -> Any:
+        base = tdx.GymEnv(PONG, num_envs=4, frameskip=FRAME_SKIP)
+        return tdx.TransformedEnv(base, pixel_chain("tdx"))
+
+    # Short turns and many of them: the difference is smaller than the noise of a busy machine.
+    compare("dict steps, Pendulum", make, without_dict_steps, 40, run=step_by_hand, rounds=161)
     compare("array kernels, Pendulum, MLP policy", make, without_array_kernels, 1000, policy)
     if find_spec("ale_py"):
         import ale_py
@@ -102,6 +133,7 @@ def main() -> None:
 
         gymnasium.register_envs(ale_py)
         compare("fused images, Pong", lambda: pixels_env("tdx"), without_fused_images, 100)
+        compare("fused images, 4 Pongs", make_vector, without_fused_images, 30)
     wall = time.perf_counter
     compare("worker chunks, 8 Pendulums", make_parallel, without_worker_chunks, 500, clock=wall)
     compare("worker chunks, MLP policy", make_parallel, without_worker_chunks, 500, policy, wall)

@@ -30,6 +30,17 @@ def _register_games() -> None:
     gymnasium.register_envs(pytest.importorskip("ale_py"))
 
 
+def pixel_chain(library: Library) -> Any:
+    """Return four transforms from frames to a stack of small gray ones."""
+    lib = load(library)
+    return lib.Compose(
+        lib.ToTensorImage(),
+        lib.GrayScale(),
+        lib.Resize(84, 84),
+        lib.CatFrames(4, dim=-3, in_keys=["pixels"]),
+    )
+
+
 def pixels_env(library: Library, envs: int = 1) -> Any:
     """Return the seeded game with four transforms."""
     lib = load(library)
@@ -37,15 +48,8 @@ def pixels_env(library: Library, envs: int = 1) -> Any:
     def make() -> Any:
         return lib.GymEnv(ENV, frameskip=FRAME_SKIP)
 
-    env = lib.TransformedEnv(
-        make() if envs == 1 else lib.SerialEnv(envs, make),
-        lib.Compose(
-            lib.ToTensorImage(),
-            lib.GrayScale(),
-            lib.Resize(84, 84),
-            lib.CatFrames(4, dim=-3, in_keys=["pixels"]),
-        ),
-    )
+    base = make() if envs == 1 else lib.SerialEnv(envs, make)
+    env = lib.TransformedEnv(base, pixel_chain(library))
     env.set_seed(0)
     assert env.rollout(3)["next", "pixels"].shape[-3:] == (4, 84, 84)
     return env

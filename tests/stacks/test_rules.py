@@ -170,8 +170,8 @@ class Depth(gym.Env[Any, Any]):
     action_space = spaces.Discrete(2)
 
     def __init__(self, dtype: Any) -> None:
-        high = min(int(np.iinfo(dtype).max), 2**63 - 1)
-        self.observation_space = spaces.Box(0, high, (3,), dtype)
+        self.dtype, self.high = dtype, min(int(np.iinfo(dtype).max), 2**63 - 1)
+        self.observation_space = spaces.Box(0, self.high, (3,), dtype)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -181,9 +181,7 @@ class Depth(gym.Env[Any, Any]):
         return self._observe(), 1.0, False, False, {}
 
     def _observe(self) -> Any:
-        dtype = self.observation_space.dtype
-        high = int(self.observation_space.high[0])
-        return self.np_random.integers(0, high, 3, np.uint64).astype(dtype)
+        return self.np_random.integers(0, self.high, 3, np.uint64).astype(self.dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])

@@ -188,7 +188,14 @@ def complete_masks(
     for key, spec in find_spec().items(True, True):
         flags.setdefault(sibling_key(key, "_reset"), spec)
     for key, mask in masks.items():
-        check_mask(mask, flags[key], key)
+        shape = tuple(flags[key].shape)
+        if mask.dtype is not torch.bool or mask.shape != shape:
+            raise EnvError(
+                f"the reset mask is {mask.dtype} of shape {tuple(mask.shape)}, it must be "
+                f"torch.bool of the done flag's shape {shape}",
+                where=Where(key=key),
+                hint="write the mask as a bool tensor of the done flag's shape",
+            )
     for key in reset_keys:
         if key not in masks:
             masks[key] = flags[key].zero()
@@ -296,21 +303,6 @@ def write_reset_masks(tensordict: TensorDictBase, groups: list[list[NestedKey]])
         for other in ends[1:]:
             flag = flag | read(tensordict, other)
         write(tensordict, sibling_key(group[0], "_reset"), flag.clone())
-
-
-def check_mask(mask: Tensor, spec: TensorSpec, key: NestedKey) -> None:
-    """Check that a reset mask is a bool tensor of the done flag's shape.
-
-    Raises:
-        EnvError: It has another dtype or shape.
-    """
-    if mask.dtype is not torch.bool or mask.shape != spec.shape:
-        raise EnvError(
-            f"the reset mask is {mask.dtype} of shape {tuple(mask.shape)}, it must be torch.bool "
-            f"of the done flag's shape {tuple(spec.shape)}",
-            where=Where(key=key),
-            hint="write the mask as a bool tensor of the done flag's shape",
-        )
 
 
 def expand_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:

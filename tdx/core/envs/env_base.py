@@ -247,7 +247,8 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             complete_rewards(following, self._expanded(rewards, following))
             complete_done(following, self._expanded(flags, following), reset=False)
             if self.run_type_checks:
-                self.env_specs.check_dtypes(following)
+                for part in self.output_spec.values():
+                    part.type_check(following)
         return following
 
     def completed_reset(

@@ -196,15 +196,6 @@ class EnvSpecs:
         root.set("next", following)
         return root
 
-    def check_dtypes(self, following: TensorDictBase) -> None:
-        """Check the dtypes of the output of a step.
-
-        Raises:
-            SpecError: The dtype of an entry differs.
-        """
-        for part in self.output_spec.values():
-            part.type_check(following)
-
     # Writing
 
     def lock(self) -> None:

@@ -198,12 +198,13 @@ def _encode(value: object) -> object:
             raise _UnknownStateError
         return {"$" + type(value).__name__: [_encode(item) for item in value]}
     if isinstance(value, dict):
-        return {"$dict": [(_encode(key), _encode_value(item)) for key, item in value.items()]}
+        return {
+            "$dict": [
+                (_encode(key), {"$same": None} if _is_shared(item) else _encode(item))
+                for key, item in value.items()
+            ]
+        }
     raise _UnknownStateError
-
-
-def _encode_value(value: object) -> object:
-    return {"$same": None} if _is_shared(value) else _encode(value)
 
 
 def _restore(part: object, state: dict[str, object]) -> None:

@@ -197,7 +197,8 @@ class SpaceValue(NonTensor):
 
     def __init__(self, space: AnySpace, shape: Shape = (), **kwargs: Any) -> None:
         self._members = copy.deepcopy(space)
-        kwargs.setdefault("example_data", _example_of(self._members))
+        self._members.seed(0)  # The example is always the same.
+        kwargs.setdefault("example_data", self._members.sample())
         super().__init__(shape, **{**kwargs, "batched": True})
 
     @property
@@ -275,9 +276,3 @@ def encode_object(value: object) -> NonTensorData:
 def decode_object(entry: object) -> object:
     """Return the Python object of a non-tensor entry."""
     return entry.data if isinstance(entry, NonTensorData) else entry
-
-
-def _example_of(space: AnySpace) -> object:
-    """Return a member, always the same one."""
-    space.seed(0)
-    return space.sample()
