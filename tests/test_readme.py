@@ -3,7 +3,8 @@
 Each ``console`` block runs in a separate folder: each line that starts with ``$`` is a command,
 followed by its complete output. The blocks of a tutorial share one folder. A block that starts with
 the comment ``# NAME.py`` or ``# NAME.yaml`` is a file in that folder. A ``pycon`` block is a
-doctest. Measured times and speeds are not compared. TDX_UPDATE_GOLDEN=1 updates the pages with the
+doctest. Measured times and speeds are not compared. The README shows long lines folded, as a
+terminal does, because a page on GitHub cuts them off. TDX_UPDATE_GOLDEN=1 updates the pages with the
 actual output.
 """
 
@@ -16,6 +17,7 @@ import os
 import re
 import shlex
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -78,6 +80,12 @@ def session_id(session: Session) -> str:
     return session.page if is_tutorial else session.commands[-1][0]
 
 
+def folded(text: str, width: int) -> str:
+    """Return text whose lines are at most ``width`` long, broken at spaces."""
+    lines = [textwrap.wrap(line, width, break_on_hyphens=False) for line in text.splitlines()]
+    return "".join(f"{part}\n" for line in lines for part in line or [""])
+
+
 def run_command(line: str, *, in_process: bool) -> str:
     """Return the output of a command, and write it to the file after ``>``."""
     command, _, file = line.partition(" > ")
@@ -113,6 +121,8 @@ def test_console_example_prints_the_shown_output(
         monkeypatch.setenv(name, text)
     for command, output in session.commands:
         printed = run_command(command, in_process=session.page != "README.md")
+        if session.page == "README.md":
+            printed = folded(printed, 100)
         if os.environ.get("TDX_UPDATE_GOLDEN"):
             page = ROOT / session.page
             before, after = (f"$ {command}\n{text}" for text in (output, printed))
