@@ -4,8 +4,8 @@ Each ``console`` block runs in a separate folder: each line that starts with ``$
 followed by its complete output. The blocks of a tutorial share one folder. A block that starts with
 the comment ``# NAME.py`` or ``# NAME.yaml`` is a file in that folder. A ``pycon`` block is a
 doctest. Measured times and speeds are not compared. The README shows long lines folded, as a
-terminal does, because a page on GitHub cuts them off. TDX_UPDATE_GOLDEN=1 updates the pages with the
-actual output.
+terminal does, because a page on GitHub cuts them off. TDX_UPDATE_GOLDEN=1 updates the pages with
+the actual output.
 """
 
 from __future__ import annotations

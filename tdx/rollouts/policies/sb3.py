@@ -79,7 +79,7 @@ class Sb3Model:
         with preserved_generators(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                self._model = _load(file, data, str(device or "cpu"))
+                self._model, self._is_normalized = _load(file, data, str(device or "cpu"))
             except TdxError:
                 raise
             except ImportError as error:
@@ -173,15 +173,6 @@ class Sb3Model:
                 stacklevel=2,
             )
 
-    @property
-    def _is_normalized(self) -> bool:
-        """True if it was trained with VecNormalize, as far as the file tells."""
-        from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-
-        # Off-policy algorithms set the attribute without VecNormalize too.
-        on_policy = isinstance(self._model, OnPolicyAlgorithm)
-        return on_policy and self._model._last_original_obs is not None
-
 
 class Sb3Policy:
     """A model as a policy over the TensorDicts of an env of tdx.
@@ -253,13 +244,15 @@ def load_sb3_for_stack(model: Sb3Model, stack: Stack) -> Callable[[object], obje
     return model.act
 
 
-def _load(file: Path, data: bytes, device: str) -> BaseAlgorithm:
+def _load(file: Path, data: bytes, device: str) -> tuple[BaseAlgorithm, bool]:
+    """Return the model of a file, and if it tells of a training with VecNormalize."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
         raise ArgumentError(
             f"{file} is not a model of Stable-Baselines3, which is a .zip file",
             hint="write it with model.save(FILE)",
         )
     try:
+        from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
         from stable_baselines3.common.save_util import load_from_zip_file
     except ImportError as error:
         raise MissingPackageError(
@@ -281,7 +274,10 @@ def _load(file: Path, data: bytes, device: str) -> BaseAlgorithm:
     algorithm = _find_algorithm(file, saved["policy_class"])
     # The replay buffer would take up to a million observations.
     small: dict[str, Any] = {"buffer_size": 1, "optimize_memory_usage": False}
-    return algorithm.load(io.BytesIO(data), device=device, custom_objects=unneeded, **small)
+    model = algorithm.load(io.BytesIO(data), device=device, custom_objects=unneeded, **small)
+    # Off-policy algorithms save observations before normalization without VecNormalize too.
+    is_on_policy = issubclass(algorithm, OnPolicyAlgorithm)
+    return model, is_on_policy and saved.get("_last_original_obs") is not None
 
 
 def _find_algorithm(file: Path, policy: type) -> type[BaseAlgorithm]:
