@@ -15,6 +15,7 @@ DOCUMENTS: Mapping[str, str] = {
     "chain": "tdx inspect chain",
     "keys": "tdx inspect keys",
     "values": "tdx inspect values",
+    "dataset": "tdx inspect values of a dataset",
     "state": "tdx inspect state",
     "plan": "tdx inspect plan",
     "check": "tdx check",
@@ -86,6 +87,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.foundation.settings import Settings, SettingValue
     from tdx.inspection.chain import ChainReport
     from tdx.inspection.check_report import CheckReport, CheckSummary
+    from tdx.inspection.dataset_check import DatasetFacts
     from tdx.inspection.diff import DiffReport
     from tdx.inspection.doctor import DoctorReport
     from tdx.inspection.envs import EnvDetails
@@ -131,6 +133,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "chain": Document(ChainReport, has_calls=True),
         "keys": Document(Lineage, has_calls=True),
         "values": Document(ValuesReport, has_calls=True),
+        "dataset": Document(DatasetFacts),
         "state": Document(StateReport, has_calls=True),
         "plan": Document(PlanReport, has_calls=True),
         "check": Document(CheckReport, optional={"fixed": FixEntries}),

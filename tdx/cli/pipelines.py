@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -37,6 +38,7 @@ from tdx.foundation.untrusted import MAX_ENVS
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
+    from tdx.inspection.dataset_check import DatasetFacts
     from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
     from tdx.stacks import Stack
     from tdx.stacks.checkpoints import Checkpoint
@@ -384,6 +386,32 @@ def find_descriptor(options: TargetOptions) -> Descriptor | None:
     if options.transforms:
         raise ArgumentError("-t does not apply to a deployment descriptor")
     return read_descriptor(target)
+
+
+def compute_facts(
+    path: str, key: str | None = None, numbers: Sequence[str] | None = None
+) -> DatasetFacts:
+    """Read a dataset and compute its statistics, with a progress line on stderr.
+
+    Args:
+        path: Dataset of any format.
+        key: The only feature to read. ``None``: all of them.
+        numbers: Numeric features to read. ``None``: all of them.
+
+    Raises:
+        KeyNotFoundError: The dataset has no such feature.
+        StorageError: The dataset cannot be read.
+    """
+    from tdx.cli.progress import activity_on
+    from tdx.inspection.dataset_check import read_facts
+    from tdx.rollouts.datasets import read_data
+
+    dataset = read_data(path)
+    if key is not None:
+        dataset = dataset.only(key)
+    with activity_on(sys.stderr) as show:
+        progress = None if show is None else partial(show, "reading steps")
+        return read_facts(dataset, numbers, on_progress=progress)
 
 
 def read_reference(path: str) -> Descriptor:

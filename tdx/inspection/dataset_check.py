@@ -1,14 +1,15 @@
-"""Check the statistics of a dataset, and those of a checkpoint, against the data."""
+"""Compute the statistics of a dataset; check what it and a checkpoint store against them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from tdx.compare.orders import find_order
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.check_report import CheckReport
 from tdx.inspection.checkpoint_check import (
     TINY_IMAGE_STD,
@@ -55,8 +56,81 @@ RANK_TOLERANCE = 0.02
 """Share of the steps by which a quantile may be off; the sketch is off by 0.4 % at most."""
 
 
+_QUANTILES = ("q01", "q10", "q50", "q90", "q99")
+
+
 @dataclass(frozen=True, slots=True)
-class DatasetFacts:
+class ComponentStatistics(Result):
+    """Statistics of one number of a feature, or of one channel of its images.
+
+    Args:
+        index: Index of the number in the flattened feature, or of the channel.
+        name: Name that the dataset declares; ``None`` if it declares none.
+        mean: Mean.
+        std: Standard deviation.
+        minimum: Minimum.
+        q01: First percentile; ``None`` for images, like all quantiles.
+        q10: 10th percentile.
+        q50: Median.
+        q90: 90th percentile.
+        q99: 99th percentile.
+        maximum: Maximum.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("index", "name", "mean", "std", Entry("min", "minimum")),
+        *(*_QUANTILES, Entry("max", "maximum")),
+    )
+
+    index: int
+    name: str | None
+    mean: float
+    std: float
+    minimum: float
+    q01: float | None
+    q10: float | None
+    q50: float | None
+    q90: float | None
+    q99: float | None
+    maximum: float
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStatistics(Result):
+    """Statistics of a feature over all steps of a dataset, or over a sample of its images.
+
+    Args:
+        key: The feature.
+        dtype: Such as ``float32``, ``video`` or ``image``.
+        shape: Shape of one step.
+        is_image: True for images and videos, of which a sample is read. Numbers of 8 bits are
+            scaled to 0 … 1.
+        read: Number of steps or frames that were read.
+        total: Number of steps or frames of the dataset.
+        nonfinite: Number of those read that have NaN or infinite values. They are left out; of
+            images, only their pixels.
+        components: Statistics of each number or channel; empty if nothing finite was read.
+        stored: Whether the statistics that the dataset stores are those of its data. ``None``:
+            there is nothing to compare.
+        difference: How the stored statistics differ.
+        skipped: Why no frame was read; ``None`` if some were.
+    """
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    is_image: bool
+    read: int
+    total: int
+    nonfinite: int
+    components: tuple[ComponentStatistics, ...]
+    stored: Literal["agree", "differ", "missing"] | None
+    difference: str | None
+    skipped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts(Result):
     """A dataset with the statistics of its data.
 
     Args:
@@ -65,6 +139,11 @@ class DatasetFacts:
         images: Statistics of some of its images, by feature.
         skipped: Why the other images were not decoded, by feature.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("dataset", "dataset.path"), Entry("title", "dataset.title")),
+        *(Entry("steps", "dataset.steps"), Entry("fps", "dataset.fps"), "features"),
+    )
 
     dataset: Dataset
     computed: Mapping[str, RunningStatistics]
@@ -79,6 +158,66 @@ class DatasetFacts:
     def stored(self, key: str) -> Mapping[str, Array]:
         """Return the statistics that the dataset stores of a feature; empty if there are none."""
         return (self.dataset.stored or {}).get(key, {})
+
+    def difference(self, key: str) -> str | None:
+        """Return how the stored statistics of a feature differ from its data; ``None`` if not."""
+        stored = self.stored(key)
+        if (sample := self.images.get(key)) is not None:
+            return why_impossible(stored) or describe_image_difference(stored, sample)
+        data = self.computed[key]
+        for name, expected in data.result().items():
+            if name in stored and name != "count" and stored[name].size != expected.size:
+                return f"{name} has {stored[name].size} numbers instead of {expected.size}"
+        return describe_difference(stored, data, self.dataset.features[key].names)
+
+    @property
+    def features(self) -> tuple[FeatureStatistics, ...]:
+        """Statistics of each feature that was read, and of the images that were not decoded."""
+        keys = {*self.computed, *self.images, *self.skipped}
+        return tuple(self._feature(key) for key in self.dataset.features if key in keys)
+
+    def _feature(self, key: str) -> FeatureStatistics:
+        feature, steps = self.dataset.features[key], self.dataset.steps
+        statistics: Mapping[str, Array] = {}
+        read = nonfinite = 0
+        if (data := self.computed.get(key)) is not None:
+            statistics, nonfinite = data.result(), data.nonfinite
+            read = data.count + nonfinite
+            steps = max(steps, read)
+        elif (sample := self.images.get(key)) is not None:
+            statistics, nonfinite = sample.statistics, sample.nonfinite
+            read, steps = sample.frames, sample.total
+        components: list[ComponentStatistics] = []
+        if statistics:
+            width = statistics["mean"].size
+            # The names of an image are those of its axes.
+            is_named = not feature.is_image and len(feature.names) == width
+            names = feature.names if is_named else (None,) * width
+            columns = [
+                statistics[name].tolist() if name in statistics else [None] * width
+                for name in ("mean", "std", "min", *_QUANTILES, "max")
+            ]
+            rows = zip(names, *columns, strict=True)
+            components = [ComponentStatistics(index, *row) for index, row in enumerate(rows)]
+        stored: Literal["agree", "differ", "missing"] | None = None
+        difference = None
+        if components and self.dataset.stored is not None:
+            difference = self.difference(key)
+            stored = "agree" if difference is None else "differ"
+            stored = stored if self.stored(key) else "missing"
+        return FeatureStatistics(
+            key=key,
+            dtype=feature.dtype,
+            shape=feature.shape,
+            is_image=feature.is_image,
+            read=read,
+            total=steps,
+            nonfinite=nonfinite,
+            components=tuple(components),
+            stored=stored,
+            difference=difference,
+            skipped=self.skipped.get(key),
+        )
 
 
 def read_facts(
@@ -369,9 +508,8 @@ def _why_not_of_dataset(statistics: Mapping[str, Array], stored: Mapping[str, Ar
 def _stale(facts: DatasetFacts) -> Iterator[Mismatch]:
     if facts.dataset.stored is None:
         return
-    for key, data in facts.computed.items():
-        stored = facts.stored(key)
-        if not stored:
+    for key in facts.computed:
+        if not facts.stored(key):
             yield mismatch(
                 STALE,
                 f"the dataset stores no statistics of {key!r}",
@@ -379,7 +517,7 @@ def _stale(facts: DatasetFacts) -> Iterator[Mismatch]:
                 key=key,
             )
             continue
-        how = why_not_of_data(stored, data, facts.dataset.features[key].names)
+        how = facts.difference(key)
         if how is not None:
             yield mismatch(
                 STALE,
@@ -450,8 +588,7 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Mismatch]:
                 key=key,
             )
             continue
-        sample = facts.images.get(key)
-        how = None if sample is None else why_not_of_images(stored, sample)
+        how = facts.difference(key) if key in facts.images else None
         if how is not None:
             yield mismatch(
                 STALE,

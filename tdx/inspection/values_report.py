@@ -21,9 +21,6 @@ from tdx.inspection.value_stats import (
 )
 from tdx.specs.leaf import LeafSpec, leaf_spec
 from tdx.stacks import open_stack
-from tdx.stacks.checkpoints import Dataset
-from tdx.stacks.checkpoints.frames import sample_images
-from tdx.stacks.checkpoints.stack import DatasetStack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,41 +29,6 @@ if TYPE_CHECKING:
     from tdx.core.tracing import TraceChecker, TracedViolation
     from tdx.core.tracing.passages import PassageId
     from tdx.stacks.tracer import OnTrace
-
-
-@dataclass(frozen=True, slots=True)
-class ImageValues(Result):
-    """Statistics of a sample of the frames of a dataset.
-
-    Args:
-        key: Feature of the dataset.
-        dtype: Such as ``uint8``, ``video`` or ``image``.
-        shape: Shape of a frame.
-        frames: Number of frames that were read, evenly spaced.
-        total: Number of frames of the dataset.
-        minimum: Minimum of each channel; ``None`` without frames. Numbers of 8 bits are scaled to
-            0 … 1.
-        mean: Mean of each channel.
-        std: Standard deviation of each channel.
-        maximum: Maximum of each channel.
-        skipped: Why no frame was read; ``None`` if some were.
-    """
-
-    json_entries: ClassVar[Entries] = (
-        *("key", "dtype", "shape", "frames", "total"),
-        *(Entry("min", "minimum"), "mean", "std", Entry("max", "maximum"), "skipped"),
-    )
-
-    key: str
-    dtype: str
-    shape: tuple[int, ...]
-    frames: int
-    total: int
-    minimum: tuple[float, ...] | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    maximum: tuple[float, ...] | None = None
-    skipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +43,6 @@ class ValuesReport(Result):
         phases: Values of each phase.
         violations: Spec violations; the stage that causes them comes first.
         error: Error that ended the run early.
-        images: Sampled images of a dataset, which its steps do not have.
     """
 
     env: str
@@ -91,7 +52,6 @@ class ValuesReport(Result):
     phases: tuple[PhaseValues, ...]
     violations: tuple[ValueViolation, ...]
     error: TdxError | None = None
-    images: tuple[ImageValues, ...] = ()
 
     def only(self, key: str) -> ValuesReport:
         """Return the report restricted to one key.
@@ -102,7 +62,7 @@ class ValuesReport(Result):
         Raises:
             KeyNotFoundError: No stage wrote the key, and no error ended the run before.
         """
-        known: dict[str, None] = dict.fromkeys(image.key for image in self.images)
+        known: dict[str, None] = {}
         phases: list[PhaseValues] = []
         for phase in self.phases:
             stages: list[StageValues] = []
@@ -128,8 +88,7 @@ class ValuesReport(Result):
             for violation in self.violations
             if violation.key is None or format_key(violation.key) == key
         )
-        images = tuple(image for image in self.images if image.key == key)
-        return replace(self, phases=tuple(phases), violations=violations, images=images)
+        return replace(self, phases=tuple(phases), violations=violations)
 
 
 def inspect_values(
@@ -201,34 +160,7 @@ def inspect_values(
         phases=collector.phases(),
         violations=collector.violations(),
         error=error,
-        images=_sample_images(stack.original) if isinstance(stack, DatasetStack) else (),
     )
-
-
-def _sample_images(dataset: Dataset) -> tuple[ImageValues, ...]:
-    samples, skipped = sample_images(dataset)
-    images = []
-    for key in dataset.images:
-        feature, sample = dataset.features[key], samples.get(key)
-        image = ImageValues(key, feature.dtype, feature.shape, 0, dataset.steps)
-        if sample is None:
-            images.append(replace(image, skipped=skipped[key]))
-            continue
-        low, mean, std, high = (
-            tuple(sample.statistics[name].tolist()) for name in ("min", "mean", "std", "max")
-        )
-        images.append(
-            replace(
-                image,
-                frames=sample.frames,
-                total=sample.total,
-                minimum=low,
-                mean=mean,
-                std=std,
-                maximum=high,
-            )
-        )
-    return tuple(images)
 
 
 class _StageCollector:

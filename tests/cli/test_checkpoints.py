@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.stacks.checkpoints.datasets import draw, draw_frames, write_dataset, write_video
+from tdx import open_dump
+from tests.stacks.checkpoints.datasets import (
+    add_image_column,
+    draw,
+    draw_frames,
+    encode_image,
+    write_dataset,
+    write_statistics,
+    write_table,
+    write_video,
+)
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, Folder
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Tdx
+    from tests.cli.conftest import Layout, Tdx
 
 HEAVY = ("torch", "tensordict", "gymnasium", "pyarrow", "textual")
 
@@ -247,13 +257,99 @@ def test_dataset_is_a_source_of_values(tdx: Tdx, tmp_path: Path) -> None:
     assert result.code == 0
     assert "its steps are read without images" in result.err
     report = json.loads(result.out)
-    (image,) = report["images"]
-    assert (image["key"], image["frames"], image["mean"]) == (IMAGE, 0, None)
-    assert image["skipped"] == "the dataset has no file of it"
     assert report["violations"] == []
     (stage,) = [s for s in report["phases"][-1]["stages"] if s["values"]]
     assert [value["key"] for value in stage["values"]] == [STATE, ACTION]
     assert tdx("inspect", "spec", str(data)).code == 0
+
+
+def test_statistics_of_a_dataset(
+    tdx: Tdx, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = draw(300)
+    data = write_dataset(tmp_path / "data", [rows])
+    add_image_column(data, [encode_image(draw_frames(1)[0])])
+    stored = json.loads((data / "meta" / "stats.json").read_text())
+    stored[ACTION]["mean"][2] += 5
+    write_statistics(data, stored)
+    monkeypatch.chdir(tmp_path)
+    layout("dataset", "inspect", "values", "data")
+    result = tdx("inspect", "values", "data", columns=80).out
+    assert all(name in result for name in ("mean", "std", "min", "q01", "q50", "q99", "max"))
+    assert max(map(len, result.splitlines())) <= 80
+    report = json.loads(tdx("inspect", "values", "data", "--format", "json").out)
+    state, action, image = report["features"]
+    assert (report["steps"], report["fps"]) == (300, 30)
+    for feature in (state, action):
+        assert (feature["read"], feature["total"], feature["nonfinite"]) == (300, 300, 0)
+        values = rows[feature["key"]]
+        for name, expected in {
+            "mean": values.mean(0),
+            "std": values.std(0),
+            "min": values.min(0),
+            "q50": np.quantile(values, 0.5, axis=0, method="inverted_cdf"),
+            "max": values.max(0),
+        }.items():
+            shown = [component[name] for component in feature["components"]]
+            np.testing.assert_allclose(shown, expected, rtol=1e-5)
+    assert [part["name"] for part in state["components"]][:2] == ["pan", "lift"]
+    assert (state["stored"], state["difference"]) == ("agree", None)
+    assert action["stored"] == "differ"
+    assert "mean at 2 (elbow) is" in action["difference"]
+    assert (image["read"], image["total"], image["stored"]) == (64, 300, "agree")
+    assert [(part["index"], part["q50"]) for part in image["components"]] == [
+        *((0, None), (1, None), (2, None))
+    ]
+
+
+def test_statistics_of_a_long_feature_are_folded(tdx: Tdx, tmp_path: Path) -> None:
+    rows = np.arange(10 * 40, dtype=np.float32).reshape(10, 40)
+    data = write_dataset(tmp_path / "data", [{STATE: rows, ACTION: draw(10)[ACTION]}])
+    info = data / "meta" / "info.json"
+    document = json.loads(info.read_text())
+    document["features"][STATE] |= {"shape": [40], "names": None}
+    info.write_text(json.dumps(document))
+    result = tdx("inspect", "values", str(data)).out
+    assert f"24 more: --key {STATE} shows all" in result
+    assert "\n15 " in result
+    assert "\n16 " not in result
+    result = tdx("inspect", "values", str(data), "--key", STATE).out
+    assert "\n39 " in result
+    assert "more" not in result
+    assert ACTION not in result
+    result = tdx("inspect", "values", str(data), "--format", "json").out
+    assert len(json.loads(result)["features"][0]["components"]) == 40
+
+
+def test_statistics_without_stored_or_finite_values(tdx: Tdx, tmp_path: Path) -> None:
+    rows = draw(20)
+    data = write_dataset(tmp_path / "data", [rows])
+    write_statistics(data, {})
+    rows[STATE][:5] = np.nan
+    rows[ACTION][:] = np.inf
+    write_table(data / "data" / "chunk-000" / "file-000.parquet", rows)
+    result = tdx("inspect", "values", str(data))
+    assert result.code == 0
+    assert "NaN or infinite: 5 steps, left out" in result.out
+    assert "no stored statistics" in result.out
+    report = json.loads(tdx("inspect", "values", str(data), "--format", "json").out)
+    state, action, image = report["features"]
+    assert (state["read"], state["nonfinite"], state["stored"]) == (20, 5, "missing")
+    assert (action["nonfinite"], action["components"], action["stored"]) == (20, [], None)
+    assert (image["read"], image["skipped"]) == (0, "the dataset has no file of it")
+
+
+@pytest.mark.parametrize("option", ["--each", "--policy zero", "--samples x.npz", "-t RewardSum"])
+def test_option_of_steps_does_not_apply_to_statistics(
+    option: str, tdx: Tdx, tmp_path: Path
+) -> None:
+    data = str(write_dataset(tmp_path / "data", [draw(20)]))
+    result = tdx("inspect", "values", data, *option.split())
+    assert result.code == 2
+    assert f"{option.split()[0]} does not apply to the statistics of a dataset" in result.err
+    result = tdx("inspect", "values", data, "--key", "actoin")
+    assert result.code == 2
+    assert "did you mean action?" in result.err
 
 
 def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
@@ -293,7 +389,14 @@ def test_minari_dataset_is_a_target_and_data(tdx: Tdx, folder: Path, tmp_path: P
     tdx("rollout", "Pendulum-v1", "--steps", "30", "--seed", "0", "--out", dump)
     assert tdx("export", dump, "--to", "minari", "--out", data).code == 0
     assert "30 steps of 2 features: all checks passed" in tdx("check", data).out
-    assert "observation@0" in tdx("inspect", "values", data).out
+    statistics = tdx("inspect", "values", data).out
+    assert "a Minari dataset  30 steps  no stored statistics" in statistics
+    report = json.loads(tdx("inspect", "values", data, "--format", "json").out)
+    rows = open_dump(dump).data["observation"].numpy()
+    observation, action = report["features"]
+    shown = [[part[name] for name in ("min", "max")] for part in observation["components"]]
+    np.testing.assert_array_equal(shown, np.stack([rows.min(0), rows.max(0)], 1))
+    assert (observation["stored"], action["read"]) == (None, 30)
     assert "observation@0" in tdx("inspect", "values", data, "--steps", "29").out
     assert tdx("inspect", "spec", data).code == 0
     for recorded in (dump, data):
@@ -326,16 +429,19 @@ def test_images_of_a_dataset_are_sampled(
     data = write_dataset(tmp_path / "data", [draw(300)])
     write_video(data / f"videos/{IMAGE}/chunk-000/file-000.mp4", draw_frames(80))
     result = tdx("inspect", "values", str(data), "--key", IMAGE, "--format", "json")
-    (image,) = json.loads(result.out)["images"]
+    (image,) = json.loads(result.out)["features"]
     assert image["total"] == 300
-    assert 1 < image["frames"] <= 64
-    np.testing.assert_allclose(image["mean"], 0.5, atol=0.05)
+    assert 1 < image["read"] <= 64
+    np.testing.assert_allclose([part["mean"] for part in image["components"]], 0.5, atol=0.05)
     for command in (["inspect", "values"], ["check"]):
-        assert f"{image['frames']} of 300" in tdx(*command, str(data)).out
+        assert f"{image['read']} of 300 frames" in tdx(*command, str(data)).out
+    # With --key, nothing else is read.
+    shutil.rmtree(data / "data")
+    assert tdx("inspect", "values", str(data), "--key", IMAGE).code == 0
     monkeypatch.setitem(sys.modules, "av", None)
-    result = tdx("inspect", "values", str(data))
+    result = tdx("inspect", "values", str(data), "--key", IMAGE)
     assert result.code == 0
-    assert f"{IMAGE}: PyAV is not installed" in result.out
+    assert "not decoded: PyAV is not installed" in result.out
 
 
 def test_images_of_samples_in_another_range_are_found(

@@ -19,6 +19,7 @@ from tdx.cli.options import (
 )
 from tdx.cli.output import render_view
 from tdx.cli.views import Cell, Paragraph, View
+from tests.stacks.checkpoints.datasets import draw, write_dataset
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -102,6 +103,14 @@ def _values(document: Document) -> list[Any]:
     ]
 
 
+def _components(document: Document) -> list[Any]:
+    return [
+        {name: value for name, value in feature.items() if name != "components"} | component
+        for feature in document["features"]
+        for component in feature["components"] or [{}]
+    ]
+
+
 def _differing(document: Document) -> list[Any]:
     found = list(document["env"])
     found += [stage for stage in document["stages"] if stage["status"] != "same"]
@@ -126,6 +135,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Document], list[Any]]]] = {
     "inspect chain": (("inspect", "chain", *CHAIN), _chain),
     "inspect keys": (("inspect", "keys", *CHAIN), _versions),
     "inspect values": (("inspect", "values", *CHAIN, "--steps", "5"), _values),
+    "inspect values of a dataset": (("inspect", "values", "data"), _components),
     "inspect plan": (("inspect", "plan", *CHAIN), _plan),
     "check": (("check", *CHAIN), _of("findings")),
     "diff": (("diff", "a.yaml", "b.yaml", "--steps", "5"), _differing),
@@ -144,6 +154,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tdx: Tdx) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text(A)
     (tmp_path / "b.yaml").write_text(B)
+    write_dataset(tmp_path / "data", [draw(20)])
     return tmp_path
 
 

@@ -74,6 +74,7 @@ def samples() -> Iterator[Path]:
             (*rollout, "runs/raw"),
             ("export", "runs/pendulum", "--to", "parquet", "-o", "pendulum.parquet"),
             ("export", "runs/raw", "--to", "jsonl", "-o", "steps.txt"),
+            ("export", "runs/raw", "--to", "lerobot", "-o", "dataset"),
             (*profile, "base.json"),
             (*profile, "now.json"),
             ("contract", "record", "train.py:make_env", "--allow-code"),

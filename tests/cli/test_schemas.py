@@ -22,6 +22,7 @@ from tdx.foundation.serialization import Entries, Entry, Result, key_entry, to_p
 from tdx.inspection.watch import watch
 from tdx.rollouts import open_dump
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout, ShardFailure
+from tests.stacks.checkpoints.datasets import draw, write_dataset
 from tests.stacks.descriptors.exports import write_mjlab
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "chain": [("inspect", "chain", *CHAIN)],
     "keys": [("inspect", "keys", "Pendulum-v1", "-t", "StepCounter")],
     "values": [("inspect", "values", *CHAIN, "--steps", "2")],
+    "dataset": [("inspect", "values", "data")],
     "state": [("inspect", "state", *CHAIN, "--steps", "2")],
     "plan": [("inspect", "plan", *CHAIN), ("inspect", "plan", "Pendulum-v1")],
     "check": [("check", *CHAIN), ("check", "bad.yaml"), ("check", "bad.yaml", "--diff")],
@@ -95,6 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum, RewardSum, RewardScaling: [0, 1]]\n"
     )
     write_mjlab(folder / "policy.onnx")
+    write_dataset(folder / "data", [draw(20)])
     env = gymnasium.make("Pendulum-v1")
     env.reset()
     with watch(env, every=1, to=folder / "watch.jsonl"):

@@ -141,6 +141,18 @@ def test_statistics_of_a_part_of_the_episodes_are_stale(
     assert codes(check_dataset(facts(path))) == [("TDX623", STATE), ("TDX623", ACTION)]
 
 
+def test_stored_statistics_of_another_size_are_stale(
+    episodes: list[Arrays], tmp_path: Path
+) -> None:
+    path = write_dataset(tmp_path / "data", episodes)
+    whole = {key: statistics(rows) for key, rows in joined(episodes).items()}
+    whole[STATE] = {name: values[:5] for name, values in whole[STATE].items()}
+    write_statistics(path, whole)
+    report = check_dataset(facts(path))
+    assert codes(report) == [("TDX623", STATE)]
+    assert "has 5 numbers instead of 6" in report.findings[0].message
+
+
 def test_averaged_quantiles_are_named(tmp_path: Path) -> None:
     # Episodes in different places: the mean of their quantiles is no quantile of all steps.
     episodes = [draw(500, seed) for seed in range(3)]

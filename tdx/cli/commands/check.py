@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +33,6 @@ from tdx.foundation.errors import ArgumentError, EnvError, PipelineError, TdxErr
 if TYPE_CHECKING:
     from tdx.cli.views.check import FixEntries
     from tdx.inspection.check_report import CheckReport, FixedPipeline
-    from tdx.inspection.dataset_check import DatasetFacts
     from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline, PipelineFile
 
@@ -367,7 +365,13 @@ def _unexpected(error: Exception) -> TdxError:
 
 def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     """Check one target by what it is: a folder or file of data, a function, or a pipeline."""
-    from tdx.cli.pipelines import find_checkpoint, find_descriptor, read_source, with_target
+    from tdx.cli.pipelines import (
+        compute_facts,
+        find_checkpoint,
+        find_descriptor,
+        read_source,
+        with_target,
+    )
     from tdx.cli.runtime import third_party_code
     from tdx.foundation.files import is_contract
     from tdx.inspection.check_report import check_pipeline
@@ -396,7 +400,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     if pipeline.target is not None and is_dataset(pipeline.target):
         from tdx.inspection.dataset_check import check_dataset
 
-        return _Checked(check_dataset(_facts(pipeline.target), *chosen))
+        return _Checked(check_dataset(compute_facts(pipeline.target), *chosen))
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_check import check_checkpoint
 
@@ -405,8 +409,8 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
             return _Checked(check_checkpoint(checkpoint, *chosen))
         from tdx.inspection.dataset_check import check_against_data
 
-        data = None if options.data is None else _facts(options.data)
-        samples = None if options.samples is None else _facts(options.samples, ())
+        data = None if options.data is None else compute_facts(options.data)
+        samples = None if options.samples is None else compute_facts(options.samples, numbers=())
         return _Checked(check_against_data(checkpoint, data, samples, *chosen))
     if options.data is not None:
         raise ArgumentError("--data needs a policy checkpoint", hint="tdx check FOLDER --data DATA")
@@ -439,18 +443,6 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
         )
     text = None if pipeline.transforms or source is None else _text_on_disk(source)
     return _Checked(report, rules, None if fixes is None else fixes.output(fix=options.fix), text)
-
-
-def _facts(path: str, keys: Sequence[str] | None = None) -> DatasetFacts:
-    """Read a dataset, and compute the statistics of its data, or of some of its numbers."""
-    from tdx.cli.progress import activity_on
-    from tdx.inspection.dataset_check import read_facts
-    from tdx.rollouts.datasets import read_data
-
-    dataset = read_data(path)
-    with activity_on(sys.stderr) as show:
-        progress = None if show is None else partial(show, "reading steps")
-        return read_facts(dataset, keys, on_progress=progress)
 
 
 def _rules(

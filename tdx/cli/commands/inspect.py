@@ -55,7 +55,14 @@ Words = Annotated[
         help=f"{TARGET_HELP} Then the keys to trace, nested ones as agents.reward; all by default.",
     ),
 ]
-Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
+ValuesSteps = Annotated[
+    int | None,
+    integer_option(
+        *("--steps", 1),
+        "Number of steps after the reset, 1 by default; without it, a dataset shows the statistics "
+        "of all its data.",
+    ),
+]
 StateSteps = Annotated[
     int, integer_option("--steps", 0, "Number of random steps before the state is read.")
 ]
@@ -188,7 +195,7 @@ def inspect_keys(
 def inspect_values(
     pipeline: TargetOptions,
     output: OutputOptions,
-    steps: Steps = 1,
+    steps: ValuesSteps = None,
     policy: PolicyName = None,
     each: Each = False,
     key: Key = None,
@@ -197,14 +204,36 @@ def inspect_values(
     """Step an env, and show the values that each stage writes.
 
     Actions come from --policy, from the policy of the pipeline file, or are random. Values outside
-    their spec are marked, and the stage that violates its spec is named.
+    their spec are marked, and the stage that violates its spec is named. A LeRobot or Minari
+    dataset needs no env: without --steps, all its data is read once.
 
     tdx inspect values Pendulum-v1 -t "RewardClipping(-1, 1)" --steps 100 --seed 0
 
     tdx inspect values pendulum.yaml --policy zero --each
+
+    tdx inspect values dataset --key observation.state
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_pipeline, read_pipeline
+    from tdx.cli.pipelines import compute_facts, open_pipeline, read_pipeline, with_target
+    from tdx.stacks.checkpoints import is_dataset
+
+    dataset = with_target(pipeline).env
+    if steps is None and dataset is not None and is_dataset(dataset):
+        from tdx.cli.views.datasets import dataset_view
+
+        given = {
+            "--each": each,
+            "--policy": policy,
+            "--samples": samples,
+            "-t": pipeline.transforms,
+        }
+        for option in (name for name, value in given.items() if value):
+            raise ArgumentError(
+                f"{option} does not apply to the statistics of a dataset",
+                hint="leave it out; --steps N shows single steps",
+            )
+        write_view(dataset_view(compute_facts(dataset, key), whole=key is not None), output)
+        return
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
@@ -212,9 +241,11 @@ def inspect_values(
 
     config = read_pipeline(pipeline)
     with open_pipeline(config, pipeline, samples=samples) as stack:
-        actor = load_actor(config, stack, name=policy, steps=steps, allow_code=pipeline.allow_code)
+        actor = load_actor(
+            config, stack, name=policy, steps=steps or 1, allow_code=pipeline.allow_code
+        )
         report = inspect_values(
-            stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
+            stack, config.env.id, steps=steps or 1, seed=config.env.seed, policy=actor, each=each
         )
         calls = stack.calls
         if report.error is not None:

@@ -21,7 +21,7 @@ from tdx.cli.views.specs import spec_columns
 from tdx.foundation.keys import format_key
 from tdx.foundation.text import count_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
-from tdx.inspection.values_report import ImageValues, StateReport, ValuesReport
+from tdx.inspection.values_report import StateReport, ValuesReport
 from tdx.specs.leaf import domain_text, shape_text
 
 _TITLES = (
@@ -29,7 +29,6 @@ _TITLES = (
     *("min", "mean", "max", "nan", "outside", "spec"),
 )
 _STATE_TITLES = ("stage", "name", "shape", "dtype", "min", "mean", "max")
-_IMAGE_TITLES = ("key", "shape", "dtype", "frames", "channel", "min", "mean", "std", "max")
 _VIOLATION, _SUSPECT = "!", "?"
 
 
@@ -52,13 +51,6 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
                 before = "before step " if phase.phase == "reset" else ""
                 result.append(Heading(phase.phase, f"{before}{phase.first}"))
             result.append(_phase(phase))
-        if report.images:
-            result += [Heading("images", "sampled"), _images(report.images)]
-            result += [
-                fact("skipped", f"{image.key}: {image.skipped}")
-                for image in report.images
-                if image.skipped
-            ]
         if report.violations:
             result.append(Heading("spec violations"))
             result += [block for violation in report.violations for block in _violation(violation)]
@@ -128,26 +120,6 @@ def _narrow(phase: PhaseValues) -> Iterator[Block]:
             if changed:
                 spec.append(Cell(f"  changed {changed}", "dim"))
             yield Paragraph([Cell(text, style), *spec], indent=4)
-
-
-def _images(images: Sequence[ImageValues]) -> Table:
-    rows: list[list[Cell]] = []
-    for image in images:
-        numbers = (image.minimum, image.mean, image.std, image.maximum)
-        channels = list(zip(*(values or (None,) for values in numbers), strict=True))
-        for channel, row in enumerate(channels):
-            first = channel == 0
-            rows.append(
-                [
-                    Cell(image.key if first else "", "name"),
-                    Cell(shape_text(image.shape) if first else ""),
-                    Cell(image.dtype if first else ""),
-                    Cell(f"{image.frames:,} of {image.total:,}" if first else ""),
-                    Cell("" if image.minimum is None else str(channel), "dim"),
-                    *(Cell(_number(value)) for value in row),
-                ]
-            )
-    return Table.of(_IMAGE_TITLES, rows, fixed=True)
 
 
 def _place(stage: StageValues) -> str:

@@ -8,13 +8,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 
-from tdx.foundation.errors import MissingPackageError, StorageError, install_extra
+from tdx.foundation.errors import (
+    KeyNotFoundError,
+    MissingPackageError,
+    StorageError,
+    did_you_mean,
+    install_extra,
+)
 from tdx.stacks.checkpoints.model import Array
 
 QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -111,6 +117,22 @@ class Dataset:
     def images(self) -> tuple[str, ...]:
         """Keys of the images and videos."""
         return tuple(key for key, feature in self.features.items() if feature.is_image)
+
+    def only(self, key: str) -> Dataset:
+        """Return the dataset restricted to one feature, so that nothing else is read.
+
+        Args:
+            key: Numeric feature of observations and actions, or an image.
+
+        Raises:
+            KeyNotFoundError: The dataset has no such feature.
+        """
+        known = [*self.vectors, *self.images]
+        if key not in known:
+            hint = did_you_mean(key, known, f"the features are {', '.join(known)}")
+            raise KeyNotFoundError(f"unknown feature {key!r}", hint=hint)
+        vectors = [name for name in self.vectors if name == key]
+        return replace(self, features={key: self.features[key]}, vectors=vectors)
 
 
 class DatasetSamples(Sequence[Mapping[str, Array]]):
