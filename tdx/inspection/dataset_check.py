@@ -163,12 +163,12 @@ class DatasetFacts(Result):
         """Return how the stored statistics of a feature differ from its data; ``None`` if not."""
         stored = self.stored(key)
         if (sample := self.images.get(key)) is not None:
-            return why_impossible(stored) or describe_image_difference(stored, sample)
+            return why_impossible(stored) or why_not_of_images(stored, sample)
         data = self.computed[key]
         for name, expected in data.result().items():
             if name in stored and name != "count" and stored[name].size != expected.size:
                 return f"{name} has {stored[name].size} numbers instead of {expected.size}"
-        return describe_difference(stored, data, self.dataset.features[key].names)
+        return why_not_of_data(stored, data, self.dataset.features[key].names)
 
     @property
     def features(self) -> tuple[FeatureStatistics, ...]:
