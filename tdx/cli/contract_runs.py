@@ -101,22 +101,20 @@ def diff_stacks(
 def _compare_sides(
     a: str, b: str, seed: int | None, samples: str | None, *, allow_code: bool
 ) -> ContractReport:
-    from tdx.contracts import check_contract, freeze, load_contract
+    from tdx.contracts import check_contract, diff_stacks, load_contract
     from tdx.foundation.files import is_contract
 
+    if is_contract(b):
+        if not is_contract(a):
+            raise ArgumentError(f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}")
+        raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
     with ExitStack() as opened:
         if is_contract(a):
             contract = load_contract(a)
-        else:
-            contract = freeze(opened.enter_context(_open(a, samples, allow_code)), seed=seed or 0)
-        if is_contract(b):
-            if not is_contract(a):
-                raise ArgumentError(
-                    f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}"
-                )
-            raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
-        stack = opened.enter_context(_open(b, samples, allow_code))
-        return check_contract(stack, contract, b, reference=a)
+            target = opened.enter_context(_open(b, samples, allow_code))
+            return check_contract(target, contract, b, reference=a)
+        stacks = [opened.enter_context(_open(side, samples, allow_code)) for side in (a, b)]
+        return diff_stacks(*stacks, names=(a, b), seed=seed or 0)
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from tdx.compare.model import Contract
+from tdx.compare.model import DEFAULT_PARTS, Contract, Part
 from tdx.compare.replay import pair_levels, prepare, replay
 from tdx.compare.report import ContractReport, Coverage, Difference
 from tdx.compare.roles import relevant_stages
@@ -83,6 +83,9 @@ def diff_stacks(
 ) -> ContractReport:
     """Compare two envs of the same or of different libraries stage by stage.
 
+    Observations, actions, rewards and done flags are compared; of an evaluation, which needs no
+    rewards, what its policy reads and does.
+
     Args:
         a: The reference, such as the env of the training.
         b: The other env, such as that of an evaluation.
@@ -100,7 +103,8 @@ def diff_stacks(
         >>> tdx.diff_stacks(env, gymnasium.wrappers.RescaleAction(env, -1, 1)).first.kind
         'missing stage'
     """
-    frozen = freeze(a, seed=seed, steps=steps)
+    compare = DEFAULT_PARTS if evaluation else get_args(Part)
+    frozen = freeze(a, seed=seed, steps=steps, compare=compare)
     return check_contract(b, frozen, names[1], evaluation=evaluation, reference=names[0])
 
 

@@ -25,6 +25,14 @@ def deploy():
     return gym.make("Pendulum-v1")
 
 
+def positive_rewards():
+    return gym.wrappers.ClipReward(train(), 0.0, 1.0)
+
+
+def negative_rewards():
+    return gym.wrappers.ClipReward(train(), -1.0, 0.0)
+
+
 def hostile():
     class Wrapper(gym.ObservationWrapper):
         def observation(self, observation):
@@ -84,6 +92,14 @@ def test_diff_of_functions_writes_html(capsys: pytest.CaptureFixture[str]) -> No
     assert "missing stage" in page
     assert run([*command, "--html", "report.html"]) == 2
     assert run(["diff", "envs.py:train", "envs.py:train", "--allow-code"]) == 0
+
+
+def test_diff_of_functions_compares_rewards(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["diff", "envs.py:positive_rewards", "envs.py:negative_rewards", "--allow-code"]
+    assert run(command) == 1
+    assert (
+        "(ClipReward), key 'reward': min_reward is -1.0 instead of 0.0" in capsys.readouterr().out
+    )
 
 
 def test_diff_of_a_contract_and_a_function(capsys: pytest.CaptureFixture[str]) -> None:
