@@ -113,8 +113,9 @@ def _compare_sides(
             contract = load_contract(a)
             target = opened.enter_context(_open(b, samples, allow_code))
             return check_contract(target, contract, b, reference=a)
-        stacks = [opened.enter_context(_open(side, samples, allow_code)) for side in (a, b)]
-        return diff_stacks(*stacks, names=(a, b), seed=seed or 0)
+        one = opened.enter_context(_open(a, samples, allow_code))
+        other = opened.enter_context(_open(b, samples, allow_code))
+        return diff_stacks(one, other, (a, b), seed=seed or 0)
 
 
 @contextmanager

@@ -180,10 +180,11 @@ def inspect_keys(
     from tdx.inspection.lineage import inspect_keys
 
     keys = list(words or ())
+    options: PipelineOptions = pipeline
     if keys and pipeline.env is None and pipeline.pipeline is None:
-        pipeline = with_target(pipeline, keys.pop(0))
-    config = read_pipeline(pipeline)
-    with open_pipeline(config, pipeline, samples=samples) as stack:
+        options = with_target(pipeline, keys.pop(0))
+    config = read_pipeline(options)
+    with open_pipeline(config, options, samples=samples) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = stack.calls
     if output.format is Format.MERMAID:
