@@ -36,6 +36,9 @@ class Cost:
 def list_part_costs(mode: ModeProfile) -> list[Cost]:
     """Return the cost of each part, largest first.
 
+    The calls of a stage are one part. Of a stage whose steps are fused with those of its neighbors,
+    the other calls are named by their kind: ``1 GrayScale (reset)``.
+
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
         >>> from tdx.profiling.run import ProfilePlan, profile_env
@@ -45,7 +48,23 @@ def list_part_costs(mode: ModeProfile) -> list[Cost]:
         >>> sorted(cost.name for cost in list_part_costs(mode))
         ['0 RewardSum', 'env Pendulum-v1', 'policy random', 'tdx itself']
     """
-    return _sum_rows(mode, lambda row: ENGINE if row.part.work == "engine" else row.part.label)
+    fused = {
+        index
+        for row in mode.rows
+        if row.part.work == "stage" and row.part.upto >= 0
+        for index in range(row.part.index, row.part.upto + 1)
+    }
+
+    def name_of(row: Row) -> str:
+        part = row.part
+        if part.work == "engine":
+            return ENGINE
+        if part.upto < 0 and part.index in fused:
+            # The steps of the stage are in the row of the group.
+            return f"{part.label} ({part.lane})"
+        return part.label
+
+    return _sum_rows(mode, name_of)
 
 
 def list_kind_costs(mode: ModeProfile) -> list[Cost]:

@@ -6,21 +6,24 @@ import io
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from tdx.cli.charts import flame_chart, growth_plot
 from tdx.cli.html import html_page
 from tdx.cli.progress import activity_on
 from tdx.cli.views.profile import profile_view
+from tdx.core.meter import Part
 from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile, read_profile
 from tdx.profiling.traces import build_mean_step
 from tests.cli.conftest import assert_complete, assert_fits
 from tests.cli.test_report import Page
-from tests.profiling.sample_profile import mode_profile, on_device, sample_profile
+from tests.profiling.sample_profile import STEPS, Simulated, mode_profile, on_device, sample_profile
 from tests.programs import BROWSERS, require_program
 
 if TYPE_CHECKING:
@@ -229,3 +232,35 @@ def test_progress_only_on_terminals() -> None:
         assert on_progress is not None
         on_progress("eager: time", 2, 5)
     assert terminal.getvalue() == "\r\x1b[Keager: time  2 of 5\r\x1b[K"
+
+
+def test_summary_names_the_resets_of_a_stage_whose_steps_are_fused(tdx: Tdx, measures: Any) -> None:
+    rollout = Simulated()
+    rollout.call(Part("stage", 0, "ToTensorImage", "reset"), 1_000)
+    rollout.call(Part("stage", 1, "GrayScale", "reset"), 28_000)
+    rollout.call(Part("stage", 2, "RewardSum", "reset"), 5_000)
+    rollout.call(Part("env", -1, "Pendulum-v1", "reset"), 7_000)
+    for _ in range(STEPS):
+        rollout.call(Part("env", -1, "Pendulum-v1", "step"), 40_000)
+        rollout.call(Part("stage", 0, "ToTensorImage + GrayScale", "forward", 1), 6_000)
+        rollout.call(Part("stage", 2, "RewardSum", "forward"), 2_000)
+    rollout.end_repeat(10_000)
+    fused = replace(
+        mode_profile("planned"),
+        rows=rollout.rows(),
+        total_ns=np.array(rollout.totals),
+        steps=np.array([STEPS]),
+        frames=np.array([STEPS]),
+    )
+    measures(sample_profile(fused))
+    shown = [line.strip() for line in tdx(*PENDULUM).out.splitlines()]
+    parts = [
+        "env Pendulum-v1",
+        "0-1 ToTensorImage + GrayScale",
+        "2 RewardSum",
+        "1 GrayScale (reset)",
+        "tdx itself",
+        "0 ToTensorImage (reset)",
+    ]
+    listed = [part for line in shown for part in parts if re.match(rf"{re.escape(part)}\s", line)]
+    assert listed == parts

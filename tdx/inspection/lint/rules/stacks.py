@@ -354,15 +354,18 @@ class RewardPairs(Fact):
 
     @property
     def is_scaled(self) -> bool:
-        """True if every reward was multiplied by the same factor other than 1."""
-        factors = [after / before for before, after in self.pairs if abs(before) > 1e-6]
-        if len(factors) < _MIN_PAIRS:
+        """True if every reward was multiplied by the same factor other than 0 and 1."""
+        pairs = [(before, after) for before, after in self.pairs if abs(before) > 1e-6]
+        if len(pairs) < _MIN_PAIRS:
             return False
-        if len({abs(before) for before, _ in self.pairs}) < 2:
-            # Clipping a constant reward looks like a factor.
-            return False
+        factors = [after / before for before, after in pairs]
         low, high = min(factors), max(factors)
-        return abs(high - low) <= 1e-5 * abs(high) and abs(high - 1) > 1e-6
+        if abs(high - low) > 1e-5 * abs(high) or min(abs(high), abs(high - 1)) <= 1e-6:
+            return False
+        # A clip, sign or binarization has a factor too if all rewards of one sign are equal. Only a
+        # scaling has the same one, other than 0 and 1, for different values of one sign.
+        sides = ([abs(x) for x, _ in pairs if (x > 0) is side] for side in (True, False))
+        return any(side and max(side) > 1.001 * min(side) for side in sides)
 
 
 _MIN_PAIRS = 5
@@ -492,6 +495,37 @@ RECORDERS = ("RecordEpisodeStatistics", "Monitor", "VecMonitor")
 """Wrappers that add the return and length of an episode to its last info."""
 
 
+class ResetRows:
+    """Finds the sub-envs of a vector env that a step only resets, from call to call."""
+
+    def __init__(self) -> None:
+        self._ended: Tensor | None = None
+
+    def find(self, call: StageCall) -> Tensor | None:
+        """Return which sub-envs the step only resets.
+
+        ``None`` if it is no step of a vector env that takes a step for a reset.
+        """
+        trace, ended = call.trace, self._ended
+        self._ended = None
+        if "truncated" not in trace.after(len(call.context.leaves) - 1):
+            # Its sub-envs are reset within the step that ends the episode.
+            return None
+        done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
+        if done is None or not done.ndim:
+            return None
+        self._ended = done
+        if trace.phase != "step":
+            return None
+        env = next((stage for stage in trace.stages if stage.index < 0), None)
+        given = None if env is None else env.written.get("reward")
+        base = reward if given is None else given.value
+        if ended is None or base is None or base.shape != ended.shape:
+            return done.new_zeros(done.shape)
+        # A vector env returns the reward 0 for a row that it resets.
+        return ended & (base == 0)
+
+
 class RowSteps(Fact):
     """Steps of the sub-envs of a vector env, as the outermost level returns them.
 
@@ -502,28 +536,12 @@ class RowSteps(Fact):
 
     def __init__(self) -> None:
         self.total = self.resets = 0
-        self._ended: Tensor | None = None
+        self._rows = ResetRows()
 
     def add(self, call: StageCall) -> None:
-        trace, ended = call.trace, self._ended
-        if call.stage.direction != "forward":
-            return
-        self._ended = None
-        if "truncated" not in trace.after(len(call.context.leaves) - 1):
-            # Its sub-envs are reset within the step that ends the episode.
-            return
-        done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
-        if done is None or not done.ndim:
-            return
-        self._ended = done
-        if trace.phase == "step":
-            self.total += done.numel()
-            env = next((stage for stage in trace.stages if stage.index < 0), None)
-            given = None if env is None else env.written.get("reward")
-            base = reward if given is None else given.value
-            if ended is not None and base is not None and base.shape == ended.shape:
-                # A vector env returns the reward 0 for a row that it resets.
-                self.resets += int((ended & (base == 0)).sum())
+        if call.stage.direction == "forward" and (rows := self._rows.find(call)) is not None:
+            self.total += rows.numel()
+            self.resets += int(rows.sum())
 
 
 @stack_rule(
