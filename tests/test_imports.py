@@ -48,6 +48,8 @@ def test_import_loads_no_heavy_modules(code: str) -> None:
     [
         ["--help"],
         ["--version"],
+        ["check", "mistyped.ymal"],
+        ["check", "mistyped.py:make", "--allow-code"],
         ["inspect", "spec", "--help"],
         ["inspect", "chain", "--help"],
         ["inspect", "keys", "--help"],

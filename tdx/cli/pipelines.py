@@ -33,7 +33,7 @@ from tdx.cli.options import (
 )
 from tdx.cli.runtime import third_party_code
 from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
-from tdx.foundation.files import PIPELINE_SUFFIXES
+from tdx.foundation.files import PIPELINE_SUFFIXES, missing_file_error
 from tdx.foundation.untrusted import MAX_ENVS
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from tdx.stacks.descriptors import Descriptor
 
 
+_CODE_TARGET = re.compile(r"(.+?\.py)(:.*)?", re.DOTALL)
+_FILE_TARGET = re.compile(r"\.{0,2}[/\\].*|~.*|.*[/\\].*[/\\].*|.*\\.*|.*\.[A-Za-z]\w*", re.DOTALL)
+"""A path, or a name with a suffix. Env ids have at most one slash: ``ALE/Pong-v5``."""
 _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
 _SHOWN_FILES = 3
@@ -494,6 +497,7 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
         if target is None and options.env is not None:
             target, options = options.env, replace(options, env=None)
         target, options = _add_arguments(target, options.args or ""), replace(options, args=None)
+    _check_missing_file(target or options.env)
     if target is None:
         return options
     other = "--env" if options.env is not None else "--pipeline"
@@ -520,6 +524,20 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
         return replace(options, pipeline=target)
     _check_no_folder(target)
     return replace(options, env=target)
+
+
+def _check_missing_file(target: str | None) -> None:
+    """Raise an error for a file that does not exist, before it is looked up as the id of an env.
+
+    Missing pipeline files are left to whoever reads or creates them.
+    """
+    if target is None or os.path.exists(target):
+        return
+    if (code := _CODE_TARGET.fullmatch(target)) is not None:
+        if not os.path.exists(code[1]):
+            raise missing_file_error(code[1], code[2] or "")
+    elif ":" not in target and _FILE_TARGET.fullmatch(target) and not is_file_target(target):
+        raise missing_file_error(target)
 
 
 def _add_arguments(target: str | None, args: str) -> str:

@@ -10,13 +10,18 @@ Example:
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict, overload
 
 from tdx.foundation.keys import NestedKey, format_key
+
+_PACKAGE = str(Path(__file__).parents[1])
+_LIBRARIES = ("site-packages", "dist-packages")
 
 
 class ExitCode(IntEnum):
@@ -357,6 +362,40 @@ def summarize_error(error: BaseException) -> str:
     name = type(error).__name__
     message = get_first_line(error, "")
     return f"{name}: {message}" if message else name
+
+
+def find_foreign_cause(error: BaseException) -> BaseException | None:
+    """Return the error in the cause chain that is not a TdxError, which may be ``error`` itself."""
+    cause: BaseException | None = error
+    visited: set[int] = set()
+    while cause is not None and id(cause) not in visited:
+        if not isinstance(cause, TdxError):
+            return cause
+        visited.add(id(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return None
+
+
+def find_user_line(error: BaseException) -> str | None:
+    """Return the last line of user code in the traceback, as ``file:line``, if there is one."""
+    # Not at the start of each command, which needs neither.
+    import sysconfig
+    import traceback
+
+    def is_user_code(file: str) -> bool:
+        if file.startswith("<") or file.startswith(_PACKAGE + os.sep):
+            return False
+        if any(part in _LIBRARIES for part in Path(file).parts):
+            return False
+        return not file.startswith(sysconfig.get_path("stdlib") + os.sep)
+
+    cause = find_foreign_cause(error)
+    frames = [] if cause is None else traceback.extract_tb(cause.__traceback__)
+    own = next((frame for frame in reversed(frames) if is_user_code(frame.filename)), None)
+    if own is None:
+        return None
+    path = min(own.filename, os.path.relpath(own.filename), key=len)
+    return f"{path}:{own.lineno}"
 
 
 def explain_call_error(error: BaseException) -> str:

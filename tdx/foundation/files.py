@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -19,7 +19,9 @@ from tdx.foundation.errors import (
     OutputError,
     StorageError,
     TdxError,
+    UnknownNameError,
     explain_os_error,
+    find_similar_names,
 )
 from tdx.foundation.folders import HAS_DESCRIPTORS, lock_file, open_folder, sync_path
 
@@ -64,6 +66,39 @@ def is_stream(path: str | Path) -> bool:
 def is_contract(path: str | Path) -> bool:
     """Return True for the folder of a contract."""
     return os.path.isdir(path) and os.path.lexists(os.path.join(path, CONTRACT_FILE))
+
+
+def suggest_file(path: str | Path, suffixes: Sequence[str] = (), after: str = "") -> str | None:
+    """Return a hint with the files in its folder that have a name like that of a missing one.
+
+    Args:
+        path: The missing file.
+        suffixes: Suffixes of the files to suggest; all by default.
+        after: What follows the path in what the user typed, such as ``:make``.
+    """
+    path = Path(path)
+    with suppress(OSError):
+        files = [
+            file.name for file in path.parent.iterdir() if not suffixes or file.suffix in suffixes
+        ]
+        if similar := find_similar_names(path.name, files, cutoff=0.8):
+            names = [f"{path.with_name(name)}{after}" for name in similar]
+            return f"did you mean {' or '.join(names)}?"
+    return None
+
+
+def missing_file_error(path: str | Path, after: str = "") -> UnknownNameError:
+    """Return the error for a missing file, with the files of similar names.
+
+    Args:
+        path: The file. For a Python file, only those are suggested.
+        after: What follows the path in what the user typed, such as ``:make``.
+    """
+    suffixes = (".py",) if Path(path).suffix == ".py" else ()
+    hint = (
+        suggest_file(path, suffixes, after) or f"check the path{' before the colon' * bool(after)}"
+    )
+    return UnknownNameError(f"no file {path}", hint=hint)
 
 
 def check_replaceable(path: str | Path, *, force: bool) -> None:

@@ -37,17 +37,19 @@ def list_envs(search: str = "", *, missing: bool = False) -> tuple[RegisteredEnv
 def find_envs(search: str = "", *, missing: bool = False) -> EnvSurvey:
     """Like :func:`list_envs`, but also return the env packages that cannot be imported.
 
-    Names that equal or start with a word of the search come before the others.
+    Names that equal or start with a word of the search come before the others. A search without a
+    result names similar ids instead.
     """
-    from tdx.envs.gym.registry import EnvSurvey, RegisteredEnv, survey_envs
+    from tdx.envs.gym.registry import EnvSurvey, RegisteredEnv, find_similar_ids, survey_envs
     from tdx.pipeline.envs import NATIVE_ENVS
 
     words = search.casefold().split()
     survey = survey_envs()
     native = (RegisteredEnv(env_id, "tdx", True) for env_id in sorted(NATIVE_ENVS))
+    every = (*survey.envs, *native)
     envs = (
         env
-        for env in (*survey.envs, *native)
+        for env in every
         if (missing or env.installed)
         and all(word in f"{env.id} {env.package}".casefold() for word in words)
     )
@@ -59,7 +61,11 @@ def find_envs(search: str = "", *, missing: bool = False) -> EnvSurvey:
             return 0
         return 1 if any(name.startswith(word) for word in words) else 2
 
-    return EnvSurvey(tuple(sorted(envs, key=rank)), survey.broken)
+    matching = tuple(sorted(envs, key=rank))
+    similar: list[str] = []
+    if not matching:
+        similar = find_similar_ids(search.strip(), (env.id for env in every if env.installed))
+    return EnvSurvey(matching, survey.broken, tuple(similar))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,19 @@ Other reports require a chain that can be built. This one is for a chain that is
 
 from __future__ import annotations
 
-import os
-import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdx.foundation.errors import ChainError, TdxError, Where
+from tdx.foundation.errors import (
+    ChainError,
+    TdxError,
+    Where,
+    find_foreign_cause,
+    find_user_line,
+)
 from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
@@ -27,46 +30,12 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
 
-_PACKAGE = str(Path(__file__).parents[1])
-_LIBRARIES = ("site-packages", "dist-packages")
-
-
-def find_foreign_cause(error: BaseException) -> BaseException | None:
-    """Return the error in the cause chain that is not a TdxError, which may be ``error`` itself."""
-    cause: BaseException | None = error
-    visited: set[int] = set()
-    while cause is not None and id(cause) not in visited:
-        if not isinstance(cause, TdxError):
-            return cause
-        visited.add(id(cause))
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return None
-
 
 def format_traceback(error: BaseException) -> str:
     """Format the traceback of an error with a foreign cause; empty for an error of tdx alone."""
     if find_foreign_cause(error) is None:
         return ""
     return "".join(traceback.format_exception(error)).strip("\n")
-
-
-def find_user_line(error: BaseException) -> str | None:
-    """Return the last line of user code in the traceback, as ``file:line``, if there is one."""
-    cause = find_foreign_cause(error)
-    frames = [] if cause is None else traceback.extract_tb(cause.__traceback__)
-    own = next((frame for frame in reversed(frames) if _is_user_code(frame.filename)), None)
-    if own is None:
-        return None
-    path = min(own.filename, os.path.relpath(own.filename), key=len)
-    return f"{path}:{own.lineno}"
-
-
-def _is_user_code(file: str) -> bool:
-    if file.startswith("<") or file.startswith(_PACKAGE + os.sep):
-        return False
-    if any(part in _LIBRARIES for part in Path(file).parts):
-        return False
-    return not file.startswith(sysconfig.get_path("stdlib") + os.sep)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         *("NoopResetEnv", "FrameSkipTransform", "TimeMaxPool", "EndOfLifeTransform"),
         *("GrayScale", "Resize"),
     ),
+    "ClipAction": ('ClipTransform(in_keys_inv=["action"], low=…, high=…)',),
     "ClipReward": ("RewardClipping",),
     "DiscretizeAction": ("ActionDiscretizer",),
     "DtypeObservation": ("DTypeCastTransform",),
@@ -64,16 +65,24 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "ToTensor": ("ToTensorImage",),
     "TransposeImage": ("PermuteTransform", "ToTensorImage"),
 }
-"""Names of other libraries, and the transforms that do the same or parts of it."""
+"""Names of other libraries, and the transforms that do the same or parts of it.
+
+Arguments are written where the default ones do something else.
+"""
 
 
 def find_aliased(name: str) -> tuple[str, ...]:
     """Return the transforms for a name of another library; case, spaces and ``_`` do not count.
 
     Example:
-        >>> find_aliased("frame stack")
-        ('CatFrames',)
+        >>> find_aliased("frame stack"), find_aliased("ClipAction")
+        (('CatFrames',), ('ClipTransform',))
     """
+    return tuple(call.partition("(")[0] for call in find_aliased_calls(name))
+
+
+def find_aliased_calls(name: str) -> tuple[str, ...]:
+    """Like :func:`find_aliased`, with the arguments that a transform needs to do the same."""
     return _BY_PLAIN_NAME.get(_plain(name), ())
 
 
@@ -84,7 +93,7 @@ def aliases_of(transform: str) -> list[str]:
         >>> aliases_of("TimeMaxPool")
         ['AtariPreprocessing', 'MaxAndSkipObservation', 'AtariWrapper', 'MaxAndSkipEnv']
     """
-    return [alias for alias, names in ALIASES.items() if transform in names]
+    return [alias for alias in ALIASES if transform in find_aliased(alias)]
 
 
 def _plain(name: str) -> str:

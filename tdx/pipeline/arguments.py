@@ -23,6 +23,7 @@ from tdx.foundation.errors import (
     find_similar_names,
     summarize_error,
 )
+from tdx.foundation.files import missing_file_error
 from tdx.pipeline.catalog import load_catalog, load_plugin_transform
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
 from tdx.pipeline.grammar import format_value, shorten
@@ -354,7 +355,7 @@ def _import_file(reference: CodeReference) -> ModuleType:
     """Import a file as a module of the name that it has, as ``python file.py`` finds its folder."""
     path = Path(reference.module)
     if not path.is_file():
-        raise UnknownNameError(f"no file {path}", hint="check the path before the colon")
+        raise missing_file_error(path, f":{reference.name}")
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)

@@ -19,6 +19,7 @@ from tdx.foundation.errors import (
     describe_object,
     did_you_mean,
     explain_call_error,
+    find_similar_names,
     summarize_error,
 )
 from tdx.foundation.untrusted import MAX_ENVS, MAX_WORKERS
@@ -38,6 +39,8 @@ Convert = Callable[[Any], "EnvBase"]
 """Converts an env of another library to an env of tdx; raises a TdxError if it cannot."""
 NATIVE_ENVS: Mapping[str, str] = {"tdx/Pendulum": "PendulumEnv", "tdx/CartPole": "CartPoleEnv"}
 """Class of each native env by its id."""
+
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 RESERVED_NAMES = frozenset(
     {
@@ -216,9 +219,14 @@ def check_device(device: str) -> None:
         parsed = None
     names = [str(parsed), f"{parsed.type}:{parsed.index or 0}"] if parsed is not None else []
     if not any(name in devices for name in names) and (parsed is None or parsed.type != "cpu"):
-        raise DeviceError(
-            f"device {device} is not available", hint=f"available devices: {', '.join(devices)}"
-        )
+        hint = f"available devices: {', '.join(devices)}"
+        if parsed is None:
+            # Other libraries say "gpu", which torch calls by the kind of the accelerator.
+            kind, colon, index = device.casefold().partition(":")
+            gpu = next((name.partition(":")[0] for name in devices[1:]), "cuda")
+            near = gpu if kind == "gpu" else next(iter(find_similar_names(kind, _DEVICES)), None)
+            hint = hint if near is None else f"did you mean {near}{colon}{index}? {hint}"
+        raise DeviceError(f"device {device} is not available", hint=hint)
 
 
 def _create_env(

@@ -23,6 +23,7 @@ from tdx.foundation.errors import (
     PipelineError,
     TdxError,
     describe_object,
+    find_user_line,
     summarize_error,
 )
 from tdx.pipeline.grammar import parse_value, split_outside_brackets
@@ -33,6 +34,7 @@ _FACTORY_NAME = re.compile("env|^(make|build|create)", re.IGNORECASE)
 _NOT_FACTORIES = ("main", "parse_args")
 _CALL = re.compile(r"(.+?:[\w.]+)\((.*)\)", re.DOTALL)
 _BARE_WORD = re.compile(r"[A-Za-z][\w./:-]*")
+_ENV_ID = re.compile(r"(^|_)(env|gym|game)_?(id|name)$", re.IGNORECASE)
 _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
@@ -43,13 +45,13 @@ class FunctionHead:
     Args:
         name: Its name.
         parameters: Names of its parameters, in order.
-        required: How many of them have no default.
+        required: Those without a default, with the source text of their annotations.
         returns: True if it returns a value: ``main`` of a training script does not.
     """
 
     name: str
     parameters: tuple[str, ...]
-    required: int
+    required: Mapping[str, str]
     returns: bool
 
 
@@ -64,11 +66,20 @@ def list_functions(path: str | Path) -> list[FunctionHead]:
         if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
             arguments = statement.args
             positional = [*arguments.posonlyargs, *arguments.args]
-            required = len(positional) - len(arguments.defaults)
-            required += sum(default is None for default in arguments.kw_defaults)
+            keyword_only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            required = {
+                argument.arg: ""
+                if argument.annotation is None
+                else ast.unparse(argument.annotation)
+                for argument in (
+                    *positional[: len(positional) - len(arguments.defaults)],
+                    *(argument for argument, default in keyword_only if default is None),
+                )
+            }
             names = [argument.arg for argument in [*positional, *arguments.kwonlyargs]]
-            head = FunctionHead(statement.name, tuple(names), required, _returns_value(statement))
-            heads.append(head)
+            heads.append(
+                FunctionHead(statement.name, tuple(names), required, _returns_value(statement))
+            )
     return heads
 
 
@@ -113,7 +124,7 @@ def choose_function(path: str, arguments: str | None = None) -> str:
         calls = [f"{head.name}({', '.join(head.parameters)})" for head in heads]
         raise ArgumentError(
             f"{path} has no factory without arguments: {', '.join(calls)}",
-            hint=f"give them: '{path}:{calls[0]}' --allow-code",
+            hint=_suggest_call(CodeReference(path, heads[0].name), heads[0].required, {}),
         )
     raise ArgumentError(
         f"{path} is Python code without a function that returns an env",
@@ -249,10 +260,18 @@ def _check_arguments(
         return
     required = [argument for argument in required_parameters(factory) if argument not in kwargs]
     if required:
-        example = ", ".join(f"{argument}=…" for argument in required)
+        annotations = {
+            parameter.name: (
+                parameter.annotation
+                if isinstance(parameter.annotation, str)
+                else getattr(parameter.annotation, "__name__", "")
+            )
+            for parameter in parameters
+            if parameter.name in required or parameter.name in kwargs
+        }
         raise ArgumentError(
             f"{name}() needs the argument{'s' * (len(required) > 1)} {', '.join(required)}",
-            hint=f"give them: '{reference}({example})', or write a function without arguments",
+            hint=_suggest_call(reference, annotations, kwargs),
         )
     known = {parameter.name for parameter in parameters}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -262,6 +281,52 @@ def _check_arguments(
             f"{name}() has no argument {unknown[0]!r}",
             hint=f"its arguments are {', '.join(sorted(known))}" if known else "it takes none",
         )
+
+
+def _suggest_call(
+    reference: CodeReference, annotations: Mapping[str, str], given: Mapping[str, object]
+) -> str:
+    """Return a hint with an example of a call, which can be pasted if it says no "fill in".
+
+    Args:
+        reference: The function.
+        annotations: Annotations of the arguments to write, by name, in order.
+        given: Values that the user gave.
+    """
+    heads = list_functions(reference.module) if reference.is_file else []
+    order = next((head.parameters for head in heads if head.name == reference.name), ())
+    words: list[str] = []
+    unknown: list[str] = []
+    for position, (name, annotation) in enumerate(annotations.items()):
+        if name not in given:
+            text = _example_value(name, annotation)
+        elif isinstance(value := given[name], bool | int | float | str):
+            is_word = isinstance(value, str) and _BARE_WORD.fullmatch(value)
+            text = str(value) if is_word else repr(value)
+        else:
+            text = None
+        if text is None:
+            unknown.append(name)
+        # A position means a name only if the file can be read, and nothing before is left out.
+        is_positional = not unknown and order[: position + 1] == (*annotations,)[: position + 1]
+        words.append(f"{'' if is_positional else f'{name}='}{'…' if text is None else text}")
+    hint = f"for example {str(reference) + '(' + ', '.join(words) + ')'!r} --allow-code"
+    return f"{hint}; fill in {', '.join(unknown)}" if unknown else hint
+
+
+def _example_value(name: str, annotation: str) -> str | None:
+    """Return the text of a value that an argument may take, by its name and annotation."""
+    if _ENV_ID.search(name):
+        return "CartPole-v1"
+    kind = annotation.partition("|")[0].strip(" '\"")
+    if kind == "bool" or name.startswith("capture_"):
+        return "False"
+    if re.search(r"(^|_)(seed|idx|index|rank|i)$", name):
+        return "0"
+    if kind == "int" or re.match(r"(num|n)_", name):
+        return "1"
+    # CleanRL's run_name and exp_name label the files that a run writes.
+    return name.removesuffix("_name") if name in ("run_name", "exp_name") else None
 
 
 def call_function(
@@ -277,8 +342,10 @@ def call_function(
     except TdxError:
         raise
     except Exception as error:
+        line = find_user_line(error)
         raise EnvError(
-            f"{name}() raised {summarize_error(error)}", hint="--debug shows the traceback"
+            f"{name}() raised {summarize_error(error)}" + (f" ({line})" if line else ""),
+            hint="--debug shows the traceback",
         ) from error
 
 

@@ -13,7 +13,7 @@ from tdx.foundation.errors import UnknownNameError, did_you_mean, find_similar_n
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.plugins import explain_missing
 from tdx.foundation.serialization import json_field
-from tdx.pipeline.aliases import ALIASES, aliases_of, find_aliased
+from tdx.pipeline.aliases import ALIASES, aliases_of, find_aliased, find_aliased_calls
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
 
@@ -267,15 +267,17 @@ class Catalog:
 
     def nearest(self, name: str) -> str | None:
         """Return a hint with the transforms for a name of another library, or of similar names."""
-        aliased = find_aliased(name)
+        aliased = find_aliased_calls(name)
         if not aliased:
             known = [*self.names, COMPOSE.name, *ALIASES]
             similar = find_similar_names(name, known)
             own = [one for one in similar if one not in ALIASES]
-            if own or not similar:
+            # Every wrapper is similar to every other one: only a misspelling counts.
+            close = find_similar_names(name, ALIASES, cutoff=0.8)
+            if own or not close:
                 return did_you_mean(name, own)
-            name = similar[0]
-            aliased = ALIASES[name]
+            name = close[0]
+            aliased = find_aliased_calls(name)
         return f"{name} of other libraries is {_join_names(aliased)} here"
 
     def search(self, words: str) -> list[TransformInfo]:

@@ -36,6 +36,19 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 gymnasium.register("HintsTest-v0", entry_point=PendulumEnv)
 """
 
+CLEANRL = """
+import gymnasium
+
+def make_env(env_id, idx, capture_video, run_name, gamma=0.99, *, steps: int):
+    def thunk():
+        return gymnasium.make(env_id, max_episode_steps=steps)
+
+    return thunk
+
+def make_sized(gym_id, size: tuple, seed: int):
+    return gymnasium.make(gym_id)
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -81,6 +94,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ("check", "a.yml"),
             "cannot read a.yml: no such file or directory",
             "did you mean a.yaml?",
+        ),
+        (("check", "a.ymal"), "no file a.ymal", "did you mean a.yaml?"),
+        (
+            ("check", "codee.py:make_env", "--allow-code"),
+            "no file codee.py",
+            "did you mean code.py:make_env?",
+        ),
+        (("inspect", "spec", "coed.py"), "no file coed.py", "did you mean code.py?"),
+        (("check", "./empty/no/thing"), "no file ./empty/no/thing", "check the path"),
+        (
+            ("inspect", "spec", "Pendulum-v1", "-t", "DoubleToFloat(in_keys=['observaton'])"),
+            "stage 0 (DoubleToFloat), key 'observaton': the env at this stage has no key"
+            " 'observaton'",
+            "did you mean observation? existing keys: observation, done, reward, terminated,"
+            " truncated",
         ),
         (
             ("inspect", "spec", "code.py"),
@@ -156,6 +184,43 @@ def test_search_for_envs_names_packages_that_are_not_installed(
     shown = tdx("list", "envs", "no-such-env").out
     assert "  ale-py (Atari games, such as Pong): pip install ale-py\n" in shown
     assert "minigrid" not in shown
+
+
+def test_search_for_envs_suggests_similar_ids_first(tdx: Tdx) -> None:
+    first = tdx("list", "envs", "Pendulm").out.splitlines()[0]
+    assert first == "no env matches 'Pendulm': did you mean Pendulum-v1 or tdx/Pendulum?"
+    assert tdx("list", "envs", "no-such-env").out.splitlines()[0] == "no env matches 'no-such-env'"
+
+
+def test_a_transform_of_another_library_comes_with_its_arguments(tdx: Tdx) -> None:
+    shown = tdx("list", "transforms", "ClipAction").out
+    assert "ClipTransform" in shown
+    assert 'ClipAction of other libraries is ClipTransform(in_keys_inv=["action"]' in shown
+    assert tdx("list", "transforms", "RewardWrapper").out == (
+        "no transform matches 'RewardWrapper'\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "near"), [("gpu", "cuda"), ("gpu:1", "cuda:1"), ("cdua", "cuda")])
+def test_mistyped_device_suggests_one_that_torch_knows(
+    tdx: Tdx, monkeypatch: pytest.MonkeyPatch, name: str, near: str
+) -> None:
+    monkeypatch.setattr("tdx.foundation.accelerators.list_devices", list)
+    shown = tdx("check", "Pendulum-v1", "--device", name).out
+    assert f"did you mean {near}? available devices: cpu" in " ".join(shown.split())
+
+
+def test_example_of_a_call_can_be_pasted(tdx: Tdx, folder: Path) -> None:
+    (folder / "cleanrl.py").write_text(CLEANRL)
+    for target in ("cleanrl.py:make_env", "cleanrl.py"):
+        outcome = tdx("inspect", "spec", target, "--allow-code")
+        example = re.search(r"hint: for example '(.*)' --allow-code\n", outcome.err)
+        assert example is not None, outcome.err
+        assert example[1] == "cleanrl.py:make_env(CartPole-v1, 0, False, run, steps=1)"
+        assert tdx("inspect", "spec", example[1], "--allow-code").code == 0
+    named = tdx("inspect", "spec", "cleanrl.py:make_sized", "--allow-code")
+    call = "cleanrl.py:make_sized(CartPole-v1, size=…, seed=0)"
+    assert named.err.endswith(f"hint: for example '{call}' --allow-code; fill in size\n")
 
 
 def test_a_fix_that_needs_strict_says_so(tdx: Tdx, folder: Path) -> None:

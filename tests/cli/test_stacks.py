@@ -152,9 +152,14 @@ def test_check_and_profile_of_wrapped_envs(tdx: Tdx) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "message", "hint"),
     [
-        ("raises", 3, "raises() raised ValueError: no simulator", "--debug"),
+        ("raises", 3, "no simulator (envs/wrapped_envs.py:24)", "--debug"),
         ("nothing", 3, "nothing() returned nothing", "`return env`"),
-        ("needs", 2, "needs() needs the arguments size, name", "needs(size=…, name=…)"),
+        (
+            "needs",
+            2,
+            "needs() needs the arguments size, name",
+            "needs(size=…, name=…)' --allow-code; fill in size, name",
+        ),
         ("closed", 3, "closed() returned a closed env", "without close()"),
         ("unknown", 2, "unknown() returned an object of type dict", "entry-point group"),
         ("a_class", 2, "a_class() returned the class Vector", "create an instance"),

@@ -182,7 +182,8 @@ def test_tuple_with_an_env_and_class_of_envs(tdx: Tdx, script: str) -> None:
         ("make_env(CartPole-v1, idx=0, env_id=x)", "'env_id' twice"),
         ("make_env(__import__('os').getcwd(), 0)", "is not a literal"),
         ("make_env(CartPole-v1)", "needs the argument idx"),
-        ("make_env", "make_env(env_id=…, idx=…)"),
+        ("make_env(Acrobot-v1)", "make_env(Acrobot-v1, 0)' --allow-code\n"),
+        ("make_env", "make_env(CartPole-v1, 0)' --allow-code\n"),
     ],
 )
 def test_wrong_arguments_are_named(tdx: Tdx, script: str, target: str, message: str) -> None:

@@ -244,7 +244,8 @@ def test_missing_key_is_named_with_the_existing_keys() -> None:
     with pytest.raises(KeyNotFoundError) as caught:
         Compose(Double(["b"]), Shift(["rewrd"]))(TensorDict(reward=torch.ones(1), b=torch.ones(1)))
     assert str(caught.value) == (
-        "stage 1 (Shift), key 'rewrd': the TensorDict has no key 'rewrd' (existing keys: reward, b)"
+        "stage 1 (Shift), key 'rewrd': the TensorDict has no key 'rewrd'"
+        " (did you mean reward? existing keys: reward, b)"
     )
 
 

@@ -285,7 +285,7 @@ def test_a_missing_in_key_is_found_without_a_step() -> None:
         _ = env.output_spec
     assert str(caught.value).startswith(
         "stage 1 (RewardScaling), key 'rewrd': the env at this stage has no key 'rewrd' "
-        "(existing keys: reward, "
+        "(did you mean reward? existing keys: reward, "
     )
 
 

@@ -159,7 +159,8 @@ def test_values_are_resolved() -> None:
             ["RewardScaling(0, 1, in_keys=['rewad'])"],
             KeyNotFoundError,
             "stage 0 (RewardScaling), key 'rewad': the env at this stage has no key 'rewad'"
-            " (existing keys: reward, done, observation, terminated, truncated)",
+            " (did you mean reward? existing keys: reward, done, observation, terminated,"
+            " truncated)",
         ),
         (
             [
@@ -177,8 +178,8 @@ def test_values_are_resolved() -> None:
             ],
             KeyNotFoundError,
             "stage 1 (ObservationNorm), key 'state.angel': the env at this stage has no key"
-            " 'state.angel' (existing keys: ('state', 'angle'), done, reward, terminated,"
-            " truncated)",
+            " 'state.angel' (did you mean ('state', 'angle')? existing keys: ('state', 'angle'),"
+            " done, reward, terminated, truncated)",
         ),
         (
             ["ObservationNorm(0, 1, in_keys=['observation'], out_keys=['reward'])"],
@@ -238,6 +239,7 @@ def test_errors_have_the_line_of_the_file() -> None:
             "device cuda:77 is not available",
         ),
         (EnvConfig("Pendulum-v1", device="warp"), DeviceError, "device warp is not available"),
+        (EnvConfig("Pendulum-v1", device="cdua:1"), DeviceError, "did you mean cuda:1? available"),
         (
             EnvConfig("Pendulum-v1", {"num_envs": 3}, num_envs=2),
             ArgumentError,

@@ -68,7 +68,7 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
     words = " ".join(search or ())
     with third_party_code():
         result = find_envs(words, missing=missing)
-    write_view(envs_view(result.envs, words), output)
+    write_view(envs_view(result.envs, words, result.similar), output)
     for broken in result.broken:
         text = escape_control_characters(f"{broken.message} ({broken.hint})")
         print(f"warning: {text}", file=sys.stderr)

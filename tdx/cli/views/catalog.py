@@ -26,6 +26,7 @@ from tdx.cli.views import (
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.foundation.text import count_text
+from tdx.pipeline.aliases import find_aliased_calls
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.transform_info import Parameter, TransformInfo, Type, strip_markup
 
@@ -36,24 +37,26 @@ if TYPE_CHECKING:
     from tdx.inspection.transform_example import TransformExample
 
 
-def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
+def envs_view(envs: Sequence[RegisteredEnv], search: str, similar: Sequence[str] = ()) -> View:
     """Lay out a list of envs.
 
     Args:
         envs: Envs to show.
         search: Words of the search.
+        similar: Ids to suggest if there are no envs.
     """
 
     def blocks() -> list[Block]:
         if not envs:
             from tdx.envs.gym.providers import PROVIDERS
 
+            near = f"did you mean {' or '.join(similar)}?" if similar else None
             missing = {
                 (provider.package, provider.about, provider.hint)
                 for provider in PROVIDERS
                 if not provider.installed
             }
-            shown: list[Block] = [_no_match("env", search)]
+            shown: list[Block] = [_no_match("env", search, near)]
             if missing:
                 text = "these packages are not installed, so their envs are not searched:"
                 shown.append(Paragraph([Cell(text)]))
@@ -194,14 +197,14 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
         search: Words of the search.
     """
     transforms = [TransformRow(info) for info in infos]
-    nearest = None if infos else load_catalog().nearest(search)
+    nearest = load_catalog().nearest(search)
+    needs_arguments = any("(" in call for call in find_aliased_calls(search))
 
     def blocks() -> list[Block]:
-        return (
-            [Fluid(partial(_transforms, infos))]
-            if infos
-            else [_no_match("transform", search, nearest)]
-        )
+        if not infos:
+            return [_no_match("transform", search, nearest)]
+        note = [dim(nearest)] if nearest is not None and needs_arguments else []
+        return [Fluid(partial(_transforms, infos)), *note]
 
     names = ("name", "category", "time_behavior", "summary", "signature")
 

@@ -80,7 +80,7 @@ def pair_keys(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -
 
 
 def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:
-    """Return the error for a missing key, which lists the existing keys, most similar first."""
+    """Return the error for a missing key: similar keys, then all, most similar first."""
     by_name = {format_key(key): key for key in known}
     name = format_key(key)
     close = find_similar_names(name, by_name)
@@ -88,8 +88,9 @@ def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) ->
     if name in by_name:
         hint = f"a nested key is a tuple: {by_name[name]}"
     else:
-        listed = ", ".join(key if "." not in key else str(by_name[key]) for key in ordered)
-        hint = f"existing keys: {listed or 'none'}"
+        shown = [key if "." not in key else str(by_name[key]) for key in ordered]
+        near = f"did you mean {' or '.join(shown[: len(close)])}? " if close else ""
+        hint = f"{near}existing keys: {', '.join(shown) or 'none'}"
         hint += "" if close or not known else "; select one with in_keys"
     return KeyNotFoundError(f"{place} has no key {name!r}", hint=hint, where=Where(key=key))
 

@@ -196,10 +196,12 @@ class EnvSurvey:
     Args:
         envs: Registered envs, sorted by name; of several versions the newest comes first.
         broken: Known packages that are installed but cannot be imported.
+        similar: For a search without a result: installed envs with a similar id.
     """
 
     envs: tuple[RegisteredEnv, ...]
     broken: tuple[BrokenProvider, ...] = ()
+    similar: tuple[str, ...] = ()
 
 
 def survey_envs() -> EnvSurvey:

@@ -10,11 +10,12 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from pathlib import Path
 
-from tdx.foundation.errors import PipelineError, explain_os_error, find_similar_names
+from tdx.foundation.errors import PipelineError, explain_os_error
 from tdx.foundation.files import (
     PIPELINE_SUFFIXES,
     SYSTEM_HINTS,
     report_write_errors,
+    suggest_file,
     write_atomically,
 )
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
@@ -95,7 +96,7 @@ class PipelineFile:
             if isinstance(error, PermissionError):
                 hint = "check its permissions"
             elif isinstance(error, FileNotFoundError):
-                hint = _suggest_similar(Path(path)) or hint
+                hint = suggest_file(path, PIPELINE_SUFFIXES) or hint
             raise PipelineError(
                 f"cannot read {name}: {explain_os_error(error)}", hint=hint
             ) from error
@@ -255,12 +256,3 @@ def _match_stages(old: Sequence[StageConfig], new: Sequence[StageConfig]) -> lis
                 matches[at] = candidate
         place = max(end, place + 1)
     return matches
-
-
-def _suggest_similar(path: Path) -> str | None:
-    """Return a hint with the pipeline files that have a name like that of a missing one."""
-    with suppress(OSError):
-        files = [file.name for file in path.parent.iterdir() if file.suffix in PIPELINE_SUFFIXES]
-        if similar := find_similar_names(path.name, files, cutoff=0.8):
-            return f"did you mean {' or '.join(str(path.with_name(name)) for name in similar)}?"
-    return None

@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from tdx.foundation.errors import TdxError
+from tdx.foundation.errors import TdxError, find_user_line
 from tdx.foundation.processes import MessagePipe, prepare_program
-from tdx.inspection.overview import Problem, find_user_line
+from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (
     TRACEBACK_HINT,

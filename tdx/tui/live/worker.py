@@ -21,14 +21,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tdx.core.chain import chain_stages
-from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, Where
+from tdx.foundation.errors import (
+    ArgumentError,
+    KeyNotFoundError,
+    TdxError,
+    Where,
+    find_user_line,
+)
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.replay import Replay
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import ImageView, PlotView, StageNumbers
-from tdx.inspection.overview import Problem, find_user_line, format_traceback
+from tdx.inspection.overview import Problem, format_traceback
 from tdx.rollouts.samples import read_samples
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.activity import ActivityRecord
