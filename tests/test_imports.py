@@ -43,13 +43,16 @@ def test_import_loads_no_heavy_modules(code: str) -> None:
     assert not loaded_by(code) & HEAVY
 
 
+@pytest.mark.parametrize("target", ["mistyped.ymal", "mistyped.py:make", "./no/such/folder"])
+def test_missing_file_is_reported_without_importing_torch(target: str) -> None:
+    assert not loaded_by(RUN_MAIN, "check", target, "--allow-code") & {"torch", "gymnasium"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--help"],
         ["--version"],
-        ["check", "mistyped.ymal"],
-        ["check", "mistyped.py:make", "--allow-code"],
         ["inspect", "spec", "--help"],
         ["inspect", "chain", "--help"],
         ["inspect", "keys", "--help"],

@@ -128,7 +128,10 @@ async def test_a_wrapper_without_a_space_is_the_stage_that_fails() -> None:
 
 @pytest.mark.parametrize(
     ("factory", "message"),
-    [("fail", "fail() raised ValueError: no display"), ("forget", "forget() returned nothing")],
+    [
+        ("fail", "fail() raised ValueError: no display (tests/tui/wrapped_env.py:67)"),
+        ("forget", "forget() returned nothing"),
+    ],
 )
 async def test_a_broken_factory_is_an_error_of_the_env(factory: str, message: str) -> None:
     async with driven(env=f"{MODULE}:{factory}", allow_code=True, size=(120, 24)) as app:
