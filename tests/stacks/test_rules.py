@@ -7,7 +7,6 @@ a library that has no example of its own.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -797,14 +796,6 @@ def test_a_fault_of_a_native_chain_is_reported_once(make: Make, expected: list[s
     assert [code for code, _ in codes(make)] == expected
 
 
-class Spread(gym.Wrapper[Any, Any, Any, Any]):
-    """Rewards small observations."""
-
-    def step(self, action: Any) -> Any:
-        observation, reward, *rest = self.env.step(action)
-        return observation, float(reward) - float(np.abs(observation).sum()), *rest
-
-
 class Rewards(gym.Wrapper[Any, Any, Any, Any]):
     """Returns these rewards in turn."""
 
@@ -857,61 +848,6 @@ def test_two_scalings_around_a_clip_are_reported(rewards: tuple[float, ...]) -> 
     clipped = wrappers.ClipReward(scaled_by(0.5, Rewards(*rewards)), -1.0, 1.0)
     (found,) = tdx.check(scaled_by(4.0, clipped), seed=0, steps=12).findings
     assert (found.code, found.where.transform) == ("TDX405", "TransformReward")
-
-
-def test_scaled_rewards_that_a_clip_makes_constant_are_reported_for_the_clip() -> None:
-    env = native(tdx.RewardScaling(0.0, 0.01), tdx.RewardClipping(0, 1))
-    (found,) = tdx.check(env, seed=0).findings
-    assert (found.code, found.severity, found.where.stage) == ("TDX495", "suggestion", 1)
-    assert re.fullmatch(
-        r"the reward is 0 in all 20 steps after it, and -0\.\d+ to -0\.\d+ before it", found.message
-    )
-
-
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda: binarized(Rewards(-3.0, -1.0)), ["TransformReward"]),
-        # The first stage that does it.
-        (lambda: signed(binarized(Rewards(-3.0, -1.0))), ["TransformReward"]),
-        (lambda: wrappers.NormalizeReward(binarized(Rewards(2.0, 1.0))), ["TransformReward"]),
-        (lambda: binarized(Rewards(-1.0)), []),
-        (lambda: binarized(Rewards(-1.0, 1.0)), []),
-        (lambda: wrappers.DtypeObservation(Rewards(2.0, 1.0), np.float64), []),
-        # The outer stage has a reward of its own.
-        (lambda: Spread(binarized(Rewards(-3.0, -1.0))), []),
-        # The sub-envs differ from each other, not from step to step.
-        (lambda: SyncVectorEnv([lambda: Rewards(-1.0), lambda: Rewards(1.0)]), []),
-        (
-            lambda: vector.ClipReward(
-                SyncVectorEnv([lambda: Rewards(-1.0), lambda: Rewards(1.0)]), -0.5, 0.5
-            ),
-            [],
-        ),
-        (
-            lambda: vector.ClipReward(
-                SyncVectorEnv([lambda: Rewards(2.0), lambda: Rewards(3.0)]), -2.0, 1.0
-            ),
-            ["ClipReward"],
-        ),
-        # The reward 0 of a step that resets a sub-env is none of the env.
-        (lambda: vector.ClipReward(SyncVectorEnv([lambda: Rewards(-1.0)] * 2), 0.0, 1.0), []),
-        (lambda: native(tdx.BinarizeReward()), ["BinarizeReward"]),
-        (lambda: torchrl(rl.RewardClipping(0.0, 1.0)), ["RewardClipping"]),
-        (lambda: VecNormalize(vec(wrapper_class=ClipRewardEnv)), ["ClipRewardEnv"]),
-        (lambda: native(tdx.RewardClipping(-20, 0), tdx.StepCounter()), []),
-    ],
-)
-def test_rewards_that_a_stage_makes_constant(make: Make, expected: list[str]) -> None:
-    env = make()
-    found = tdx.check(env, seed=0, steps=60, rules=select_rules(["TDX495"])).findings
-    env.close()
-    assert [each.where.transform for each in found] == expected
-
-
-def test_rewards_of_a_few_steps_are_not_called_constant() -> None:
-    env = binarized(Rewards(-3.0, -1.0))
-    assert tdx.check(env, seed=0, steps=4, rules=select_rules(["TDX495"])).findings == ()
 
 
 def test_a_stage_that_raises_after_some_steps_is_a_finding() -> None:

@@ -495,37 +495,6 @@ RECORDERS = ("RecordEpisodeStatistics", "Monitor", "VecMonitor")
 """Wrappers that add the return and length of an episode to its last info."""
 
 
-class ResetRows:
-    """Finds the sub-envs of a vector env that a step only resets, from call to call."""
-
-    def __init__(self) -> None:
-        self._ended: Tensor | None = None
-
-    def find(self, call: StageCall) -> Tensor | None:
-        """Return which sub-envs the step only resets.
-
-        ``None`` if it is no step of a vector env that takes a step for a reset.
-        """
-        trace, ended = call.trace, self._ended
-        self._ended = None
-        if "truncated" not in trace.after(len(call.context.leaves) - 1):
-            # Its sub-envs are reset within the step that ends the episode.
-            return None
-        done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
-        if done is None or not done.ndim:
-            return None
-        self._ended = done
-        if trace.phase != "step":
-            return None
-        env = next((stage for stage in trace.stages if stage.index < 0), None)
-        given = None if env is None else env.written.get("reward")
-        base = reward if given is None else given.value
-        if ended is None or base is None or base.shape != ended.shape:
-            return done.new_zeros(done.shape)
-        # A vector env returns the reward 0 for a row that it resets.
-        return ended & (base == 0)
-
-
 class RowSteps(Fact):
     """Steps of the sub-envs of a vector env, as the outermost level returns them.
 
@@ -536,12 +505,28 @@ class RowSteps(Fact):
 
     def __init__(self) -> None:
         self.total = self.resets = 0
-        self._rows = ResetRows()
+        self._ended: Tensor | None = None
 
     def add(self, call: StageCall) -> None:
-        if call.stage.direction == "forward" and (rows := self._rows.find(call)) is not None:
-            self.total += rows.numel()
-            self.resets += int(rows.sum())
+        trace, ended = call.trace, self._ended
+        if call.stage.direction != "forward":
+            return
+        self._ended = None
+        if "truncated" not in trace.after(len(call.context.leaves) - 1):
+            # Its sub-envs are reset within the step that ends the episode.
+            return
+        done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
+        if done is None or not done.ndim:
+            return
+        self._ended = done
+        if trace.phase == "step":
+            self.total += done.numel()
+            env = next((stage for stage in trace.stages if stage.index < 0), None)
+            given = None if env is None else env.written.get("reward")
+            base = reward if given is None else given.value
+            if ended is not None and base is not None and base.shape == ended.shape:
+                # A vector env returns the reward 0 for a row that it resets.
+                self.resets += int((ended & (base == 0)).sum())
 
 
 @stack_rule(
