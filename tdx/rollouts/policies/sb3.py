@@ -7,6 +7,7 @@ import math
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
     from tdx.stacks.stack import Stack
 
-_LIBRARIES = ("stable_baselines3", "sb3_contrib")
 _INPUT_HINT = "run it on the env that it was trained on; `tdx inspect spec` shows what this one has"
 
 
@@ -285,26 +285,26 @@ def _find_algorithm(file: Path, policy: type) -> type[BaseAlgorithm]:
 
     Several algorithms share a policy, such as PPO and A2C: they differ in how they train it.
     """
-    from importlib import import_module
-    from importlib.util import find_spec
-
+    import stable_baselines3
     from stable_baselines3.common.base_class import BaseAlgorithm
 
-    algorithms: list[type[BaseAlgorithm]] = []
-    for library in filter(find_spec, _LIBRARIES):
-        module = import_module(library)
-        members = [getattr(module, name) for name in module.__all__]
-        algorithms += [
-            kind for kind in members if isinstance(kind, type) and issubclass(kind, BaseAlgorithm)
-        ]
+    libraries = [stable_baselines3]
+    with suppress(ImportError):
+        import sb3_contrib
+
+        libraries.append(sb3_contrib)
+    members = [getattr(library, name) for library in libraries for name in library.__all__]
+    algorithms = [
+        kind for kind in members if isinstance(kind, type) and issubclass(kind, BaseAlgorithm)
+    ]
     # A policy may extend that of another algorithm: the nearest base decides.
     for base in policy.__mro__:
         for algorithm in algorithms:
             if base in algorithm.policy_aliases.values():
                 return algorithm
     raise ArgumentError(
-        f"{file} has a policy of the class {policy.__module__}.{policy.__qualname__}, which no "
-        f"algorithm of {' or '.join(_LIBRARIES)} has",
+        f"{file} has a policy of the class {policy.__qualname__}, which no algorithm of "
+        "stable_baselines3 or sb3_contrib has",
         hint="load it in a function of your own: --policy FILE.py:NAME --allow-code",
     )
 

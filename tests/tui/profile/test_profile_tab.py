@@ -78,7 +78,7 @@ async def test_cursor_stays_on_its_row() -> None:
 
 async def test_request_has_modes_settings_and_memory() -> None:
     async with profiling(*CHAIN) as app:
-        await app.press("m", "m", "m", "M", "n")
+        await app.press("m", "m", "M", "n")
         assert app.app.focused is app.app.query_one("#profile-steps")
         app.app.query_one("#profile-steps", Input).value = "50"
         app.app.query_one("#profile-repeats", Input).value = "3"
