@@ -19,7 +19,6 @@ from tdx.cli.options import (
 )
 from tdx.cli.output import render_view
 from tdx.cli.views import Cell, Paragraph, View
-from tests.stacks.checkpoints.datasets import draw, write_dataset
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -135,7 +134,6 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Document], list[Any]]]] = {
     "inspect chain": (("inspect", "chain", *CHAIN), _chain),
     "inspect keys": (("inspect", "keys", *CHAIN), _versions),
     "inspect values": (("inspect", "values", *CHAIN, "--steps", "5"), _values),
-    "inspect values of a dataset": (("inspect", "values", "data"), _components),
     "inspect plan": (("inspect", "plan", *CHAIN), _plan),
     "check": (("check", *CHAIN), _of("findings")),
     "diff": (("diff", "a.yaml", "b.yaml", "--steps", "5"), _differing),
@@ -154,7 +152,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tdx: Tdx) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text(A)
     (tmp_path / "b.yaml").write_text(B)
-    write_dataset(tmp_path / "data", [draw(20)])
     return tmp_path
 
 
@@ -168,6 +165,20 @@ def test_json_jsonl_and_csv_contain_the_same_data(tdx: Tdx, name: str) -> None:
     assert len({outcome.code for outcome in outcomes.values()}) == 1
     document = json.loads(outcomes["json"].out)
     agree(document, items_of(document), outcomes["jsonl"].out, outcomes["csv"].out)
+
+
+def test_formats_of_a_dataset_contain_the_same_data(tdx: Tdx, tmp_path: Path) -> None:
+    for package in ("av", "datasketches", "pyarrow"):
+        pytest.importorskip(package)
+    from tests.stacks.checkpoints.datasets import draw, write_dataset
+
+    data = str(write_dataset(tmp_path / "data", [draw(20)]))
+    texts = {
+        form: tdx("inspect", "values", data, "--format", form).out
+        for form in ("json", "jsonl", "csv")
+    }
+    document = json.loads(texts["json"])
+    agree(document, _components(document), texts["jsonl"], texts["csv"])
 
 
 def test_formats_of_a_profile_contain_the_same_data(
