@@ -19,7 +19,8 @@ from tdx.foundation.processes import open_parent_pipe
 os.write(1, b"printed at start-up\\n")
 pipe = open_parent_pipe()
 print("it says", sys.argv[1], flush=True)
-subprocess.run(["sh", "-c", "cat; echo a child says; echo this too >&2"])
+inner = "import sys; sys.stdin.read(); print('a child says'); print('this too', file=sys.stderr)"
+subprocess.run([sys.executable, "-c", inner])
 while True:
     pipe.send((os.getsid(0) == os.getpid(), sys.path[:1], pipe.recv()))
 """
