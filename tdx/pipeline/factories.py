@@ -26,6 +26,7 @@ from tdx.foundation.errors import (
     find_user_line,
     summarize_error,
 )
+from tdx.foundation.text import count_text
 from tdx.pipeline.grammar import parse_value, split_outside_brackets
 from tdx.pipeline.values import CodeReference, Value
 
@@ -169,8 +170,9 @@ def parse_call(text: str) -> tuple[str, dict[str, Value]] | None:
                 hint=f"name each argument: {reference}(name={part.strip()})",
             )
         if named is None and names is not None and position >= len(names):
+            taken = count_text(len(names), "argument")
             raise ArgumentError(
-                f"{reference.name}() takes {len(names)} arguments, not {position + 1}",
+                f"{reference.name}() takes {taken}, not {position + 1}",
                 hint=f"its parameters: {', '.join(names)}" if names else "leave them out",
             )
         name = named[1] if named is not None else (names or ())[position]

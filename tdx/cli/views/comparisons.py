@@ -112,7 +112,7 @@ def _specs(title: str, changes: Sequence[KeyChange]) -> Iterator[Block]:
 def _values(report: DiffReport) -> Iterator[Block]:
     if report.steps is None:
         return
-    yield Heading("values", f"{report.steps} steps, seed {report.seed}")
+    yield Heading("values", f"{count_text(report.steps, 'step')}, seed {report.seed}")
     differing = [value for value in report.values if value.status != "same"]
     if differing:
         titles = ("key", "", "largest difference", "first step", "")
