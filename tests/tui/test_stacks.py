@@ -397,6 +397,13 @@ SOUND, RENAMED = str(CHECKPOINTS / "sound"), str(CHECKPOINTS / "renamed_statisti
 STEPS = ["rename_observations", "to_batch", "device", "normalizer", "device", "unnormalizer"]
 
 
+async def test_status_bar_names_the_function_that_was_opened() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        assert names(app)
+        assert "new pipeline" not in app.text("#status")
+        assert MAKE.rpartition("/")[2] in app.text("#status")
+
+
 async def test_the_processors_of_a_checkpoint_are_stages_with_specs() -> None:
     async with driven(env=SOUND) as app:
         assert names(app) == STEPS

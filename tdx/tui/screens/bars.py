@@ -66,10 +66,10 @@ class StatusBar(Static):
 
     def render(self) -> Content:
         draft, status, errors = self.workspace.draft, self.workspace.status, self.workspace.errors
-        stack = self.workspace.stack
-        # A checkpoint was opened, although there is no pipeline file.
-        opened = draft.env.id if draft.env is not None and stack and stack.is_data else None
-        source = draft.file or opened
+        source = draft.file
+        if source is None and draft.env is not None and self.workspace.stack is not None:
+            # A checkpoint or a function was opened: there is no pipeline file.
+            source = draft.env.id
         name = "new pipeline" if source is None else Path(source).name
         dot = " ●" if self.workspace.editor.is_modified else ""
         left = Content.assemble((" tdx ", "bold $primary reverse"), f"  {name}", (dot, "$accent"))
