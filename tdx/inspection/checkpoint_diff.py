@@ -11,6 +11,7 @@ import numpy as np
 from tdx.compare.alignment import match_stages
 from tdx.compare.arguments import MISSING, changed_arguments
 from tdx.foundation.errors import ArgumentError
+from tdx.foundation.text import count_text
 from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.diff import (
     DiffReport,
@@ -25,7 +26,7 @@ from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints import Checkpoint, SampleEntries, Step
 from tdx.stacks.checkpoints.model import Array
 from tdx.stacks.checkpoints.specs import checkpoint_calls
-from tdx.stacks.checkpoints.steps import run
+from tdx.stacks.checkpoints.steps import DEFINITIONS, run
 
 _FEATURES = ("input_features", "output_features")
 _SHOWN = 4
@@ -50,7 +51,17 @@ def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> DiffReport:
         steps=1,
         seed=0,
         values=_compare_values(a, b, [*before[0], *before[1]]),
+        notes=tuple(_not_run(a, b)),
     )
+
+
+def _not_run(a: Checkpoint, b: Checkpoint) -> Iterator[str]:
+    """Yield how many steps of each side are not run, so that their values are not compared."""
+    for side in (a,) if a.path == b.path else (a, b):
+        names = [step.name for _, step in side.stages if step.name not in DEFINITIONS]
+        if names:
+            count = f"{len(names)} of {count_text(len(side.stages), 'step')} of {side.path}"
+            yield f"{count} not run, only settings and statistics are compared: {', '.join(names)}"
 
 
 def _compare_settings(a: Checkpoint, b: Checkpoint) -> Iterator[SettingChange]:

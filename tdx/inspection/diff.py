@@ -107,11 +107,12 @@ class DiffReport(Result):
         steps: Number of compared steps; ``None`` if values were not compared.
         seed: Seed of the rollouts.
         values: Every key of the rollouts.
+        notes: What is not compared.
     """
 
     json_entries: ClassVar[Entries] = (
         *("a", "b", "same", "env", "stages", "env_specs", "chain_specs"),
-        *("steps", "seed", "values"),
+        *("steps", "seed", "values", "notes"),
     )
 
     a: str
@@ -123,6 +124,7 @@ class DiffReport(Result):
     steps: int | None = None
     seed: int | None = None
     values: tuple[ValueChange, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:

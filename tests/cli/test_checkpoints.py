@@ -366,6 +366,18 @@ def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert tdx("diff", str(folder), "Pendulum-v1").code == 2
 
 
+def test_difference_names_the_steps_that_are_not_run(tdx: Tdx, tmp_path: Path) -> None:
+    checkpoint = Folder()
+    checkpoint.before.append({"class": "os.system", "config": {}})
+    path = str(checkpoint.write(tmp_path / "opaque"))
+    result = tdx("diff", path, path)
+    assert result.code == 0
+    note = "1 of 7 steps of {} not run, only settings and statistics are compared: os.system"
+    assert note.format(path) in " ".join(result.out.split())
+    document = json.loads(tdx("diff", path, path, "--format", "json").out)
+    assert document["notes"] == [note.format(path)]
+
+
 def test_dataset(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     data = str(write_dataset(tmp_path / "data", [draw(300)]))
     assert tdx("check", data).code == 0

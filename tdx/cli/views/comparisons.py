@@ -67,6 +67,7 @@ def diff_view(report: DiffReport) -> View:
             *_specs("specs of the env", report.env_specs),
             *_specs("specs after the chain", report.chain_specs),
             *_values(report),
+            *(fact("note", note) for note in report.notes),
         ]
 
     names = list(_diff_record("", "", ""))
