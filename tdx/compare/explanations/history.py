@@ -1,0 +1,153 @@
+"""Edits of stacked steps: how many, in which order, how far apart, and what fills the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tdx.compare.explanations.model import Edit, Sides, differing_from
+from tdx.compare.values import Tolerance
+
+Padding = Literal["first", "zeros", "previous episode"]
+_PADDINGS: tuple[Padding, ...] = ("first", "zeros", "previous episode")
+_PADDING_TEXTS = {
+    "first": "copies of the first step",
+    "zeros": "zeros",
+    "previous episode": "steps of the episode before",
+}
+_MAX_LENGTH = 64
+_MAX_SPACING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How steps are stacked.
+
+    Args:
+        dim: Dim of a value along which they are stacked, from 0.
+        is_new_dim: True if the dim holds steps only; otherwise the steps are joined along it.
+        length: Number of steps.
+        newest_first: True if the newest step is the first one.
+        spacing: Number of steps from one to the next.
+        padding: What fills the steps before the start of an episode.
+        by_feature: True if the steps of one feature are neighbors.
+    """
+
+    dim: int
+    is_new_dim: bool
+    length: int
+    newest_first: bool = False
+    spacing: int = 1
+    padding: Padding = "first"
+    by_feature: bool = False
+
+    def apply(self, received: Tensor, episodes: list[tuple[int, int]]) -> Tensor:
+        """Return the stacked steps, ``[T, R, ...]``."""
+        slots = []
+        for age in range(self.length):
+            back = age * self.spacing
+            slot = torch.zeros_like(received)
+            for start, end in episodes:
+                if end - start > back:
+                    slot[start + back : end] = received[start : end - back]
+                for record in range(start, min(start + back, end)):
+                    if self.padding == "first":
+                        slot[record] = received[start]
+                    elif self.padding == "previous episode" and record >= back:
+                        slot[record] = received[record - back]
+            slots.append(slot)
+        if not self.newest_first:
+            slots.reverse()
+        place = self.dim + 2
+        if self.is_new_dim:
+            return torch.stack(slots, place)
+        if self.by_feature:
+            return torch.stack(slots, place + 1).flatten(place, place + 1)
+        return torch.cat(slots, place)
+
+
+def find_histories(
+    received: Tensor, made: Tensor, sides: Sides, tolerance: Tolerance
+) -> list[History]:
+    """Return the ways of stacking that make the values of a stage from what it received."""
+    episodes = sides.episodes()
+    found = []
+    for dim, is_new_dim, length in _forms(received, made):
+        orders = (False, True)
+        by_feature = (False, True) if not is_new_dim and received.shape[dim + 2] > 1 else (False,)
+        spacings = range(1, _MAX_SPACING + 1) if length > 1 else (1,)
+        for newest_first, spacing, padding, grouped in product(
+            orders, spacings, _PADDINGS, by_feature
+        ):
+            history = History(dim, is_new_dim, length, newest_first, spacing, padding, grouped)
+            if not bool(differing_from(history.apply(received, episodes), made, tolerance).any()):
+                found.append(history)
+    return found
+
+
+def _forms(received: Tensor, made: Tensor) -> Iterator[tuple[int, bool, int]]:
+    """Yield the dims along which steps may be stacked, and how many."""
+    frame, stacked = tuple(received.shape[2:]), tuple(made.shape[2:])
+    if len(stacked) == len(frame) + 1:
+        for dim, length in enumerate(stacked):
+            if (*stacked[:dim], *stacked[dim + 1 :]) == frame and length <= _MAX_LENGTH:
+                yield dim, True, length
+    elif len(stacked) == len(frame):
+        for dim, (one, other) in enumerate(zip(frame, stacked, strict=True)):
+            rest = (*frame[:dim], *frame[dim + 1 :]) == (*stacked[:dim], *stacked[dim + 1 :])
+            if rest and one and other % one == 0 and 1 < other // one <= _MAX_LENGTH:
+                yield dim, False, other // one
+
+
+def history_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield another length, order, spacing or padding of stacked steps."""
+    received = sides.received
+    if received is None:
+        return
+    ours = find_histories(received, sides.reference, sides, sides.tolerance)
+    if not ours:
+        return
+    theirs = find_histories(received, sides.target, sides, sides.tolerance)
+    pairs = [(one, other) for one, other in product(ours, theirs) if one != other]
+    if not pairs:
+        return
+    one, other = min(pairs, key=lambda pair: len(list(_changes(*pair))))
+    texts = list(_changes(one, other))
+
+    def predict(sides: Sides) -> Tensor | None:
+        return None if sides.received is None else other.apply(sides.received, sides.episodes())
+
+    parameters: dict[str, object] = {
+        "length": other.length,
+        "newest_first": other.newest_first,
+        "spacing": other.spacing,
+        "padding": other.padding,
+    }
+    hint = "stack as many steps as the reference, in its order, with its padding"
+    yield Edit("history", ", and ".join(texts), parameters, hint, predict, 0.3)
+
+
+def _changes(one: History, other: History) -> Iterator[str]:
+    if one.length != other.length:
+        yield f"it stacks {other.length} instead of {one.length} steps"
+    if one.newest_first != other.newest_first:
+        place = "first" if other.newest_first else "last"
+        yield f"the newest step is the {place} one"
+    if one.spacing != other.spacing:
+        yield f"its steps are {other.spacing} instead of {one.spacing} apart"
+    if one.padding != other.padding:
+        own, recorded = _PADDING_TEXTS[other.padding], _PADDING_TEXTS[one.padding]
+        yield f"at the start of an episode it has {own} instead of {recorded}"
+    if one.by_feature != other.by_feature:
+        what = "feature" if other.by_feature else "step"
+        yield f"the numbers of one {what} are neighbors"
+    if one.is_new_dim != other.is_new_dim:
+        what = "have a dim of their own" if other.is_new_dim else "are joined along another dim"
+        yield f"its steps {what}"
+    elif one.dim != other.dim:
+        yield f"its steps are along dim {other.dim} instead of {one.dim}"

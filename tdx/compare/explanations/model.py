@@ -1,0 +1,201 @@
+"""Values that are to be explained, edits that predict them, and the explanation that is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from tdx.compare.values import EXACT, Tolerance, differing_elements
+from tdx.foundation.serialization import Entries, Result
+
+ExplanationKind = Literal[
+    "inactive",
+    "twice",
+    "scale",
+    "feature scale",
+    "range",
+    "permutation",
+    "selection",
+    "padding",
+    "channel order",
+    "axis order",
+    "resampling",
+    "crop",
+    "gray weights",
+    "rounding",
+    "clip",
+    "history",
+    "delta",
+    "swapped statistics",
+    "time shift",
+    "constant",
+    "noise",
+]
+_RELATIVE = 2e-5
+"""Error of a prediction that rounding in float32 explains, relative to the largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Values of one key after a stage in consecutive steps, ``[T, R, ...]`` for R sub-envs.
+
+    Args:
+        reference: What the stage of the reference returned.
+        target: What that of the target returned.
+        received: What both received. ``None``: it is not known.
+        starts: Records in which an episode starts.
+        tolerance: Largest difference that counts as equal.
+        others: Other keys: what the stage received, and what that of the reference returned.
+    """
+
+    reference: Tensor
+    target: Tensor
+    received: Tensor | None = None
+    starts: tuple[int, ...] = (0,)
+    tolerance: Tolerance = EXACT
+    others: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def row_dims(self) -> int:
+        """Number of dims of one value."""
+        return self.reference.ndim - 2
+
+    def episodes(self) -> list[tuple[int, int]]:
+        """Return the first record of each episode, and that after its last one."""
+        limits = [*self.starts, len(self.target)]
+        if not self.starts or self.starts[0] > 0:
+            limits.insert(0, 0)
+        return [(one, other) for one, other in pairwise(limits) if one < other]
+
+
+Prediction = Callable[[Sides], Tensor | None]
+"""Returns the values of the target, as an edit predicts them; ``None`` if it does not apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit(Result):
+    """One way in which the values of a target differ.
+
+    Args:
+        kind: Kind of the difference.
+        text: The difference in words, after "the values differ:".
+        parameters: Its numbers, as plain data.
+        hint: How to correct it. ``None``: it follows from the text.
+        predict: Predicts the values of the target.
+        cost: Number of parameters, roughly: of several edits that predict the values, the cheapest
+            is the best.
+        slack: Error that is allowed in each value, such as 1 for pixels that are rounded.
+        is_partial: True if NaN in a prediction means that it says nothing about a value.
+    """
+
+    json_entries: ClassVar[Entries] = ("kind", "text", "parameters")
+
+    kind: ExplanationKind
+    text: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    hint: str | None = None
+    predict: Prediction = field(default=lambda _: None, repr=False, compare=False)
+    cost: float = 1.0
+    slack: float = 0.0
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Result):
+    """The edits that turn the values of a reference into those of a target.
+
+    Args:
+        edits: One edit, or two where one alone does not suffice.
+        alternatives: Other edits that predict the same values, in words.
+        values: Number of values that it predicts.
+        steps: Number of records that it was tried on.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("kind", "text", "parameters", "edits", "alternatives", "values", "steps"),
+    )
+
+    edits: tuple[Edit, ...]
+    alternatives: tuple[str, ...] = ()
+    values: int = 0
+    steps: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Kind of the difference, or both kinds."""
+        return " and ".join(edit.kind for edit in self.edits)
+
+    @property
+    def text(self) -> str:
+        """The difference in words."""
+        return ", and ".join(edit.text for edit in self.edits)
+
+    @property
+    def hint(self) -> str | None:
+        """How to correct it. ``None``: it follows from the text."""
+        hints = [edit.hint for edit in self.edits if edit.hint is not None]
+        return "; then ".join(reversed(hints)) or None
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """The numbers of all edits."""
+        return {name: value for edit in self.edits for name, value in edit.parameters.items()}
+
+    def reproduces(self, sides: Sides) -> bool:
+        """Return True if the edits predict the target's values in another rollout.
+
+        Args:
+            sides: Values of the same stage and key.
+        """
+        *before, last = self.edits
+        for edit in before:
+            predicted = edit.predict(sides)
+            if predicted is None:
+                return False
+            sides = with_reference(sides, predicted)
+        return is_accepted(last, sides)
+
+
+def with_reference(sides: Sides, reference: Tensor) -> Sides:
+    """Return sides with other values of the reference."""
+    return Sides(
+        reference, sides.target, sides.received, sides.starts, sides.tolerance, sides.others
+    )
+
+
+def is_accepted(edit: Edit, sides: Sides) -> bool:
+    """Return True if an edit predicts all values of the target."""
+    predicted = edit.predict(sides)
+    if predicted is None or predicted.shape != sides.target.shape:
+        return False
+    target = sides.target
+    if edit.is_partial:
+        known = ~predicted.isnan()
+        # A prediction of a few values proves nothing.
+        if 2 * int(known.sum()) < known.numel():
+            return False
+        predicted = torch.where(known, predicted, target)
+    return not bool(differing_from(predicted, target, sides.tolerance, edit.slack).any())
+
+
+def differing_from(
+    predicted: Tensor, target: Tensor, tolerance: Tolerance, slack: float = 0.0
+) -> Tensor:
+    """Return a mask of the elements of a target that a prediction misses."""
+    finite = target[target.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    differing = differing_elements(
+        predicted, target, Tolerance(tolerance.rtol, max(tolerance.atol, slack))
+    )
+    if slack or not bool(differing.any()):
+        return differing
+    # Rounding of a feature is relative to the largest value that went into it.
+    per_feature = target.nan_to_num(0, 0, 0).abs().flatten(0, 1).amax(0).clamp(min=1e-3 * largest)
+    # Infinite predictions allow nothing.
+    limit = torch.where(predicted.isfinite() & target.isfinite(), per_feature * _RELATIVE, -1.0)
+    return differing & ((predicted - target).abs().nan_to_num(torch.inf) > limit)

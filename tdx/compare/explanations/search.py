@@ -1,0 +1,116 @@
+"""Find the edits that explain a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tdx.compare.explanations.history import history_edits
+from tdx.compare.explanations.images import crop_edits, gray_edits, resampling_edits
+from tdx.compare.explanations.model import (
+    Edit,
+    Explanation,
+    Sides,
+    is_accepted,
+    with_reference,
+)
+from tdx.compare.explanations.vectors import (
+    clip_edits,
+    discrete_edits,
+    noise_edit,
+    order_edits,
+    scale_edits,
+    whole_edits,
+)
+
+_SINGLE: tuple[Callable[[Sides], Iterator[Edit]], ...] = (
+    *(whole_edits, order_edits, clip_edits, scale_edits),
+    *(crop_edits, resampling_edits, gray_edits),
+)
+_SECOND: tuple[Callable[[Sides], Iterator[Edit]], ...] = (clip_edits, scale_edits, order_edits)
+"""Edits that are tried on top of another one."""
+_MAX_ALTERNATIVES = 3
+_MAX_NUMBERS = 60_000
+"""Numbers that edits are tried on first."""
+
+
+def explain(sides: Sides) -> Explanation | None:
+    """Return the cheapest edits that predict the values of the target.
+
+    Args:
+        sides: Values of one key after a stage; they differ.
+
+    Returns:
+        The explanation; ``None`` if no edit and no two of them predict all values.
+
+    Example:
+        >>> import torch
+        >>> values = torch.rand(8, 1, 3)
+        >>> explain(Sides(values, values[:, :, [1, 0, 2]])).edits[0].parameters
+        {'order': [1, 0, 2]}
+    """
+    sides = replace(
+        sides,
+        reference=sides.reference.double(),
+        target=sides.target.double(),
+        received=None if sides.received is None else sides.received.double(),
+        others={key: (a.double(), b.double()) for key, (a, b) in sides.others.items()},
+    )
+    if sides.target.numel() == 0 or sides.reference.shape[:2] != sides.target.shape[:2]:
+        return None
+    few = _first_records(sides)
+    accepted = [
+        edit for edit in _single_edits(few) if is_accepted(edit, few) and is_accepted(edit, sides)
+    ]
+    accepted += [edit for edit in history_edits(sides) if is_accepted(edit, sides)]
+    if accepted:
+        accepted.sort(key=lambda edit: edit.cost)
+        best = accepted[0]
+        others = [edit.text for edit in accepted[1:] if edit.kind != best.kind]
+        return _explanation((best,), sides, others)
+    pairs = [pair for pair in _pairs(few) if _explanation(pair, sides).reproduces(sides)]
+    if pairs:
+        return _explanation(min(pairs, key=lambda pair: sum(edit.cost for edit in pair)), sides)
+    noise = noise_edit(sides)
+    return None if noise is None else _explanation((noise,), sides)
+
+
+def _first_records(sides: Sides) -> Sides:
+    """Return the records that edits are tried on first; a few of images."""
+    records = max(_MAX_NUMBERS // max(sides.target[0].numel(), sides.reference[0].numel()), 3)
+    if records >= len(sides.target):
+        return sides
+    return replace(
+        sides,
+        reference=sides.reference[:records],
+        target=sides.target[:records],
+        received=None if sides.received is None else sides.received[:records],
+        starts=tuple(start for start in sides.starts if start < records),
+        others={key: (a[:records], b[:records]) for key, (a, b) in sides.others.items()},
+    )
+
+
+def _explanation(
+    edits: tuple[Edit, ...], sides: Sides, alternatives: list[str] | None = None
+) -> Explanation:
+    shown = tuple(dict.fromkeys(alternatives or ()))[:_MAX_ALTERNATIVES]
+    return Explanation(edits, shown, sides.target.numel(), len(sides.target))
+
+
+def _single_edits(sides: Sides) -> Iterator[Edit]:
+    for find in _SINGLE:
+        yield from find(sides)
+
+
+def _pairs(sides: Sides) -> Iterator[tuple[Edit, Edit]]:
+    """Yield two edits that predict the target together: one without numbers, and another one."""
+    for first in discrete_edits(sides):
+        predicted = first.predict(sides)
+        if predicted is None or predicted.shape != sides.target.shape:
+            continue
+        rest = with_reference(sides, predicted)
+        for find in _SECOND:
+            for edit in find(rest):
+                second = replace(edit, is_partial=first.is_partial)
+                if is_accepted(second, rest):
+                    yield first, second

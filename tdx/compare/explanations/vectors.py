@@ -1,0 +1,628 @@
+"""Edits of single numbers and of the features of a vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations, product
+
+import torch
+from torch import Tensor
+
+from tdx.compare.explanations.model import Edit, Sides, differing_from
+from tdx.compare.orders import find_order
+from tdx.compare.values import EXACT, Tolerance, differing_elements, format_number
+
+_MAX_FEATURES = 1_024
+_MAX_SHOWN = 12
+_MAX_COUNTED = 10_000
+_MAX_SHIFT = 4
+_RANGES = (
+    (255.0, 0.0, "0 … 255 instead of 0 … 1"),
+    (1 / 255, 0.0, "0 … 1 instead of 0 … 255"),
+    (2.0, -1.0, "-1 … 1 instead of 0 … 1"),
+    (0.5, 0.5, "0 … 1 instead of -1 … 1"),
+    (2 / 255, -1.0, "-1 … 1 instead of 0 … 255"),
+    (127.5, 127.5, "0 … 255 instead of -1 … 1"),
+)
+
+
+def whole_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield edits without parameters: a stage that does nothing, works twice, or late."""
+    received = sides.received
+    if received is not None:
+        yield Edit(
+            "inactive",
+            "the target passes on what it receives",
+            hint="check that the stage reads and writes this key, and that it is switched on",
+            predict=lambda sides: sides.received,
+            cost=0.0,
+        )
+        twice = fit_map(received, sides.reference)
+        if twice is not None and twice.is_change:
+            yield Edit(
+                "twice",
+                "it is applied twice",
+                hint="remove one of the two",
+                predict=lambda sides, twice=twice: twice.apply(sides.reference),  # type: ignore[misc]
+                cost=0.2,
+            )
+    yield from _swapped_statistics(sides)
+    yield from _deltas(sides)
+    yield from _time_shifts(sides)
+    yield from _roundings(sides)
+
+
+class FeatureMap:
+    """A factor and an offset for each feature, with the limits of a clip.
+
+    Args:
+        factor: Of each feature.
+        offset: Of each feature.
+        limits: Smallest and largest value. ``None``: they are not limited.
+    """
+
+    def __init__(
+        self, factor: Tensor, offset: Tensor, limits: tuple[float, float] | None = None
+    ) -> None:
+        self.factor, self.offset, self.limits = factor, offset, limits
+
+    @property
+    def is_change(self) -> bool:
+        """True if it changes anything."""
+        same = torch.allclose(self.factor, torch.ones_like(self.factor), 1e-6, 1e-9)
+        return not same or bool(self.offset.abs().gt(1e-9).any()) or self.limits is not None
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Return the values of the other side."""
+        result = values * self.factor + self.offset
+        return result if self.limits is None else result.clamp(*self.limits)
+
+
+def fit_map(
+    one: Tensor, other: Tensor, tolerance: Tolerance = EXACT, *, joint: bool = False
+) -> FeatureMap | None:
+    """Return the map from one side to the other, if there is one for each feature.
+
+    Args:
+        one: Values, ``[T, R, ...]``.
+        other: Values of the same shape.
+        tolerance: Largest difference.
+        joint: One factor and one offset for all features.
+    """
+    if one.shape != other.shape or one.ndim < 2:
+        return None
+    size = 1 if joint else max(one[0, 0].numel(), 1)
+    if size > _MAX_FEATURES:
+        return None
+    rows, columns = (side.reshape(-1, size) for side in (one, other))
+    for limits in _limits_of(columns):
+        fitted = _fit_columns(rows, columns, limits)
+        if fitted is None:
+            continue
+        factor, offset = fitted
+        if not joint:
+            factor, offset = (part.reshape(one.shape[2:]) for part in fitted)
+        found = FeatureMap(factor, offset, limits)
+        if not bool(differing_from(found.apply(one), other, tolerance).any()):
+            return found
+    return None
+
+
+def _limits_of(columns: Tensor) -> Iterator[tuple[float, float] | None]:
+    """Yield no limits, then the smallest and largest value if several have them."""
+    yield None
+    finite = columns[columns.isfinite()]
+    if finite.numel() < 4:
+        return
+    low, high = float(finite.min()), float(finite.max())
+    is_low, is_high = (int((finite == limit).sum()) > 1 for limit in (low, high))
+    if low < high and (is_low or is_high):
+        yield (low if is_low else -math.inf), (high if is_high else math.inf)
+
+
+def _fit_columns(
+    rows: Tensor, columns: Tensor, limits: tuple[float, float] | None
+) -> tuple[Tensor, Tensor] | None:
+    used = rows.isfinite() & columns.isfinite()
+    if limits is not None:
+        used &= (columns > limits[0]) & (columns < limits[1])
+    count = used.sum(0).clamp(min=1)
+    x, y = torch.where(used, rows, 0.0), torch.where(used, columns, 0.0)
+    mean_x, mean_y = x.sum(0) / count, y.sum(0) / count
+    dx, dy = (torch.where(used, side - mean, 0.0) for side, mean in ((x, mean_x), (y, mean_y)))
+    spread = (dx * dx).sum(0)
+    is_fixed = spread <= 1e-20 * (1 + mean_x * mean_x)
+    factor = torch.where(is_fixed, 0.0, (dx * dy).sum(0) / spread.clamp(min=1e-300))
+    # A feature that does not move shows only the sum of both: prefer an offset.
+    factor = torch.where(is_fixed & (mean_x - mean_y).abs().le(1e-12), 1.0, factor)
+    offset = mean_y - factor * mean_x
+    is_plain = is_fixed & (count > 0) & factor.eq(0)
+    factor = torch.where(is_plain, 1.0, factor)
+    offset = torch.where(is_plain, mean_y - mean_x, offset)
+    # Two numbers per feature are fitted: fewer than three distinct values prove nothing.
+    distinct = torch.tensor(
+        [
+            len(column[mask][:_MAX_COUNTED].unique())
+            for column, mask in zip(rows.unbind(1), used.unbind(1), strict=True)
+        ]
+    )
+    moving = ~is_fixed
+    if bool((moving & (distinct < 3)).any()) or not bool(moving.any()):
+        return None
+    return _rounded(factor), _rounded(offset)
+
+
+def _rounded(values: Tensor) -> Tensor:
+    """Round numbers that are within rounding of one with few digits."""
+    rounded = torch.tensor([float(f"{float(value):.4g}") for value in values], dtype=values.dtype)
+    is_near = (rounded - values).abs() <= 1e-7 * values.abs().clamp(min=1e-3)
+    return torch.where(is_near, rounded, values)
+
+
+def _swapped_statistics(sides: Sides) -> Iterator[Edit]:
+    received = sides.received
+    if received is None:
+        return
+    for key, (taken, made) in sides.others.items():
+        if taken.shape != received.shape or (found := fit_map(taken, made)) is None:
+            continue
+        yield Edit(
+            "swapped statistics",
+            f"it is scaled with the statistics of {key}",
+            {"key": key},
+            f"give each key its own statistics, not those of {key}",
+            lambda sides, found=found: (  # type: ignore[misc]
+                None if sides.received is None else found.apply(sides.received)
+            ),
+            0.5,
+        )
+
+
+def _deltas(sides: Sides) -> Iterator[Edit]:
+    reference = sides.reference
+    for sign, verb in ((-1.0, "minus"), (1.0, "plus")):
+        for key, (taken, _) in sides.others.items():
+            if taken.shape[:2] != reference.shape[:2] or taken.shape[2:] != reference.shape[2:]:
+                continue
+            yield Edit(
+                "delta",
+                f"it is the value of the reference {verb} {key}",
+                {"of": key, "sign": sign},
+                "use absolute or relative values on both sides",
+                lambda sides, key=key, sign=sign: (  # type: ignore[misc]
+                    sides.reference + sign * sides.others[key][0]
+                ),
+                0.6,
+            )
+    yield Edit(
+        "delta",
+        "it is the change since the step before, not the value",
+        {"of": "the step before", "sign": -1.0},
+        "use absolute or relative values on both sides",
+        lambda sides: sides.reference - _shifted(sides, 1),
+        0.6,
+        is_partial=True,
+    )
+    yield Edit(
+        "delta",
+        "it is the value, not the change since the step before",
+        {"of": "the step before", "sign": 1.0},
+        "use absolute or relative values on both sides",
+        _from_changes,
+        0.6,
+        is_partial=True,
+    )
+
+
+def _from_changes(sides: Sides) -> Tensor | None:
+    """Predict values whose changes are those of the reference, from the step before."""
+    if sides.target.shape != sides.reference.shape:
+        return None
+    before = torch.full_like(sides.target, torch.nan)
+    for start, end in sides.episodes():
+        before[start + 1 : end] = sides.target[start : end - 1]
+    return before + sides.reference
+
+
+def _shifted(sides: Sides, steps: int) -> Tensor:
+    """Return the values of the reference some steps before; NaN at the start of an episode."""
+    values = sides.reference
+    shifted = torch.full_like(values, torch.nan)
+    for start, end in sides.episodes():
+        if end - start > abs(steps):
+            if steps > 0:
+                shifted[start + steps : end] = values[start : end - steps]
+            else:
+                shifted[start : end + steps] = values[start - steps : end]
+    return shifted
+
+
+def _time_shifts(sides: Sides) -> Iterator[Edit]:
+    for count in range(1, _MAX_SHIFT + 1):
+        for steps, word in ((count, "late"), (-count, "early")):
+            unit = "step" if count == 1 else "steps"
+            yield Edit(
+                "time shift",
+                f"it comes {count} {unit} {word}",
+                {"steps": steps},
+                "return the value of the same step",
+                lambda sides, steps=steps: _shifted(sides, steps),  # type: ignore[misc]
+                0.4 + 0.1 * count,
+                is_partial=True,
+            )
+
+
+_ROUNDINGS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("to whole numbers", torch.round),
+    ("down to whole numbers", torch.floor),
+    ("toward zero to whole numbers", torch.trunc),
+    ("to float16", lambda values: values.to(torch.float16).double()),
+    ("to bfloat16", lambda values: values.to(torch.bfloat16).double()),
+)
+
+
+def _roundings(sides: Sides) -> Iterator[Edit]:
+    for text, round_values in _ROUNDINGS:
+        yield Edit(
+            "rounding",
+            f"it is rounded {text}",
+            {"to": text.rpartition("to ")[2]},
+            "keep the dtype of the reference until the end of the stage",
+            lambda sides, round_values=round_values: round_values(sides.reference),  # type: ignore[misc]
+            0.5,
+        )
+
+
+def scale_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield a factor and an offset: named ranges, of all features, and of each."""
+    reference, target = sides.reference, sides.target
+    if reference.shape != target.shape:
+        return
+    for factor, offset, text in _RANGES:
+        yield Edit(
+            "range",
+            f"its range is {text}",
+            {"factor": factor, "offset": offset},
+            None,
+            lambda sides, factor=factor, offset=offset: sides.reference * factor + offset,  # type: ignore[misc]
+            0.9,
+        )
+    joint = fit_map(reference, target, sides.tolerance, joint=True)
+    if joint is not None and joint.is_change:
+        factor, offset = float(joint.factor), float(joint.offset)
+        parts = _scale_texts(factor, offset)
+        if parts or joint.limits is None:
+            text = f"it is {' and '.join(parts) or 'slightly scaled'}"
+            parameters: dict[str, object] = {"factor": factor, "offset": offset}
+            cost = 2.0
+            if joint.limits is not None:
+                text += f", and clipped to {_limits_text(joint.limits)}"
+                parameters |= {"low": joint.limits[0], "high": joint.limits[1]}
+                cost = 3.5
+            apply = joint.apply
+            yield Edit("scale", text, parameters, None, lambda sides: apply(sides.reference), cost)
+    # Clipped values of the reference are lost, unless the stage received more.
+    sources = [("reference", reference)]
+    if sides.received is not None and sides.received.shape == target.shape:
+        sources.append(("received", sides.received))
+    for name, source in sources if sides.row_dims == 1 and reference.shape[2] > 1 else ():
+        found = fit_map(source, target, sides.tolerance)
+        if found is None:
+            continue
+        base = fit_map(source, reference, sides.tolerance) if name == "received" else None
+        if name == "received" and base is None:
+            continue
+        yield _feature_scale(found, base, name)
+
+
+def _feature_scale(found: FeatureMap, base: FeatureMap | None, source: str) -> Edit:
+    """Return the edit of a factor and an offset for each feature."""
+    factor, offset = found.factor, found.offset
+    if base is not None:
+        # Relative to the reference: target = factor * reference + offset.
+        ratio = torch.where(base.factor == 0, 1.0, factor / base.factor)
+        factor, offset = ratio, offset - ratio * base.offset
+    changed = (factor - 1).abs().gt(1e-5) | offset.abs().gt(1e-6)
+    indices = changed.nonzero().flatten().tolist()
+    shown = [
+        f"feature {index} is {' and '.join(texts)}"
+        for index in indices[:3]
+        if (texts := _scale_texts(float(factor[index]), float(offset[index])))
+    ]
+    more = f", and {len(indices) - 3} more" if len(indices) > 3 else ""
+    text = "each feature has its own scale: " if len(indices) > 1 else ""
+    is_limited = found.limits is not None and (base is None or base.limits != found.limits)
+    if indices or not is_limited:
+        text += ", ".join(shown) + more if shown else "each feature is slightly scaled"
+    cost = 3.0 + 0.5 * (source == "received") + 0.01 * len(indices)
+    parameters: dict[str, object] = {"factor": factor.tolist(), "offset": offset.tolist()}
+    if found.limits is not None:
+        cost += 1
+        if is_limited:
+            text += f"{', and' if text else 'it is'} clipped to {_limits_text(found.limits)}"
+        parameters |= {"low": found.limits[0], "high": found.limits[1]}
+    hint = "compare the statistics, or the low and high, of both sides"
+
+    def predict(sides: Sides) -> Tensor | None:
+        values = sides.received if source == "received" else sides.reference
+        return None if values is None else found.apply(values)
+
+    return Edit("feature scale", text, parameters, hint, predict, cost)
+
+
+def _scale_texts(factor: float, offset: float) -> list[str]:
+    parts = []
+    if abs(factor - 1) > 1e-4:
+        parts.append(f"multiplied by {format_number(factor)}")
+    if abs(offset) > 1e-5:
+        parts.append(f"shifted by {format_number(offset)}")
+    return parts
+
+
+def _limits_text(limits: tuple[float, float]) -> str:
+    return f"[{format_number(limits[0])}, {format_number(limits[1])}]"
+
+
+def clip_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield a clip of the target, and one that the target lacks."""
+    reference, target = sides.reference, sides.target
+    if reference.shape != target.shape:
+        return
+    differing = differing_from(reference, target, sides.tolerance)
+    if not bool(differing.any()) or not bool(target.isfinite().any()):
+        return
+    ours, theirs = (_bounds(side) for side in (reference, target))
+    changed, before = target[differing], reference[differing]
+    is_low, is_high = (changed > before), (changed < before)
+    low = float(changed[is_low].max()) if bool(is_low.any()) else -math.inf
+    high = float(changed[is_high].min()) if bool(is_high.any()) else math.inf
+    if low <= high:
+        limits = low, high
+        yield Edit(
+            "clip",
+            f"it is clipped to {_limits_text(limits)}",
+            {"low": low, "high": high},
+            "clip both sides alike",
+            lambda sides: sides.reference.clamp(*limits),
+            1.0,
+        )
+    # The reference is clipped: what lies beyond its bounds is seen only before the stage.
+    at_bound = (reference == ours[0]) | (reference == ours[1])
+    beyond = (target > ours[1]) | (target < ours[0])
+    if not bool((differing & ~(at_bound & beyond)).any()):
+        own = sides.received is not None and fit_map(sides.received, target, sides.tolerance)
+        is_clipped = int((target == theirs[0]).sum()) > 1 or int((target == theirs[1]).sum()) > 1
+        text = f"it is not clipped to {_limits_text(ours)}"
+        parameters: dict[str, object] = {"low": -math.inf, "high": math.inf}
+        if is_clipped and not (own and own.limits is None):
+            text = f"it is clipped to {_limits_text(theirs)} instead of {_limits_text(ours)}"
+            parameters = {"low": theirs[0], "high": theirs[1]}
+
+        def predict(sides: Sides, limits: tuple[float, float] = ours) -> Tensor:
+            # Between the bounds the values are those of the reference, beyond them the target's.
+            values, seen = sides.reference, sides.target
+            free = (seen > limits[1]) | (seen < limits[0])
+            is_bound = (values - seen.clamp(*limits)).abs() <= 1e-5 * (1 + values.abs())
+            return torch.where(free & is_bound, seen, values)
+
+        if own and own.limits != ours:
+            found = own
+
+            def predict(sides: Sides, limits: tuple[float, float] = ours) -> Tensor:
+                assert sides.received is not None
+                return found.apply(sides.received)
+
+        yield Edit("clip", text, parameters, "clip both sides alike", predict, 1.5)
+
+
+def _bounds(values: Tensor) -> tuple[float, float]:
+    finite = values[values.isfinite()]
+    return (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
+
+
+def order_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield another order of features, channels and axes, a selection, and a padding."""
+    reference, target = sides.reference, sides.target
+    if sides.row_dims == 1 and target.ndim == 3:
+        order = _match_features(reference, target, sides.tolerance)
+        if order is not None:
+            yield _reordered(order, reference.shape[2])
+        return
+    inner = range(2, reference.ndim)
+    if reference.shape == target.shape:
+        for dim in inner:
+            size = reference.shape[dim]
+            if not 2 <= size <= 8:
+                continue
+            order = _match_slices(reference, target, dim, sides.tolerance)
+            if order is not None:
+                yield _reordered_slices(dim, order)
+    for axes in permutations(inner) if 2 <= len(inner) <= 3 else ():
+        turned = tuple(reference.shape[axis] for axis in axes)
+        if list(axes) != list(inner) and turned == tuple(target.shape[2:]):
+            names = [axis - 2 for axis in axes]
+            yield Edit(
+                "axis order",
+                f"its axes are in the order {names}",
+                {"axes": names},
+                None,
+                lambda sides, axes=axes: sides.reference.permute(0, 1, *axes),  # type: ignore[misc]
+                0.7,
+            )
+
+
+def _match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int] | None:
+    """Return which feature of the first side each of the second side is; -1 for a constant."""
+    size, own_size = one.shape[2], other.shape[2]
+    if not 1 <= max(size, own_size) <= _MAX_FEATURES or one.shape[:2] != other.shape[:2]:
+        return None
+    ours, theirs = one.flatten(0, 1), other.flatten(0, 1)
+
+    def is_same(origin: int, index: int) -> bool:
+        return not bool(differing_elements(ours[:, origin], theirs[:, index], tolerance).any())
+
+    if size == own_size:
+        found = find_order(size, lambda origin, index: 2.0 * (not is_same(origin, index)))
+        if found is not None:
+            return found
+    order: list[int] = []
+    free = list(range(size))
+    for index in range(own_size):
+        near = sorted(free, key=lambda origin: origin != index)
+        origin = next((origin for origin in near if is_same(origin, index)), None)
+        if origin is None:
+            column = theirs[:, index]
+            if not bool((column == column[0]).all()):
+                return None
+            order.append(-1)
+        else:
+            free.remove(origin)
+            order.append(origin)
+    kept = [origin for origin in order if origin >= 0]
+    # Of one feature that is left, nothing can be said.
+    is_informative = len(kept) >= 1 and any(
+        not bool((ours[:, origin] == ours[0, origin]).all()) for origin in kept
+    )
+    return order if is_informative and order != list(range(size)) else None
+
+
+def _reordered(order: Sequence[int], size: int) -> Edit:
+    kept = [origin for origin in order if origin >= 0]
+    padded = [index for index, origin in enumerate(order) if origin < 0]
+    shown = ", ".join(map(str, order[:_MAX_SHOWN])) + (", …" if len(order) > _MAX_SHOWN else "")
+
+    def predict(sides: Sides) -> Tensor | None:
+        columns = [
+            sides.target[:1, :1, index : index + 1].expand(*sides.target.shape[:2], 1)
+            if origin < 0
+            else sides.reference[:, :, origin : origin + 1]
+            for index, origin in enumerate(order)
+        ]
+        return torch.cat(columns, 2)
+
+    parameters: dict[str, object] = {"order": list(order)}
+    if padded:
+        lost = sorted(set(range(size)) - set(kept))
+        what = "feature" if len(padded) == 1 else "features"
+        verb = "is" if len(padded) == 1 else "are"
+        text = f"{what} {', '.join(map(str, padded[:_MAX_SHOWN]))} {verb} constant"
+        if kept == sorted(kept) and not lost:
+            text = f"it is padded: {text}"
+            return Edit("padding", text, parameters, None, predict, 1.2)
+        if kept == list(range(size)) or [o for o in order if o >= 0] == [
+            index for index, origin in enumerate(order) if origin == index
+        ]:
+            return Edit("constant", text, parameters, None, predict, 1.4)
+        text += f", the others are in the order [{shown}]"
+        return Edit("padding", text, parameters, None, predict, 2.0)
+    if len(order) < size:
+        text = f"it has only the features [{shown}] of {size}"
+        return Edit("selection", text, parameters, None, predict, 1.0)
+    moved = [index for index, origin in enumerate(order) if index != origin]
+    text = f"its features are in the order [{shown}]"
+    if len(moved) == 2:
+        text = f"features {moved[0]} and {moved[1]} are swapped: {text}"
+    hint = "build the entry in the order of the reference, or select its features by name"
+    return Edit("permutation", text, parameters, hint, predict, 1.0)
+
+
+def _match_slices(one: Tensor, other: Tensor, dim: int, tolerance: Tolerance) -> list[int] | None:
+    ours, theirs = one.movedim(dim, 0), other.movedim(dim, 0)
+
+    def distance(origin: int, index: int) -> float:
+        return 2.0 * bool(differing_elements(ours[origin], theirs[index], tolerance).any())
+
+    return find_order(one.shape[dim], distance)
+
+
+def _reordered_slices(dim: int, order: list[int]) -> Edit:
+    text = f"its slices along dim {dim - 2} are in the order {order}"
+    if order == [2, 1, 0]:
+        text += " (BGR instead of RGB)"
+    index = torch.tensor(order)
+    return Edit(
+        "channel order",
+        text,
+        {"dim": dim - 2, "order": order},
+        "reverse the channels once" if order == [2, 1, 0] else None,
+        lambda sides: sides.reference.index_select(dim, index),
+        0.8,
+    )
+
+
+def discrete_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield edits that another one may follow: orders of channels and axes, and shifts in time."""
+    reference, target = sides.reference, sides.target
+    inner = range(2, reference.ndim)
+    if sides.row_dims >= 2:
+        for dim in inner:
+            if reference.shape[dim] == 3:
+                yield _reordered_slices(dim, [2, 1, 0])
+    if 2 <= len(inner) <= 3:
+        yield from (edit for edit in order_edits(sides) if edit.kind == "axis order")
+    if sides.row_dims == 1 and target.ndim == 3:
+        order = _correlated_order(reference, target)
+        if order is not None:
+            yield _reordered(order, reference.shape[2])
+    yield from (
+        edit for edit in whole_edits(sides) if edit.kind in ("time shift", "delta", "twice")
+    )
+
+
+def _correlated_order(one: Tensor, other: Tensor) -> list[int] | None:
+    """Return the feature of the first side that moves most like each of the second side."""
+    if one.shape[:2] != other.shape[:2] or max(one.shape[2], other.shape[2]) > _MAX_FEATURES:
+        return None
+    sides = []
+    for values in (one, other):
+        rows = values.flatten(0, 1)
+        if not bool(rows.isfinite().all()):
+            return None
+        centered = rows - rows.mean(0)
+        sides.append(centered / centered.norm(dim=0).clamp(min=1e-12))
+    likeness = (sides[0].T @ sides[1]).abs()
+    order = [-1] * other.shape[2]
+    free = set(range(one.shape[2]))
+    for value, place in sorted(
+        ((float(likeness[i, j]), (i, j)) for i, j in product(*map(range, likeness.shape))),
+        key=lambda item: (-round(item[0], 6), item[1][0] != item[1][1]),
+    ):
+        origin, index = place
+        if value > 0.5 and origin in free and order[index] < 0:
+            order[index] = origin
+            free.remove(origin)
+    if -1 in order or order == list(range(one.shape[2])):
+        return None
+    return order
+
+
+def noise_edit(sides: Sides) -> Edit | None:
+    """Return the edit of values that differ from the reference by noise, if they may do so."""
+    reference, target = sides.reference, sides.target
+    if reference.shape != target.shape:
+        return None
+    rest = (target - reference).flatten()
+    rest = rest[rest.isfinite()]
+    if rest.numel() < 32 or int((rest != 0).sum()) < 0.9 * rest.numel():
+        return None
+    if len(rest[:_MAX_COUNTED].unique()) < 0.9 * min(rest.numel(), _MAX_COUNTED):
+        return None
+    deviation, mean = float(rest.std()), float(rest.mean())
+    if abs(mean) > 4 * deviation / math.sqrt(rest.numel()):
+        return None
+    # What is left of a scale, a shift or a clip moves with the values.
+    values = reference.flatten()[(target - reference).flatten().isfinite()]
+    centered = values - values.mean()
+    spread = float(centered.norm()) * float((rest - mean).norm())
+    if spread and abs(float(centered @ (rest - mean))) / spread > 4 / math.sqrt(rest.numel()):
+        return None
+    return Edit(
+        "noise",
+        f"it is consistent with noise of a standard deviation of {format_number(deviation)}",
+        {"deviation": deviation},
+        "switch the noise off, or seed it alike on both sides",
+        lambda sides: sides.reference,
+        9.0,
+        slack=8 * deviation,
+    )
