@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.explanations import Sides
 from tdx.compare.model import OPAQUE, Contract, Lane, Place, display_key, key_name
 from tdx.compare.report import Coverage
 from tdx.compare.roles import PASSIVE, align_all, relevant_stages, role_of
@@ -20,9 +21,9 @@ from tdx.compare.values import (
     Tolerance,
     Values,
     compare_entries,
+    compare_values,
     differing_elements,
     dtype_name,
-    explain_change,
     shape_change,
 )
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
@@ -198,12 +199,48 @@ class Replayed:
             ours, theirs = (
                 Values(side, tuple(shape[1:]), dtype_name(side)) for side in (recorded, own)
             )
-            change = change or explain_change(ours, theirs, tolerance)
+            change = change or compare_values(ours, theirs, tolerance)
             if change is not None and change.step is not None:
                 differing = differing_elements(recorded, own, tolerance)
                 count = int(differing.flatten(1).any(1).sum())
-                return replace(change, text=f"{change.text}, in {count} of {len(sides)} calls")
+                calls = f"{count} of {len(sides)}"
+                return replace(change, text=f"{change.text}, in {calls} calls", calls=calls)
         return change
+
+    def explanation_sides(self, place: Place, tolerance: Tolerance) -> Sides | None:
+        """Return the values of a level in consecutive calls, with what it received.
+
+        ``None``: their shapes change. Of the sub-envs that have the level each, one is used.
+        """
+        lane, index, _ = place
+        events = {event.start: event for event in self.run.recording.walk() if event.row == 0}
+        records = [record for record in self.values.get(place, ()) if record[0] in events]
+        recorded = _stack_equal([one for _, one, _ in records])
+        own = _stack_equal([other for _, _, other in records])
+        if recorded is None or own is None:
+            return None
+        numbers = [number for number, *_ in records]
+        starts = tuple(
+            record for record, number in enumerate(numbers) if events[number].method == "reset"
+        )
+        inputs: dict[str, list[Tensor]] = {}
+        received = self.run.received(lane, index)
+        for number in numbers:
+            for key, value in received.get(number, {}).items():
+                inputs.setdefault(key_name(base_key(key)), []).append(value)
+        stacked: dict[str, Tensor] = {}
+        for key, values in inputs.items():
+            whole = _stack_equal(values)
+            if whole is not None and len(values) == len(numbers):
+                stacked[key] = whole
+        others: dict[str, tuple[Tensor, Tensor]] = {}
+        for key, value in stacked.items():
+            rest = self.values.get((lane, index, key), ())
+            made = _stack_equal([one for number, one, _ in rest if number in events])
+            is_complete = made is not None and len(made) == len(numbers)
+            if made is not None and is_complete and key != place[2] and value.is_floating_point():
+                others[display_key(key)] = value, made
+        return Sides(recorded, own, stacked.get(place[2]), starts, tolerance, others)
 
     def changed_levels(self) -> set[int]:
         """Return the stages that differ in any part, in another number of calls, or failed."""
@@ -233,6 +270,12 @@ class Replayed:
             for side in ([one for _, one, _ in records], [other for _, _, other in records])
         )
         return recorded, own
+
+
+def _stack_equal(values: Sequence[Tensor]) -> Tensor | None:
+    """Return tensors of equal shapes as one; ``None`` if there are none."""
+    shapes = {value.shape for value in values}
+    return torch.stack(list(values)) if len(shapes) == 1 and 0 not in next(iter(shapes)) else None
 
 
 def replay(stack: Stack, recording: CallRecording, pairs: Mapping[int, int]) -> Replayed:

@@ -10,6 +10,7 @@ from tdx.foundation.errors import ExitCode
 from tdx.foundation.serialization import Entries, Result
 
 if TYPE_CHECKING:
+    from tdx.compare.explanations import Explanation
     from tdx.compare.model import Lane, StageRecord
     from tdx.compare.values import Tolerance, Values
 
@@ -30,10 +31,13 @@ class Difference(Result):
         hint: How to correct it.
         special_code: Code of a special case of the kind. ``None``: there is none.
         step: First step that differs, from 0. ``None``: the reset before it, or unknown.
+        explanation: In what way the values of the key differ. ``None``: no edit predicts them, or
+            none are compared.
     """
 
     json_entries: ClassVar[Entries] = (
         *("code", "kind", "stage", "reference_stage", "name", "key", "message", "size", "hint"),
+        "explanation",
     )
 
     kind: DifferenceKind
@@ -46,6 +50,7 @@ class Difference(Result):
     hint: str | None = None
     special_code: str | None = None
     step: int | None = None
+    explanation: Explanation | None = None
 
     @property
     def code(self) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
+from tdx.compare.explanations import Sides, explain
 from tdx.compare.model import OPAQUE, Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
 from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
@@ -16,12 +19,24 @@ from tdx.compare.values import (
     EXACT,
     Change,
     Tolerance,
+    Values,
+    compare_values,
     dtype_change,
-    explain_change,
     shape_change,
 )
 from tdx.foundation.errors import summarize_error
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DIFFERENCE_KINDS: dict[str, DifferenceKind] = {
+    "permutation": "feature order",
+    "channel order": "feature order",
+    "axis order": "feature order",
+    "range": "scale",
+    "scale": "scale",
+    "feature scale": "scale",
+}
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
 _SAME_ENV = "create the env as in training: same id, arguments and wrappers inside"
 _ROUNDING = 1e-6
@@ -247,7 +262,8 @@ class _Comparison:
             for key in self._end_keys(lane, a.index):
                 change = self._change_at(lane, key, a, b, EXACT)
                 if change is not None:
-                    yield self._from_change(change, b, a, key)
+                    difference = self._from_change(change, b, a, key)
+                    yield self._explained(difference, change, lane, a, b)
 
     def _ends(self) -> tuple[tuple[Lane, StageRecord, StageRecord], ...]:
         ends = self.a.stage(self.a.last), self.b.stage(self.b.last)
@@ -334,7 +350,7 @@ class _Comparison:
             changes = (self._change_at(lane, key or "", a, b, a.tolerance) for lane in lanes)
             change = next((change for change in changes if change is not None), None)
             kind: DifferenceKind = "argument"
-            if change is not None and change.kind in ("dtype", "feature order"):
+            if change is not None and change.kind == "dtype":
                 kind = change.kind
                 text = f"{change.text}, for {text}"
             size = None if change is None else change.size
@@ -428,7 +444,10 @@ class _Comparison:
                         causes = [
                             cause for cause in self.causes if self._explains(cause, lane, a, b)
                         ]
-                    self._add_own(self._from_change(change, b, a, key), causes)
+                    difference = self._from_change(change, b, a, key)
+                    if all(cause.stage == b.index for cause in causes):
+                        difference = self._explained(difference, change, lane, a, b)
+                    self._add_own(difference, causes)
             if not is_open:
                 self._compared_ends.add(lane)
 
@@ -504,11 +523,18 @@ class _Comparison:
         if own is None:
             (self.follows if causes else self.causes).append(difference)
             return
-        if own.size is None or own.key is None:
-            self.causes[self.causes.index(own)] = replace(
-                own, size=own.size or difference.size, key=own.key or difference.key
-            )
-        if own.kind != difference.kind:
+        own_place = self.causes.index(own)
+        is_explained = own.explanation is None and difference.explanation is not None
+        if is_explained and own.kind == "argument" and difference.kind == "feature order":
+            text = f"{difference.message}, for {own.message}"
+            own = replace(own, kind=difference.kind, message=text)
+        self.causes[own_place] = replace(
+            own,
+            size=own.size or difference.size,
+            key=own.key or difference.key,
+            explanation=own.explanation or difference.explanation,
+        )
+        if own.kind != difference.kind and not is_explained:
             self.follows.append(difference)
 
     def _explains(self, cause: Difference, lane: Lane, a: StageRecord, b: StageRecord) -> bool:
@@ -546,7 +572,7 @@ class _Comparison:
         widest = tolerance.widened(used)
         if not self.is_same_kind:
             widest = widest.widened(_CROSS_LIBRARY)
-        return explain_change(one, other, widest, exact_dtype=self.is_same_kind)
+        return compare_values(one, other, widest, exact_dtype=self.is_same_kind)
 
     def _end_size(self, key: str | None) -> float | None:
         """Return how much a key differs at the end, if the values flow that far."""
@@ -556,15 +582,96 @@ class _Comparison:
         return next((change.size for change in changes if change is not None), None)
 
     def _from_change(self, change: Change, b: StageRecord, a: StageRecord, key: str) -> Difference:
-        text = change.text
         kind: DifferenceKind = "spec"
         if change.kind != "missing" and change.kind != "extra":
             kind = change.kind
-        if kind == "feature order" and b.role == STACK:
-            text = f"the frames are stacked in another order: {text}"
-        elif kind in ("scale", "value") and change.step == 0 and b.role == STACK:
-            text = f"the history at the start of an episode differs: {text}"
-        return Difference(kind, b.index, a.index, b.name, key, text, change.size)
+        return Difference(kind, b.index, a.index, b.name, key, change.text, change.size)
+
+    # Explanations
+
+    def _explained(
+        self, difference: Difference, change: Change, lane: Lane, a: StageRecord, b: StageRecord
+    ) -> Difference:
+        """Return a difference with the edit that predicts the values of the target."""
+        key = difference.key
+        assert key is not None
+        if self.replayed is not None:
+            sides = self.replayed.explanation_sides((lane, b.index, key), a.tolerance)
+        else:
+            sides = self._golden_sides(lane, key, a, b)
+        # A dtype alone needs no explanation.
+        found = None
+        if sides is not None and not (change.kind == "dtype" and change.size is None):
+            found = explain(sides)
+        if found is None:
+            return difference
+        kind: DifferenceKind = difference.kind
+        if kind in ("value", "dtype"):
+            edits = found.edits[0], *found.alternatives
+            kinds = (_DIFFERENCE_KINDS.get(edit.kind) for edit in edits)
+            kind = next((known for known in kinds if known is not None), kind)
+        text = found.text
+        numbers = next((edit for edit in found.alternatives if edit.kind == "scale"), None)
+        if numbers is not None:
+            text += f" ({numbers.text})"
+        if change.kind == "spec":
+            text = f"{change.text}: {text}"
+        elif change.kind == "dtype" and kind != "feature order":
+            text = f"{change.text}, and {text}"
+        if change.calls:
+            text += f", in {change.calls} calls"
+        return replace(
+            difference,
+            kind=kind,
+            message=text,
+            hint=difference.hint or found.hint,
+            explanation=found,
+        )
+
+    def _golden_sides(self, lane: Lane, key: str, a: StageRecord, b: StageRecord) -> Sides | None:
+        """Return the golden values of two stages, which have received the same."""
+        inside = -1 if lane == "forward" else 1
+
+        def received(key: str) -> tuple[Values, Values] | None:
+            one, _ = self.a.value_at(lane, a.index + inside, key)
+            other, _ = self.b.value_at(lane, b.index + inside, key)
+            if one is None or other is None:
+                return None
+            tolerance = EXACT if self.is_same_kind else _CROSS_LIBRARY
+            return (
+                None if compare_values(one, other, tolerance, exact_dtype=False) else (one, other)
+            )
+
+        ours, _ = self.a.value_at(lane, a.index, key)
+        theirs, _ = self.b.value_at(lane, b.index, key)
+        if ours is None or theirs is None or len(ours.numbers) != len(theirs.numbers):
+            return None
+        # The target may have fewer sub-envs.
+        rows = min(ours.numbers.shape[1], theirs.numbers.shape[1])
+        given = received(key)
+        others: dict[str, tuple[Tensor, Tensor]] = {}
+        for name in self._written(lane, a):
+            inputs, (made, _) = received(name), self.a.value_at(lane, a.index, name)
+            if name == key or inputs is None or made is None or not inputs[0].is_float:
+                continue
+            if len(inputs[0].numbers) == len(made.numbers) == len(ours.numbers):
+                others[display_key(name)] = inputs[0].numbers[:, :rows], made.numbers[:, :rows]
+        lengths = [segment.steps + (lane == "forward") for segment in self.a.inputs]
+        starts = tuple(accumulate(lengths[:-1], initial=0))
+        if sum(lengths) != len(ours.numbers):
+            starts = (0,)
+        # Of a large value only a thumbnail is known, which shows no neighbors.
+        is_whole = given is not None and not (given[0].digests or ours.digests or theirs.digests)
+        is_whole = is_whole and len(given[0].numbers) == len(ours.numbers) if given else False
+        tolerance = a.tolerance if self.is_same_kind else a.tolerance.widened(_CROSS_LIBRARY)
+        return Sides(
+            ours.numbers[:, :rows],
+            theirs.numbers[:, :rows],
+            given[0].numbers[:, :rows] if given is not None and is_whole else None,
+            starts,
+            tolerance,
+            others,
+        )
 
     # Both sides
 

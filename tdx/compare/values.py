@@ -6,21 +6,17 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from tdx.compare.orders import find_order
 from tdx.core.tracing.passages import is_same
 
 MAX_NUMBERS = 1_024
 """Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""
 _MAX_SIDE = 16
-_MAX_FEATURES = 1_024
-_MAX_CHANNELS = 8
-ChangeKind = Literal["missing", "extra", "spec", "dtype", "feature order", "scale", "value"]
+ChangeKind = Literal["missing", "extra", "spec", "dtype", "value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +70,7 @@ class Change:
         size: Largest absolute difference; ``None`` if it cannot be computed.
         step: First record that differs, from 0.
         sides: Both shapes, both dtypes, or the elements that differ most.
+        calls: In how many calls it differs, as ``3 of 12``; empty if it is not known.
     """
 
     kind: ChangeKind
@@ -81,6 +78,7 @@ class Change:
     size: float | None = None
     step: int | None = None
     sides: tuple[str, str] = ("", "")
+    calls: str = ""
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -279,10 +277,10 @@ def thumbnail(value: Tensor, lead: int) -> Tensor:
     return value.clone()
 
 
-def explain_change(
+def compare_values(
     a: Values, b: Values, tolerance: Tolerance, *, exact_dtype: bool = True
 ) -> Change | None:
-    """Compare values, and name an order or a scale that explains them; ``None`` if they agree.
+    """Compare values; ``None`` if they agree.
 
     Args:
         a: Values of the contract.
@@ -292,17 +290,12 @@ def explain_change(
     """
     if a.shape != b.shape:
         return shape_change(a.shape, b.shape)
-    change = _explain_numbers(a, b, tolerance)
+    change = _compare_records(a, b, tolerance)
     is_other = a.dtype != b.dtype and (exact_dtype or a.is_float != b.is_float)
-    if change is not None and change.kind in ("feature order", "scale") and b.is_float:
-        if is_other and change.kind == "scale":
-            text = f"the dtype is {b.dtype} instead of {a.dtype}, and {change.text}"
-            return replace(change, text=text)
-        return change
     return dtype_change(a.dtype, b.dtype, change) if is_other else change
 
 
-def _explain_numbers(a: Values, b: Values, tolerance: Tolerance) -> Change | None:
+def _compare_records(a: Values, b: Values, tolerance: Tolerance) -> Change | None:
     records = min(len(a.numbers), len(b.numbers))
     rows = min(a.numbers.shape[1], b.numbers.shape[1])
     has_hashes = a.digests and b.digests and rows == a.numbers.shape[1] == b.numbers.shape[1]
@@ -316,63 +309,12 @@ def _explain_numbers(a: Values, b: Values, tolerance: Tolerance) -> Change | Non
         if has_hashes and tolerance == EXACT:
             return Change("value", "pixels outside of the thumbnail differ")
         return None
-    one, other = one.double(), other.double()
-    explanation = _permutation(one, other, tolerance) or _scale(one, other, tolerance)
-    if explanation is not None:
-        return replace(explanation, size=change.size, step=change.step, sides=change.sides)
     if one.ndim == 3 and one.shape[2] > 1:
         worst = int(element_gaps(one, other).amax((0, 1)).argmax())
         share = int(differing_elements(one, other, tolerance).any(0).any(0).sum())
         text = f"{change.text}, most in feature {worst} ({share} of {one.shape[2]} differ)"
         return replace(change, text=text)
     return change
-
-
-def _permutation(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
-    """Find an order of the features, or of the axes, in which the values agree."""
-    for dim in range(a.ndim - 1, 1, -1):
-        size = a.shape[dim]
-        if 2 <= size <= (_MAX_FEATURES if a.ndim == 3 else _MAX_CHANNELS):
-            one, other = a.movedim(dim, 0), b.movedim(dim, 0)
-
-            def distance(origin: int, index: int, one: Tensor = one, other: Tensor = other) -> int:
-                return 2 * bool(differing_elements(one[origin], other[index], tolerance).any())
-
-            order = find_order(size, distance)
-            if order is not None:
-                what = "features" if a.ndim == 3 else f"slices along dim {dim - 2}"
-                shown = ", ".join(map(str, order[:12])) + (", …" if len(order) > 12 else "")
-                return Change("feature order", f"its {what} are in the order [{shown}]")
-    inner = list(range(2, a.ndim))
-    for axes in permutations(inner) if 2 <= len(inner) <= 3 else ():
-        turned = a.permute(0, 1, *axes)
-        is_other = list(axes) != inner and turned.shape == b.shape
-        if is_other and not bool(differing_elements(turned, b, tolerance).any()):
-            order = [axis - 2 for axis in axes]
-            return Change("feature order", f"its axes are in the order {order}")
-    return None
-
-
-def _scale(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
-    """Find a factor and an offset that explain the difference."""
-    one, other = a.reshape(-1), b.reshape(-1)
-    if one.numel() < 3 or not bool((one.isfinite() & other.isfinite()).all()):
-        return None
-    centered = one - one.mean()
-    spread = float((centered * centered).sum())
-    if spread == 0 or float(other.std()) == 0:
-        return None
-    factor = float((centered * (other - other.mean())).sum()) / spread
-    offset = float(other.mean()) - factor * float(one.mean())
-    loose = Tolerance(max(tolerance.rtol * 10, 1e-5), max(tolerance.atol * 10, 1e-6))
-    if bool(differing_elements(one * factor + offset, other, loose).any()):
-        return None
-    parts = []
-    if abs(factor - 1) > 1e-4:
-        parts.append(f"multiplied by {format_number(factor)}")
-    if abs(offset) > 1e-5:
-        parts.append(f"shifted by {format_number(offset)}")
-    return Change("scale", f"it is {' and '.join(parts) or 'slightly scaled'}")
 
 
 def format_number(value: Any) -> str:

@@ -24,7 +24,7 @@ from tdx.compare.replay import record, replay, restored
 from tdx.compare.roles import PASSIVE, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
 from tdx.compare.statistics import is_of_episode, is_statistic
-from tdx.compare.values import Values, digest, dtype_name, explain_change, float_tolerance
+from tdx.compare.values import Values, digest, dtype_name, compare_values, float_tolerance
 from tdx.contracts.reference_run import (
     STEPS,
     ContractLayout,
@@ -208,7 +208,7 @@ def _find_random(
             place
             for place, values in first.values.items()
             if place in run.values
-            and explain_change(values, run.values[place], float_tolerance([values.dtype]))
+            and compare_values(values, run.values[place], float_tolerance([values.dtype]))
         ]
         for lane in ("forward", "inverse"):
             indices = [index for at, index, _ in places if at == lane and index >= 0]

@@ -6,16 +6,13 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from tdx.compare.values import (
     EXACT,
     Tolerance,
-    Values,
     compare_entries,
     compare_tensors,
     differing_elements,
-    explain_change,
 )
 
 LOOSE = Tolerance(1e-2, 1e-3)
@@ -76,24 +73,3 @@ def test_entries_of_each_kind() -> None:
         **{"same": None, "gone": "missing", "shape": "spec", "dtype": "dtype", "text": "value"},
         **{"nan": None, "new": "extra"},
     }
-
-
-def values(tensor: Tensor) -> Values:
-    return Values.of(list(tensor))
-
-
-@pytest.mark.parametrize(
-    ("changed", "kind", "text"),
-    [
-        (lambda x: x[..., [2, 0, 1]], "feature order", "its features are in the order [2, 0, 1]"),
-        (lambda x: 2 * x + 1, "scale", "it is multiplied by 2 and shifted by 1"),
-        (lambda x: x + (x > 1), "value", "it differs by up to 1, most in feature"),
-        (lambda x: x[..., :2], "spec", "the shape is [2] instead of [3]"),
-    ],
-)
-def test_order_and_scale_explain_a_difference(changed: object, kind: str, text: str) -> None:
-    x = torch.randn(8, 1, 3, generator=torch.Generator().manual_seed(0))
-    assert callable(changed)
-    change = explain_change(values(x), values(changed(x)), Tolerance(1e-5, 1e-6))
-    assert change is not None
-    assert (change.kind, change.text[: len(text)]) == (kind, text)

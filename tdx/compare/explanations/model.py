@@ -65,6 +65,17 @@ class Sides:
         """Number of dims of one value."""
         return self.reference.ndim - 2
 
+    def in_float64(self) -> Sides:
+        """Return the same values in float64."""
+        return Sides(
+            self.reference.double(),
+            self.target.double(),
+            None if self.received is None else self.received.double(),
+            self.starts,
+            self.tolerance,
+            {key: (one.double(), other.double()) for key, (one, other) in self.others.items()},
+        )
+
     def episodes(self) -> list[tuple[int, int]]:
         """Return the first record of each episode, and that after its last one."""
         limits = [*self.starts, len(self.target)]
@@ -111,7 +122,7 @@ class Explanation(Result):
 
     Args:
         edits: One edit, or two where one alone does not suffice.
-        alternatives: Other edits that predict the same values, in words.
+        alternatives: Other edits that predict the same values.
         values: Number of values that it predicts.
         steps: Number of records that it was tried on.
     """
@@ -121,7 +132,7 @@ class Explanation(Result):
     )
 
     edits: tuple[Edit, ...]
-    alternatives: tuple[str, ...] = ()
+    alternatives: tuple[Edit, ...] = ()
     values: int = 0
     steps: int = 0
 
@@ -152,6 +163,7 @@ class Explanation(Result):
         Args:
             sides: Values of the same stage and key.
         """
+        sides = sides.in_float64()
         *before, last = self.edits
         for edit in before:
             predicted = edit.predict(sides)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tdx.compare.explanations.history import history_edits
@@ -49,13 +49,7 @@ def explain(sides: Sides) -> Explanation | None:
         >>> explain(Sides(values, values[:, :, [1, 0, 2]])).edits[0].parameters
         {'order': [1, 0, 2]}
     """
-    sides = replace(
-        sides,
-        reference=sides.reference.double(),
-        target=sides.target.double(),
-        received=None if sides.received is None else sides.received.double(),
-        others={key: (a.double(), b.double()) for key, (a, b) in sides.others.items()},
-    )
+    sides = sides.in_float64()
     if sides.target.numel() == 0 or sides.reference.shape[:2] != sides.target.shape[:2]:
         return None
     few = _first_records(sides)
@@ -66,7 +60,7 @@ def explain(sides: Sides) -> Explanation | None:
     if accepted:
         accepted.sort(key=lambda edit: edit.cost)
         best = accepted[0]
-        others = [edit.text for edit in accepted[1:] if edit.kind != best.kind]
+        others = [edit for edit in accepted[1:] if edit.kind != best.kind]
         return _explanation((best,), sides, others)
     pairs = [pair for pair in _pairs(few) if _explanation(pair, sides).reproduces(sides)]
     if pairs:
@@ -91,9 +85,10 @@ def _first_records(sides: Sides) -> Sides:
 
 
 def _explanation(
-    edits: tuple[Edit, ...], sides: Sides, alternatives: list[str] | None = None
+    edits: tuple[Edit, ...], sides: Sides, alternatives: Sequence[Edit] = ()
 ) -> Explanation:
-    shown = tuple(dict.fromkeys(alternatives or ()))[:_MAX_ALTERNATIVES]
+    by_text = {edit.text: edit for edit in alternatives}
+    shown = tuple(by_text.values())[:_MAX_ALTERNATIVES]
     return Explanation(edits, shown, sides.target.numel(), len(sides.target))
 
 

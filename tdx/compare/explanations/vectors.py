@@ -150,6 +150,9 @@ def _fit_columns(
     moving = ~is_fixed
     if bool((moving & (distinct < 3)).any()) or not bool(moving.any()):
         return None
+    # An offset that is lost in the rounding of the values is none.
+    scale = y.abs().amax(0).clamp(min=1e-12)
+    offset = torch.where(offset.abs() <= 1e-6 * scale, 0.0, offset)
     return _rounded(factor), _rounded(offset)
 
 
@@ -370,7 +373,8 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
     if reference.shape != target.shape:
         return
     differing = differing_from(reference, target, sides.tolerance)
-    if not bool(differing.any()) or not bool(target.isfinite().any()):
+    # Values between the limits are those of the reference.
+    if bool(differing.all()) or not bool(differing.any()) or not bool(target.isfinite().any()):
         return
     ours, theirs = (_bounds(side) for side in (reference, target))
     changed, before = target[differing], reference[differing]

@@ -226,6 +226,7 @@ class CallReplay:
         pairs: Index of the recorded level by that of the target.
 
     Attributes:
+        recording: The recorded calls.
         pairs: Index of the recorded level by that of the target.
         values: For each lane, level and key of the target, pairs of the recorded and of its own
             value, ``[R, ...]``, with the number of the event.
@@ -241,7 +242,7 @@ class CallReplay:
     def __init__(
         self, levels: NestedLevels, recording: CallRecording, pairs: Mapping[int, int]
     ) -> None:
-        self._levels, self._recording = levels, recording
+        self._levels, self.recording = levels, recording
         self.pairs = dict(pairs)
         self._known = set(pairs.values())
         self._generators = Generators(recording.seed, levels.generators())
@@ -261,11 +262,11 @@ class CallReplay:
 
         What a level raises is noted in ``failures``.
         """
-        forms, top = self._recording.forms, self._levels.forms()[self._levels.top]
+        forms, top = self.recording.forms, self._levels.forms()[self._levels.top]
         with preserved_generators(), self._levels.silenced():
-            self._levels.begin(self._recording.seed)
+            self._levels.begin(self.recording.seed)
             with self._levels.attached(self._forced):
-                for event in self._recording.roots:
+                for event in self.recording.roots:
                     # A call outside of the recorded one must not take what belongs to the next.
                     root = _Frame(None, None, self._queues([event]))
                     self._frames = [root]
@@ -274,7 +275,7 @@ class CallReplay:
                         argument: object = dict(event.given or {})
                     else:
                         argument = convert_batch(
-                            event.given, forms[event.level], top, self._rows, self._recording.rows
+                            event.given, forms[event.level], top, self._rows, self.recording.rows
                         )
                     try:
                         self._levels.call(event.method, argument)
@@ -282,6 +283,33 @@ class CallReplay:
                         if not self._is_known(error):
                             raise
                     self._catch_up(root)
+
+    def received(self, lane: str, level: int) -> dict[int, RowEntries]:
+        """Return what a level of the target was forced to read, by the number of the event.
+
+        Args:
+            lane: ``forward`` for what the level inside returned, ``inverse`` for the action.
+            level: Index of the level of the target, which is paired.
+        """
+        own = self._levels.forms()[level]
+        found: dict[int, RowEntries] = {}
+        for event in self.recording.walk():
+            if event.level != self.pairs[level] or not event.children:
+                continue
+            inner = event.children[-1]
+            source = inner if lane == "forward" else event
+            form = self.recording.forms[source.level]
+            if form.is_batch != own.is_batch or event.row >= self.shared_rows:
+                continue
+            number = event.start if lane == "forward" else inner.start
+            if lane == "inverse":
+                slot, value = Slot(level, 0, own, event.method), source.given
+            else:
+                slot = Slot(max(level - 1, -1), 0, own, event.method)
+                value = source.returned
+            compared = self._comparable(value, form, own)
+            found[number] = self._entries(slot, event.method, compared, is_given=lane == "inverse")
+        return found
 
     def _forced(self, slot: Slot, original: Original) -> Original:
         self._originals[slot.level, slot.row, slot.method] = original
@@ -413,13 +441,13 @@ class CallReplay:
 
     def _row(self, level: int, slot: Slot) -> int:
         """Return the recorded row that a row of the target stands for."""
-        form = self._recording.forms.get(level)
+        form = self.recording.forms.get(level)
         is_in_rows = form is not None and not form.is_batch
-        return slot.row % self._recording.rows if is_in_rows else 0
+        return slot.row % self.recording.rows if is_in_rows else 0
 
     def _take(self, context: _Frame, level: int, slot: Slot, method: Method) -> _Item | None:
         """Take the next recorded call of a level; those before it that do not fit are skipped."""
-        form = self._recording.forms.get(level)
+        form = self.recording.forms.get(level)
         if form is None or form.protocol != slot.form.protocol:
             return None
         row = self._row(level, slot)
@@ -441,10 +469,10 @@ class CallReplay:
         """Run the env through the calls that the recorded level made and this one did not."""
         slot, unused, is_direct = frame.slot, 0, True
         for (level, row), queue in frame.queues.items():
-            if self._recording.forms[level].is_batch or (slot and not slot.form.is_batch):
+            if self.recording.forms[level].is_batch or (slot and not slot.form.is_batch):
                 targets = [0 if slot is None else slot.row]
             else:
-                targets = list(range(row, self._rows, self._recording.rows))
+                targets = list(range(row, self._rows, self.recording.rows))
             is_direct &= all(item.top is item.event for item in queue)
             for target in targets:
                 rest = queue[frame.places[level, target] :]
@@ -477,9 +505,9 @@ class CallReplay:
         self, slot: Slot, event: Event, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call with the recorded action."""
-        form = self._recording.forms[event.level]
+        form = self.recording.forms[event.level]
         if event.takes_action:
-            action = convert_batch(event.given, form, slot.form, self._rows, self._recording.rows)
+            action = convert_batch(event.given, form, slot.form, self._rows, self.recording.rows)
             return (action, *args[1:]), ({} if not args else kwargs)
         if slot.level < 0 and event.method == "reset" and form == slot.form == LevelForm():
             return args, plain_copy(event.given or {})
@@ -489,7 +517,7 @@ class CallReplay:
         """Return the recorded result of a call in the form of the target's level."""
         if event.method == "step_async":
             return None
-        form = self._recording.forms[event.level]
+        form = self.recording.forms[event.level]
         returned = event.returned
         if slot.form.protocol == "vec_env":
             if event.method == "reset" or not isinstance(returned, tuple):
@@ -511,7 +539,7 @@ class CallReplay:
         return fill_opaque(answer, live)
 
     def _rows_of(self, value: object, form: LevelForm, target: LevelForm) -> object:
-        return convert_batch(value, form, target, self._rows, self._recording.rows)
+        return convert_batch(value, form, target, self._rows, self.recording.rows)
 
     def _compare_given(
         self,
@@ -522,11 +550,11 @@ class CallReplay:
         kwargs: dict[str, object],
     ) -> None:
         """Note the action that a paired level passed on, beside the one that was recorded."""
-        if slot.row >= self._recording.rows:
+        if slot.row >= self.recording.rows:
             return
         self.compared_actions.add(item.event.start)
-        given = given_of(slot, item.event.method, args, kwargs, self._recording.rows)
-        form = self._recording.forms[item.top.level]
+        given = given_of(slot, item.event.method, args, kwargs, self.recording.rows)
+        form = self.recording.forms[item.top.level]
         recorded = self._comparable(item.top.given, form, slot.form)
         self._note(
             *("inverse", caller.level, item.event.start),
@@ -538,11 +566,11 @@ class CallReplay:
 
     def _compare_returned(self, slot: Slot, event: Event, result: object) -> None:
         """Note what a level returned, beside what was recorded."""
-        if slot.row >= self._recording.rows or event.method == "step_async":
+        if slot.row >= self.recording.rows or event.method == "step_async":
             return
         self.compared.add(event.start)
-        returned = returned_of(slot.form, event.method, result, self._recording.rows)
-        form = self._recording.forms[event.level]
+        returned = returned_of(slot.form, event.method, result, self.recording.rows)
+        form = self.recording.forms[event.level]
         recorded = self._comparable(event.returned, form, slot.form)
         self._note(
             *("forward", slot.level, event.start),

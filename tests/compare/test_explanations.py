@@ -1,0 +1,286 @@
+"""Each kind of difference is named with its numbers, and predicts another rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from tdx.compare.explanations import Sides, explain
+from tdx.compare.explanations.history import History
+from tdx.compare.values import Tolerance
+
+STARTS = (0, 12)
+EPISODES = [(0, 12), (12, 18)]
+MEAN = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -0.3])
+STD = torch.tensor([0.5, 2.0, 1.5, 0.8, 1.2, 0.6])
+ROUNDING = Tolerance(1e-5, 1e-6)
+
+
+def states(seed: int) -> Tensor:
+    """Values of a rollout, ``[18, 1, 6]``."""
+    return 3 * torch.randn(18, 1, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def other_states(seed: int) -> Tensor:
+    """Values of another key of the same rollout."""
+    return torch.randn(18, 1, 6, generator=torch.Generator().manual_seed(seed + 100))
+
+
+def pictures(seed: int) -> Tensor:
+    """Colored images without symmetry, ``[18, 1, 24, 32, 3]``."""
+    coarse = torch.rand(18, 3, 6, 8, generator=torch.Generator().manual_seed(seed))
+    fine = interpolate(coarse, (24, 32), mode="bilinear").mul(255).byte()
+    return fine.movedim(1, -1).unsqueeze(1)
+
+
+def norm(x: Tensor) -> Tensor:
+    return (x - MEAN) / STD
+
+
+def late(x: Tensor) -> Tensor:
+    return torch.cat([x[:1], x[:11], x[12:13], x[12:17]])
+
+
+def changes(x: Tensor) -> Tensor:
+    return x - late(x)
+
+
+def stacked(x: Tensor, **options: object) -> Tensor:
+    history = History(**{"dim": 0, "is_new_dim": False, "length": 3, **options})  # type: ignore[arg-type]
+    return history.apply(x.double(), EPISODES).float()
+
+
+def resized(mode: str, *, antialias: bool = False) -> Callable[[Tensor], Tensor]:
+    def resize(x: Tensor) -> Tensor:
+        planes = x.squeeze(1).movedim(-1, 1).float()
+        options = {"antialias": antialias} if mode in ("bilinear", "bicubic") else {}
+        small = interpolate(planes, (12, 12), mode=mode, **options)
+        return small.round().clamp(0, 255).byte().movedim(1, -1).unsqueeze(1)
+
+    return resize
+
+
+def gray(*weights: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: (x.float() @ torch.tensor(weights)).round().byte().unsqueeze(-1)
+
+
+def same(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stage of the reference and of the target, and what is expected.
+
+    Args:
+        kind: Kind, or both kinds.
+        reference: What the stage of the reference makes of the values.
+        target: What that of the target makes of them.
+        parameters: Some of the numbers that are named.
+        text: Part of the sentence.
+        source: Creates the values of a rollout.
+        other: True if the stage reads a second key, which it scales in another way.
+    """
+
+    kind: str
+    reference: Callable[[Tensor], Tensor]
+    target: Callable[[Tensor], Tensor]
+    parameters: dict[str, object] | None = None
+    text: str = ""
+    source: Callable[[int], Tensor] = states
+    other: bool = False
+
+
+CASES = {
+    "inactive": Case("inactive", norm, same),
+    "twice": Case("twice", norm, lambda x: norm(norm(x))),
+    "scale": Case(
+        "scale",
+        norm,
+        lambda x: 2 * norm(x) + 1,
+        {"factor": 2.0, "offset": 1.0},
+        "multiplied by 2 and shifted by 1",
+    ),
+    "scale and clip": Case(
+        *("scale", norm, lambda x: (2 * norm(x)).clamp(-1, 1)), {"factor": 2.0, "low": -1.0}
+    ),
+    "feature scale": Case("feature scale", norm, lambda x: (x - MEAN.flip(0)) / STD),
+    "range": Case(
+        "range",
+        lambda x: x / 255,
+        lambda x: x / 127.5 - 1,
+        {"factor": 2.0},
+        "-1 … 1 instead of 0 … 1",
+        pictures,
+    ),
+    "two features are swapped": Case(
+        "permutation",
+        norm,
+        lambda x: norm(x)[..., [1, 0, 2, 3, 4, 5]],
+        {"order": [1, 0, 2, 3, 4, 5]},
+        "features 0 and 1 are swapped",
+    ),
+    "selection": Case(
+        *("selection", norm, lambda x: norm(x)[..., [0, 1, 2, 4]]), {"order": [0, 1, 2, 4]}
+    ),
+    "padding": Case(
+        "padding", norm, lambda x: torch.cat([norm(x), torch.zeros_like(x[..., :2])], -1)
+    ),
+    "constant": Case("constant", norm, lambda x: norm(x) * (torch.arange(6) != 3)),
+    "clip": Case("clip", norm, lambda x: norm(x).clamp(-1, 1), {"low": -1.0, "high": 1.0}),
+    "clip is missing": Case("clip", lambda x: norm(x).clamp(-1, 1), norm, None, "not clipped"),
+    "other clip": Case(
+        "clip",
+        lambda x: norm(x).clamp(-1, 1),
+        lambda x: norm(x).clamp(-2, 2),
+        {"low": -2.0, "high": 2.0},
+        "[-2, 2] instead of [-1, 1]",
+    ),
+    "float16": Case("rounding", norm, lambda x: norm(x).half().float(), {"to": "float16"}),
+    "whole numbers": Case("rounding", norm, lambda x: norm(x).round()),
+    "late": Case("time shift", norm, lambda x: late(norm(x)), {"steps": 1}),
+    "delta": Case("delta", norm, lambda x: changes(norm(x)), {"of": "the step before"}),
+    "permutation and scale": Case(
+        "permutation and feature scale",
+        norm,
+        lambda x: (norm(x) * torch.arange(1, 7))[..., [3, 1, 2, 0, 4, 5]],
+    ),
+    "permutation and clip": Case(
+        "permutation and clip",
+        norm,
+        lambda x: norm(x).clamp(-1, 1)[..., [3, 1, 2, 0, 4, 5]],
+    ),
+    "newest first": Case(
+        "history",
+        stacked,
+        lambda x: stacked(x, newest_first=True),
+        {"newest_first": True},
+        "the newest step is the first one",
+    ),
+    "zeros at the start": Case(
+        "history",
+        stacked,
+        lambda x: stacked(x, padding="zeros"),
+        {"padding": "zeros"},
+        "zeros instead of copies of the first step",
+    ),
+    "stack leaks": Case(
+        "history",
+        stacked,
+        lambda x: stacked(x, padding="previous episode"),
+        {"padding": "previous episode"},
+        "steps of the episode before",
+    ),
+    "longer stack": Case(
+        "history", stacked, lambda x: stacked(x, length=4), None, "4 instead of 3 steps"
+    ),
+    "every second step": Case("history", stacked, lambda x: stacked(x, spacing=2)),
+    "by feature": Case("history", stacked, lambda x: stacked(x, by_feature=True)),
+    "BGR": Case(
+        *("channel order", same, lambda x: x.flip(-1)), None, "BGR instead of RGB", pictures
+    ),
+    "channels first": Case(
+        "axis order",
+        same,
+        lambda x: x.movedim(-1, 2),
+        {"axes": [2, 0, 1]},
+        "",
+        pictures,
+    ),
+    "BGR and range": Case(
+        "channel order and range",
+        lambda x: x / 255,
+        lambda x: x.flip(-1).float(),
+        None,
+        "",
+        pictures,
+    ),
+    "kernel": Case(
+        "resampling",
+        resized("area"),
+        resized("bilinear"),
+        {"kernel": "bilinear"},
+        "bilinear instead of area",
+        pictures,
+    ),
+    "antialiasing": Case(
+        "resampling",
+        resized("bilinear"),
+        resized("bilinear", antialias=True),
+        {"antialias": True},
+        "",
+        pictures,
+    ),
+    "crop": Case(
+        "crop",
+        lambda x: x[:, :, 4:20, 4:28],
+        lambda x: x[:, :, 5:21, 4:28],
+        {"top": 5, "left": 4},
+        "row 5 and column 4 instead of row 4 and column 4",
+        pictures,
+    ),
+    "weights of gray": Case(
+        "gray weights",
+        gray(0.299, 0.587, 0.114),
+        gray(1 / 3, 1 / 3, 1 / 3),
+        None,
+        "the mean",
+        pictures,
+    ),
+    "gray of BGR": Case(
+        "gray weights",
+        gray(0.299, 0.587, 0.114),
+        gray(0.114, 0.587, 0.299),
+        None,
+        "BGR taken for RGB",
+        pictures,
+    ),
+    "statistics of another key": Case(
+        "swapped statistics", norm, lambda x: (x - 5) / 3, {"key": "other"}, other=True
+    ),
+}
+
+
+def sides_of(case: Case, seed: int) -> Sides:
+    x = case.source(seed)
+    others = {}
+    if case.other:
+        y = other_states(seed)
+        others["other"] = y, (y - 5) / 3
+    made = case.reference(x), case.target(x)
+    return Sides(*made, x, STARTS, ROUNDING if x.is_floating_point() else Tolerance(), others)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kind_and_numbers_are_named_and_predict_another_rollout(name: str) -> None:
+    case = CASES[name]
+    found = explain(sides_of(case, 0))
+    assert found is not None
+    assert (found.kind, case.text in found.text) == (case.kind, True), found
+    for parameter, value in (case.parameters or {}).items():
+        assert found.parameters[parameter] == pytest.approx(value), found
+    assert found.reproduces(sides_of(case, 1))
+
+
+def test_noise_is_called_consistent_with_noise() -> None:
+    x = states(0)
+    noise = 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(3))
+    found = explain(Sides(norm(x), norm(x) + noise, x, STARTS, ROUNDING))
+    assert found is not None
+    assert found.kind == "noise"
+    assert found.parameters["deviation"] == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_difference_of_another_form_is_not_explained() -> None:
+    x = states(0)
+    assert explain(Sides(norm(x), norm(x).sin(), x, STARTS, ROUNDING)) is None
+
+
+def test_few_values_prove_no_scale() -> None:
+    x = torch.tensor([[[1.0]], [[2.0]]])
+    assert explain(Sides(x, 3 * x + 1, None, (0,), ROUNDING)) is None
