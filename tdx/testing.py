@@ -178,6 +178,8 @@ def _raise(report: ContractReport) -> None:
         lines.append(f"{each.code} {each.kind}: {each.sentence}")
         if each.size is not None:
             lines.append(f"  {each.key} differs by up to {each.size:.4g}")
+        if each.effect:
+            lines.append(f"  values: {each.effect}")
         if each.hint:
             lines.append(f"  hint: {each.hint}")
     if report.follows:

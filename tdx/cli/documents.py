@@ -91,7 +91,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.inspection.diff import DiffReport
     from tdx.inspection.doctor import DoctorReport
     from tdx.inspection.envs import EnvDetails
-    from tdx.inspection.explanations import Explanation
+    from tdx.inspection.explanations import CodeExplanation
     from tdx.inspection.lineage import Lineage
     from tdx.inspection.openable import Openable
     from tdx.inspection.plan_report import PlanReport
@@ -138,7 +138,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "plan": Document(PlanReport, has_calls=True),
         "check": Document(CheckReport, optional={"fixed": FixEntries}),
         "checks": Document(CheckSummary),
-        "explanation": Document(Explanation),
+        "explanation": Document(CodeExplanation),
         "codes": Document(extra={"codes": list[CodeRow]}),
         "contract": Document(ContractReport),
         "contract_contents": Document(ContractContents),

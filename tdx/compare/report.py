@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.compare.codes import CODES, DifferenceKind
+from tdx.compare.edits import Explanation
 from tdx.foundation.errors import ExitCode
 from tdx.foundation.serialization import Entries, Result
 
 if TYPE_CHECKING:
-    from tdx.compare.explanations import Explanation
     from tdx.compare.model import Lane, StageRecord
     from tdx.compare.values import Tolerance, Values
 
@@ -65,6 +65,13 @@ class Difference(Result):
         if self.stage is None:
             return f"stage {self.reference_stage} ({self.name}) of the contract"
         return f"the env ({self.name})" if self.stage < 0 else f"stage {self.stage} ({self.name})"
+
+    @property
+    def effect(self) -> str | None:
+        """In what way the values differ, if the message does not say it."""
+        if self.explanation is None or self.explanation.text in self.message:
+            return None
+        return self.explanation.text
 
     @property
     def sentence(self) -> str:

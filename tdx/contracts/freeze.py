@@ -24,7 +24,7 @@ from tdx.compare.replay import record, replay, restored
 from tdx.compare.roles import PASSIVE, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
 from tdx.compare.statistics import is_of_episode, is_statistic
-from tdx.compare.values import Values, digest, dtype_name, compare_values, float_tolerance
+from tdx.compare.values import Values, compare_values, digest, dtype_name, float_tolerance
 from tdx.contracts.reference_run import (
     STEPS,
     ContractLayout,

@@ -95,7 +95,7 @@ class ErrorProse:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation(Result):
+class CodeExplanation(Result):
     """Explanation of one code.
 
     Args:
@@ -129,7 +129,7 @@ class Explanation(Result):
 
 
 @cache
-def all_explanations() -> tuple[Explanation, ...]:
+def all_explanations() -> tuple[CodeExplanation, ...]:
     """Return the explanations of all codes, sorted by code.
 
     Example:
@@ -142,7 +142,7 @@ def all_explanations() -> tuple[Explanation, ...]:
             summary = " ".join((member.__doc__ or "").strip().splitlines()[:1])
             prose = ERROR_PROSE.get(member.code, ErrorProse(summary))
             codes.append(
-                Explanation(
+                CodeExplanation(
                     member.code,
                     "error",
                     member.__name__,
@@ -157,7 +157,7 @@ def all_explanations() -> tuple[Explanation, ...]:
     for rule in all_rules():
         allowed = "--allow-code" if rule.python else ""
         codes.append(
-            Explanation(
+            CodeExplanation(
                 rule.code,
                 "rule",
                 rule.slug,
@@ -172,9 +172,9 @@ def all_explanations() -> tuple[Explanation, ...]:
         )
     for difference in DIFFERENCE_CODES:
         name, title, why = difference.name, difference.title, tuple(difference.paragraphs)
-        codes.append(Explanation(difference.code, "contract", name, title, "error", 1, why))
+        codes.append(CodeExplanation(difference.code, "contract", name, title, "error", 1, why))
     codes += [
-        Explanation(
+        CodeExplanation(
             check.code,
             "checkpoint",
             check.name,
@@ -188,7 +188,7 @@ def all_explanations() -> tuple[Explanation, ...]:
     return tuple(sorted(codes, key=lambda explanation: explanation.code))
 
 
-def explain_code(code: str) -> Explanation:
+def explain_code(code: str) -> CodeExplanation:
     """Return the explanation of a code, or of the name of an error or rule; case-insensitive.
 
     Raises:
@@ -230,7 +230,7 @@ def render_checks_page() -> str:
     return "\n".join([*parts, _ADDING])
 
 
-def _table(entries: Sequence[Explanation]) -> str:
+def _table(entries: Sequence[CodeExplanation]) -> str:
     head = ["| code | severity | what is wrong |", "| --- | --- | --- |"]
     rows: list[str] = []
     for entry in entries:
@@ -240,11 +240,11 @@ def _table(entries: Sequence[Explanation]) -> str:
     return "\n".join([*head, *rows]) + "\n"
 
 
-def _heading(entry: Explanation) -> str:
+def _heading(entry: CodeExplanation) -> str:
     return f"{entry.code} {entry.name if entry.kind == 'error' else entry.title}"
 
 
-def _entry(entry: Explanation) -> Iterator[str]:
+def _entry(entry: CodeExplanation) -> Iterator[str]:
     yield f"### {_heading(entry)}\n"
     if entry.kind == "error":
         yield f"Exit code {entry.exit_code}: {entry.title}.\n"

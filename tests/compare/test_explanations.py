@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tdx.compare.explanations import Sides, explain
+from tdx.compare.explanations import Sides, explain, reproduces
 from tdx.compare.explanations.history import History
 from tdx.compare.values import Tolerance
 
@@ -264,7 +264,7 @@ def test_kind_and_numbers_are_named_and_predict_another_rollout(name: str) -> No
     assert (found.kind, case.text in found.text) == (case.kind, True), found
     for parameter, value in (case.parameters or {}).items():
         assert found.parameters[parameter] == pytest.approx(value), found
-    assert found.reproduces(sides_of(case, 1))
+    assert reproduces(found, sides_of(case, 1))
 
 
 def test_noise_is_called_consistent_with_noise() -> None:

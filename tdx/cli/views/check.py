@@ -31,12 +31,12 @@ from tdx.foundation.keys import format_key
 from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.foundation.text import count_text
 from tdx.inspection.check_report import Check, CheckReport, Finding, RuleCount
-from tdx.inspection.explanations import Explanation, explain_code
+from tdx.inspection.explanations import CodeExplanation, explain_code
 from tdx.inspection.lint.rule import Severity
 
 if TYPE_CHECKING:
     from tdx.inspection.check_report import CheckReport, CheckSummary, Finding
-    from tdx.inspection.explanations import Explanation
+    from tdx.inspection.explanations import CodeExplanation
     from tdx.inspection.lint.rule import Fix, Severity
 
 
@@ -270,7 +270,7 @@ def _suppressed(report: CheckReport) -> str:
     return f"; {report.suppressed} suppressed by comments" if report.suppressed else ""
 
 
-def explain_view(explained: Explanation) -> View:
+def explain_view(explained: CodeExplanation) -> View:
     """Lay out the explanation of a code.
 
     Args:
@@ -310,10 +310,10 @@ class CodeRow(Result):
         *(Entry(name, f"explained.{name}") for name in ("name", "severity", "title")),
     )
 
-    explained: Explanation
+    explained: CodeExplanation
 
 
-def codes_view(explained: Sequence[Explanation]) -> View:
+def codes_view(explained: Sequence[CodeExplanation]) -> View:
     """Lay out a list of codes.
 
     Args:

@@ -317,5 +317,7 @@ def _difference(difference: Difference) -> Iterator[Block]:
     if difference.size is not None and "differs by up to" not in difference.message:
         text = f"{difference.key} differs by up to {difference.size:.4g}"
         yield fact("size", text, indent=7)
+    if difference.effect:
+        yield fact("values", difference.effect, indent=7)
     if difference.hint:
         yield fact("hint", difference.hint, indent=7)

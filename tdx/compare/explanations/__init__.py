@@ -4,7 +4,8 @@ A hypothesis is an edit that predicts the values of the target from those of the
 what the stage received. It is accepted only if it predicts all of them within the tolerance.
 """
 
-from tdx.compare.explanations.model import Edit, Explanation, Sides
+from tdx.compare.edits import Edit, Explanation
+from tdx.compare.explanations.model import Sides, reproduces
 from tdx.compare.explanations.search import explain
 
-__all__ = ["Edit", "Explanation", "Sides", "explain"]
+__all__ = ["Edit", "Explanation", "Sides", "explain", "reproduces"]

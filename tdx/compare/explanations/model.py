@@ -1,41 +1,17 @@
-"""Values that are to be explained, edits that predict them, and the explanation that is found."""
+"""Values that are to be explained, and whether an edit predicts them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from tdx.compare.edits import Edit, Explanation
 from tdx.compare.values import EXACT, Tolerance, differing_elements
-from tdx.foundation.serialization import Entries, Result
 
-ExplanationKind = Literal[
-    "inactive",
-    "twice",
-    "scale",
-    "feature scale",
-    "range",
-    "permutation",
-    "selection",
-    "padding",
-    "channel order",
-    "axis order",
-    "resampling",
-    "crop",
-    "gray weights",
-    "rounding",
-    "clip",
-    "history",
-    "delta",
-    "swapped statistics",
-    "time shift",
-    "constant",
-    "noise",
-]
 _RELATIVE = 2e-5
 """Error of a prediction that rounding in float32 explains, relative to the largest value."""
 
@@ -84,93 +60,21 @@ class Sides:
         return [(one, other) for one, other in pairwise(limits) if one < other]
 
 
-Prediction = Callable[[Sides], Tensor | None]
-"""Returns the values of the target, as an edit predicts them; ``None`` if it does not apply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit(Result):
-    """One way in which the values of a target differ.
+def reproduces(explanation: Explanation, sides: Sides) -> bool:
+    """Return True if the edits of an explanation predict the target's values in another rollout.
 
     Args:
-        kind: Kind of the difference.
-        text: The difference in words, after "the values differ:".
-        parameters: Its numbers, as plain data.
-        hint: How to correct it. ``None``: it follows from the text.
-        predict: Predicts the values of the target.
-        cost: Number of parameters, roughly: of several edits that predict the values, the cheapest
-            is the best.
-        slack: Error that is allowed in each value, such as 1 for pixels that are rounded.
-        is_partial: True if NaN in a prediction means that it says nothing about a value.
+        explanation: The explanation.
+        sides: Values of the same stage and key.
     """
-
-    json_entries: ClassVar[Entries] = ("kind", "text", "parameters")
-
-    kind: ExplanationKind
-    text: str
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    hint: str | None = None
-    predict: Prediction = field(default=lambda _: None, repr=False, compare=False)
-    cost: float = 1.0
-    slack: float = 0.0
-    is_partial: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation(Result):
-    """The edits that turn the values of a reference into those of a target.
-
-    Args:
-        edits: One edit, or two where one alone does not suffice.
-        alternatives: Other edits that predict the same values.
-        values: Number of values that it predicts.
-        steps: Number of records that it was tried on.
-    """
-
-    json_entries: ClassVar[Entries] = (
-        *("kind", "text", "parameters", "edits", "alternatives", "values", "steps"),
-    )
-
-    edits: tuple[Edit, ...]
-    alternatives: tuple[Edit, ...] = ()
-    values: int = 0
-    steps: int = 0
-
-    @property
-    def kind(self) -> str:
-        """Kind of the difference, or both kinds."""
-        return " and ".join(edit.kind for edit in self.edits)
-
-    @property
-    def text(self) -> str:
-        """The difference in words."""
-        return ", and ".join(edit.text for edit in self.edits)
-
-    @property
-    def hint(self) -> str | None:
-        """How to correct it. ``None``: it follows from the text."""
-        hints = [edit.hint for edit in self.edits if edit.hint is not None]
-        return "; then ".join(reversed(hints)) or None
-
-    @property
-    def parameters(self) -> dict[str, object]:
-        """The numbers of all edits."""
-        return {name: value for edit in self.edits for name, value in edit.parameters.items()}
-
-    def reproduces(self, sides: Sides) -> bool:
-        """Return True if the edits predict the target's values in another rollout.
-
-        Args:
-            sides: Values of the same stage and key.
-        """
-        sides = sides.in_float64()
-        *before, last = self.edits
-        for edit in before:
-            predicted = edit.predict(sides)
-            if predicted is None:
-                return False
-            sides = with_reference(sides, predicted)
-        return is_accepted(last, sides)
+    sides = sides.in_float64()
+    *before, last = explanation.edits
+    for edit in before:
+        predicted = edit.predict(sides)
+        if predicted is None:
+            return False
+        sides = with_reference(sides, predicted)
+    return is_accepted(last, sides)
 
 
 def with_reference(sides: Sides, reference: Tensor) -> Sides:

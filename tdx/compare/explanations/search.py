@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from tdx.compare.edits import Edit, Explanation
 from tdx.compare.explanations.history import history_edits
 from tdx.compare.explanations.images import crop_edits, gray_edits, resampling_edits
-from tdx.compare.explanations.model import (
-    Edit,
-    Explanation,
-    Sides,
-    is_accepted,
-    with_reference,
-)
+from tdx.compare.explanations.model import Sides, is_accepted, reproduces, with_reference
 from tdx.compare.explanations.vectors import (
     clip_edits,
     discrete_edits,
@@ -62,7 +57,7 @@ def explain(sides: Sides) -> Explanation | None:
         best = accepted[0]
         others = [edit for edit in accepted[1:] if edit.kind != best.kind]
         return _explanation((best,), sides, others)
-    pairs = [pair for pair in _pairs(few) if _explanation(pair, sides).reproduces(sides)]
+    pairs = [pair for pair in _pairs(few) if reproduces(_explanation(pair, sides), sides)]
     if pairs:
         return _explanation(min(pairs, key=lambda pair: sum(edit.cost for edit in pair)), sides)
     noise = noise_edit(sides)

@@ -200,6 +200,8 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
         has_size = difference.size is None or "up to" in difference.message
         size = "" if has_size else f" (up to {difference.size:.4g})"
         yield Content(f"{difference.sentence}{size}")
+        if difference.effect:
+            yield Content(difference.effect)
         if difference.hint:
             yield Content.styled(f"→ {difference.hint}", "dim")
     if shown and report.first is not None and shown[0] not in report.causes:
