@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
-from tdx.compare.explanations import Sides, explain
+from tdx.compare.explanations import explain
+from tdx.compare.golden import golden_sides
 from tdx.compare.model import OPAQUE, Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
 from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
@@ -19,15 +18,11 @@ from tdx.compare.values import (
     EXACT,
     Change,
     Tolerance,
-    Values,
     compare_values,
     dtype_change,
     shape_change,
 )
 from tdx.foundation.errors import summarize_error
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _DIFFERENCE_KINDS: dict[str, DifferenceKind] = {
     "permutation": "feature order",
@@ -445,8 +440,11 @@ class _Comparison:
                             cause for cause in self.causes if self._explains(cause, lane, a, b)
                         ]
                     difference = self._from_change(change, b, a, key)
+                    explained = self._explained(difference, change, lane, a, b)
                     if all(cause.stage == b.index for cause in causes):
-                        difference = self._explained(difference, change, lane, a, b)
+                        difference = explained
+                    elif self.replayed is None and self._is_fault_of_its_own(explained):
+                        difference, causes = explained, []
                     self._add_own(difference, causes)
             if not is_open:
                 self._compared_ends.add(lane)
@@ -598,7 +596,9 @@ class _Comparison:
         if self.replayed is not None:
             sides = self.replayed.explanation_sides((lane, b.index, key), a.tolerance)
         else:
-            sides = self._golden_sides(lane, key, a, b)
+            tolerance = a.tolerance if self.is_same_kind else a.tolerance.widened(_CROSS_LIBRARY)
+            keys = self._written(lane, a)
+            sides = golden_sides((self.a, self.b), lane, key, (a, b), tolerance, keys)
         # A dtype alone needs no explanation.
         found = None
         if sides is not None and not (change.kind == "dtype" and change.size is None):
@@ -628,50 +628,10 @@ class _Comparison:
             explanation=found,
         )
 
-    def _golden_sides(self, lane: Lane, key: str, a: StageRecord, b: StageRecord) -> Sides | None:
-        """Return the golden values of two stages, which have received the same."""
-        inside = -1 if lane == "forward" else 1
-
-        def received(key: str) -> tuple[Values, Values] | None:
-            one, _ = self.a.value_at(lane, a.index + inside, key)
-            other, _ = self.b.value_at(lane, b.index + inside, key)
-            if one is None or other is None:
-                return None
-            tolerance = EXACT if self.is_same_kind else _CROSS_LIBRARY
-            return (
-                None if compare_values(one, other, tolerance, exact_dtype=False) else (one, other)
-            )
-
-        ours, _ = self.a.value_at(lane, a.index, key)
-        theirs, _ = self.b.value_at(lane, b.index, key)
-        if ours is None or theirs is None or len(ours.numbers) != len(theirs.numbers):
-            return None
-        # The target may have fewer sub-envs.
-        rows = min(ours.numbers.shape[1], theirs.numbers.shape[1])
-        given = received(key)
-        others: dict[str, tuple[Tensor, Tensor]] = {}
-        for name in self._written(lane, a):
-            inputs, (made, _) = received(name), self.a.value_at(lane, a.index, name)
-            if name == key or inputs is None or made is None or not inputs[0].is_float:
-                continue
-            if len(inputs[0].numbers) == len(made.numbers) == len(ours.numbers):
-                others[display_key(name)] = inputs[0].numbers[:, :rows], made.numbers[:, :rows]
-        lengths = [segment.steps + (lane == "forward") for segment in self.a.inputs]
-        starts = tuple(accumulate(lengths[:-1], initial=0))
-        if sum(lengths) != len(ours.numbers):
-            starts = (0,)
-        # Of a large value only a thumbnail is known, which shows no neighbors.
-        is_whole = given is not None and not (given[0].digests or ours.digests or theirs.digests)
-        is_whole = is_whole and len(given[0].numbers) == len(ours.numbers) if given else False
-        tolerance = a.tolerance if self.is_same_kind else a.tolerance.widened(_CROSS_LIBRARY)
-        return Sides(
-            ours.numbers[:, :rows],
-            theirs.numbers[:, :rows],
-            given[0].numbers[:, :rows] if given is not None and is_whole else None,
-            starts,
-            tolerance,
-            others,
-        )
+    def _is_fault_of_its_own(self, explained: Difference) -> bool:
+        """Return True if a stage differs also for what it received from differing stages."""
+        found = explained.explanation
+        return found is not None and len(found.edits) == 1 and found.kind != "noise"
 
     # Both sides
 

@@ -7,5 +7,6 @@ what the stage received. It is accepted only if it predicts all of them within t
 from tdx.compare.edits import Edit, Explanation
 from tdx.compare.explanations.model import Sides, reproduces
 from tdx.compare.explanations.search import explain
+from tdx.compare.explanations.stages import predict_stage
 
-__all__ = ["Edit", "Explanation", "Sides", "explain", "reproduces"]
+__all__ = ["Edit", "Explanation", "Sides", "explain", "predict_stage", "reproduces"]

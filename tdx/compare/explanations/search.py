@@ -8,7 +8,13 @@ from dataclasses import replace
 from tdx.compare.edits import Edit, Explanation
 from tdx.compare.explanations.history import history_edits
 from tdx.compare.explanations.images import crop_edits, gray_edits, resampling_edits
-from tdx.compare.explanations.model import Sides, is_accepted, reproduces, with_reference
+from tdx.compare.explanations.model import (
+    Sides,
+    differing_from,
+    is_accepted,
+    reproduces,
+    with_reference,
+)
 from tdx.compare.explanations.vectors import (
     clip_edits,
     discrete_edits,
@@ -36,7 +42,7 @@ def explain(sides: Sides) -> Explanation | None:
         sides: Values of one key after a stage; they differ.
 
     Returns:
-        The explanation; ``None`` if no edit and no two of them predict all values.
+        The explanation; ``None`` if the values agree, or no edit and no two predict all of them.
 
     Example:
         >>> import torch
@@ -46,6 +52,9 @@ def explain(sides: Sides) -> Explanation | None:
     """
     sides = sides.in_float64()
     if sides.target.numel() == 0 or sides.reference.shape[:2] != sides.target.shape[:2]:
+        return None
+    same = sides.reference.shape == sides.target.shape
+    if same and not bool(differing_from(sides.reference, sides.target, sides.tolerance).any()):
         return None
     few = _first_records(sides)
     accepted = [

@@ -430,7 +430,7 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
     """Yield another order of features, channels and axes, a selection, and a padding."""
     reference, target = sides.reference, sides.target
     if sides.row_dims == 1 and target.ndim == 3:
-        order = _match_features(reference, target, sides.tolerance)
+        order = match_features(reference, target, sides.tolerance)
         if order is not None:
             yield _reordered(order, reference.shape[2])
         return
@@ -457,7 +457,7 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
             )
 
 
-def _match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int] | None:
+def match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int] | None:
     """Return which feature of the first side each of the second side is; -1 for a constant."""
     size, own_size = one.shape[2], other.shape[2]
     if not 1 <= max(size, own_size) <= _MAX_FEATURES or one.shape[:2] != other.shape[:2]:
