@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.cli.options import OutputOptions
-from tdx.cli.pipelines import PipelineOptions, TargetOptions
+from tdx.cli.pipelines import PipelineOptions, TargetOptions, given_options
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def check_against(
     *,
     evaluation: bool,
     samples: str | None = None,
+    shrink: str | None = None,
 ) -> int:
     """Check an env against a contract, and write the report.
 
@@ -39,6 +41,7 @@ def check_against(
         output: Output format.
         evaluation: The env is used for evaluation.
         samples: Value of ``--samples``.
+        shrink: Folder for the fewest steps that show the first difference. ``None``: write none.
 
     Returns:
         The exit code.
@@ -47,15 +50,42 @@ def check_against(
     from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
+    from tdx.contracts.shrinking import shrink_contract, write_counterexample
+    from tdx.contracts.storage import check_target
+    from tdx.foundation.text import count_text
 
+    if shrink is not None:
+        check_target(Path(shrink), force=False)
     contract = load_contract(folder)
     config = read_pipeline(options)
     with open_pipeline(config, options, samples=samples) as stack:
         report = check_contract(
             stack, contract, config.env.id, evaluation=evaluation, reference=folder
         )
+        if shrink is not None and report.first is None:
+            print("note: nothing differs, so nothing is written for --shrink", file=sys.stderr)
+        elif shrink is not None:
+            smaller = shrink_contract(stack, contract, report, evaluation=evaluation)
+            command = _check_command(options, evaluation=evaluation, samples=samples)
+            write_counterexample(*smaller, shrink, command)
+            steps = count_text(smaller[0].steps, "step")
+            print(f"wrote {shrink} ({steps} of {contract.steps})", file=sys.stderr)
     write_view(contract_view(report), output)
     return report.exit_code
+
+
+def _check_command(options: TargetOptions, *, evaluation: bool, samples: str | None) -> list[str]:
+    """Return the arguments of a check of the same target, without those of its contract."""
+    arguments = ["contract", "check"]
+    if options.target is not None:
+        arguments.append(options.target)
+    for name, value in given_options(options):
+        arguments += [name] if value is None else [name, value]
+    if evaluation:
+        arguments.append("--eval")
+    if samples is not None:
+        arguments += ["--samples", samples]
+    return arguments
 
 
 def diff_stacks(

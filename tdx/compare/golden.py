@@ -90,3 +90,23 @@ def golden_sides(
         return sides
     reference = predict_stage(sides, given[1])
     return None if reference is None else replace(sides, reference=reference, received=given[1])
+
+
+def extra_sides(contract: Contract, lane: Lane, key: str, stage: StageRecord) -> Sides | None:
+    """Return what a stage received, and what it made of it.
+
+    Args:
+        contract: The contract, or the target.
+        lane: Direction.
+        key: Name of the key.
+        stage: The stage.
+    """
+    inside = -1 if lane == "forward" else 1
+    received, _ = contract.value_at(lane, stage.index + inside, key)
+    made, _ = contract.value_at(lane, stage.index, key)
+    if received is None or made is None or len(received.numbers) != len(made.numbers):
+        return None
+    lengths = [segment.steps + (lane == "forward") for segment in contract.inputs]
+    is_known = sum(lengths) == len(made.numbers)
+    starts = tuple(accumulate(lengths[:-1], initial=0)) if is_known else (0,)
+    return Sides(received.numbers, made.numbers, received.numbers, starts, stage.tolerance)

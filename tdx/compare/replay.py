@@ -27,6 +27,7 @@ from tdx.compare.values import (
     shape_change,
 )
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
+from tdx.foundation.keys import NestedKey
 from tdx.stacks.observe import (
     CallRecorder,
     CallRecording,
@@ -168,10 +169,12 @@ class Replayed:
         run: The replay.
         values: By lane, level and name of the key: recorded and own values, ``[R, ...]`` each, with
             the number of the event.
+        extra: The same for levels that only the target has: what they received and made.
     """
 
     run: CallReplay
     values: Mapping[Place, list[tuple[int, Tensor, Tensor]]]
+    extra: Mapping[Place, list[tuple[int, Tensor, Tensor]]]
 
     def keys(self, lane: Lane, index: int) -> list[str]:
         """Return the keys with values at a level."""
@@ -242,6 +245,19 @@ class Replayed:
                 others[display_key(key)] = value, made
         return Sides(recorded, own, stacked.get(place[2]), starts, tolerance, others)
 
+    def extra_sides(self, place: Place) -> Sides | None:
+        """Return what a level that only the target has received, and what it made of it."""
+        records = self.extra.get(place, ())
+        received = _stack_equal([one for _, one, _ in records])
+        made = _stack_equal([other for _, _, other in records])
+        if received is None or made is None:
+            return None
+        methods = {event.start: event.method for event in self.run.recording.walk()}
+        starts = tuple(
+            record for record, (number, *_) in enumerate(records) if methods.get(number) == "reset"
+        )
+        return Sides(received, made, received, starts, _EXACT)
+
     def changed_levels(self) -> set[int]:
         """Return the stages that differ in any part, in another number of calls, or failed."""
         changed = {
@@ -303,11 +319,19 @@ def replay(stack: Stack, recording: CallRecording, pairs: Mapping[int, int]) -> 
                     start.setdefault(index, {})[name] = value
         stack.load_state(start)
         run.run()
-    values: dict[Place, list[tuple[int, Tensor, Tensor]]] = {}
-    for (name, index, key), records in run.values.items():
+    return Replayed(run, _by_place(run.values), _by_place(run.extra_values))
+
+
+Records = list[tuple[int, Tensor, Tensor]]
+"""Two values of a level in each call, with the number of the event."""
+
+
+def _by_place(noted: Mapping[tuple[str, int, NestedKey], Records]) -> dict[Place, Records]:
+    values: dict[Place, Records] = {}
+    for (name, index, key), records in noted.items():
         lane: Lane = "forward" if name == "forward" else "inverse"
         values[lane, index, key_name(base_key(key))] = records
-    return Replayed(run, values)
+    return values
 
 
 def prepare(stack: Stack, recording: CallRecording) -> None:

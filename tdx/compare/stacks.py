@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
+from tdx.compare.edits import Explanation
 from tdx.compare.explanations import explain
-from tdx.compare.golden import golden_sides
+from tdx.compare.golden import extra_sides, golden_sides
 from tdx.compare.model import OPAQUE, Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
 from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
@@ -287,7 +288,12 @@ class _Comparison:
             key, text = _first_key(b), "the contract has no such stage"
             hint = f"remove {b.name}, or record the contract again"
             size = self._end_size(key)
-            yield Difference("missing stage", b.index, None, b.name, key, text, size, hint)
+            found = self._extra_explanation(b, key)
+            if found is not None:
+                text += f"; {found.text}"
+            yield Difference(
+                *("missing stage", b.index, None, b.name, key, text, size, hint), explanation=found
+            )
         else:
             if pair.status == "moved":
                 yield self._moved(a, b)
@@ -627,6 +633,24 @@ class _Comparison:
             hint=difference.hint or found.hint,
             explanation=found,
         )
+
+    def _extra_explanation(self, b: StageRecord, key: str | None) -> Explanation | None:
+        """Return what a stage that only the target has does to the values that it receives."""
+        for lane in self.lanes:
+            if self.replayed is not None:
+                places = [place for place in self.replayed.extra if place[:2] == (lane, b.index)]
+                keys = [key for _, _, key in places if self._is_compared(lane, key)]
+            else:
+                keys = self._written(lane, b)
+            for name in sorted(keys, key=lambda name: name != key):
+                if self.replayed is not None:
+                    sides = self.replayed.extra_sides((lane, b.index, name))
+                else:
+                    sides = extra_sides(self.b, lane, name, b)
+                found = None if sides is None else explain(sides)
+                if found is not None:
+                    return found
+        return None
 
     def _is_fault_of_its_own(self, explained: Difference) -> bool:
         """Return True if a stage differs also for what it received from differing stages."""

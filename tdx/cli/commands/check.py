@@ -282,7 +282,11 @@ def check(
 
 
 def check_against_reference(
-    pipeline: TargetOptions, output: FindingsOptions, options: CheckOptions, against: str
+    pipeline: TargetOptions,
+    output: FindingsOptions,
+    options: CheckOptions,
+    against: str,
+    shrink: str | None = None,
 ) -> int:
     """Compare a stack with a contract, or a descriptor with one or with another descriptor."""
     from tdx.cli.contract_runs import check_against
@@ -292,6 +296,8 @@ def check_against_reference(
         from tdx.inspection.descriptor_check import compare_descriptors
 
         options.refuse(_NOT_FOR_DESCRIPTORS, "a deployment descriptor")
+        if shrink is not None:
+            raise ArgumentError("--shrink needs steps, and a descriptor has none")
         chosen = split_list(options.select), split_list(options.ignore)
         report = compare_descriptors(read_reference(against), descriptor, *chosen)
         _write_report(_Checked(report), output, verbose=False)
@@ -302,7 +308,10 @@ def check_against_reference(
         "leave out {option} or --against",
     )
     return check_against(
-        pipeline, against, output, evaluation=options.evaluation, samples=options.samples
+        *(pipeline, against, output),
+        evaluation=options.evaluation,
+        samples=options.samples,
+        shrink=shrink,
     )
 
 

@@ -59,6 +59,15 @@ B = Annotated[str, typer.Argument(metavar="B", help="What to compare: the same, 
 Seed = Annotated[
     int | None, integer_option("--seed", 0, "Seed of the reference steps.", metavar="S")
 ]
+Shrink = Annotated[
+    str | None,
+    typer.Option(
+        "--shrink",
+        metavar="FOLDER",
+        help="Write the fewest steps that show the first difference: a contract, the values that "
+        "are expected and obtained, and a script that runs the check again.",
+    ),
+]
 Html = Annotated[
     str | None,
     typer.Option(
@@ -118,22 +127,25 @@ def check(
     select: Select = None,
     ignore: Ignore = None,
     samples: Samples = None,
+    shrink: Shrink = None,
 ) -> int:
     """Check that an env preprocesses as a contract does.
 
-    Runs the inputs of the contract through the stages, and reports the first one that differs.
-    Exits with 0 if nothing differs, else with 1.
+    Runs the inputs of the contract through the stages, and reports the first one that differs, and
+    in what way. Exits with 0 if nothing differs, else with 1.
 
     tdx contract check evaluate.py:make_env --allow-code --against contract
 
     tdx contract check pendulum.yaml --against pendulum --format json
+
+    tdx contract check pendulum.yaml --against pendulum --shrink smallest
     """
     from tdx.cli.commands.check import CheckOptions, check_against_reference
     from tdx.cli.options import FindingsOptions
 
     findings = FindingsOptions(output.format, output.color, output.debug)
     options = CheckOptions(select=select, ignore=ignore, evaluation=evaluation, samples=samples)
-    return check_against_reference(pipeline, findings, options, against)
+    return check_against_reference(pipeline, findings, options, against, shrink)
 
 
 def show(output: OutputOptions, folder: Folder = _DEFAULT_FOLDER) -> None:

@@ -365,6 +365,10 @@ def _scale_texts(factor: float, offset: float) -> list[str]:
 
 
 def _limits_text(limits: tuple[float, float]) -> str:
+    if math.isinf(limits[0]):
+        return f"at most {format_number(limits[1])}"
+    if math.isinf(limits[1]):
+        return f"at least {format_number(limits[0])}"
     return f"[{format_number(limits[0])}, {format_number(limits[1])}]"
 
 

@@ -206,6 +206,8 @@ class _Frame:
         event: The recorded call that it stands for. ``None``: there is none.
         queues: Recorded calls inside, by level and row.
         last: Recorded call that was answered last.
+        given: What a level that only the target has received.
+        answer: What the call inside returned to it last.
     """
 
     slot: Slot | None
@@ -213,6 +215,8 @@ class _Frame:
     queues: dict[tuple[int, int], list[_Item]] = field(default_factory=dict)
     places: Counter[tuple[int, int]] = field(default_factory=Counter)
     last: _Item | None = None
+    given: object = None
+    answer: object = None
     extra_calls: int = 0
     calls: int = 0
 
@@ -230,6 +234,7 @@ class CallReplay:
         pairs: Index of the recorded level by that of the target.
         values: For each lane, level and key of the target, pairs of the recorded and of its own
             value, ``[R, ...]``, with the number of the event.
+        extra_values: The same for levels that only the target has: what they received and made.
         failures: What a level raised first.
         call_counts: Levels that made another number of inner calls: recorded and own number of the
             first such call, and how often.
@@ -251,6 +256,7 @@ class CallReplay:
         self._frames: list[_Frame] = []
         self._originals: dict[tuple[int, int, Method], Original] = {}
         self.values: dict[tuple[str, int, NestedKey], list[tuple[int, Tensor, Tensor]]] = {}
+        self.extra_values: dict[tuple[str, int, NestedKey], list[tuple[int, Tensor, Tensor]]] = {}
         self.failures: dict[int, Exception] = {}
         self.call_counts: dict[int, tuple[int, int, int]] = {}
         self.compared: set[int] = set()
@@ -353,6 +359,10 @@ class CallReplay:
             caller.calls += 1
             if item.event.takes_action and caller.slot is not None:
                 self._compare_given(caller.slot, slot, item, args, kwargs)
+        elif caller.slot is not None and item.event.takes_action:
+            passed = given_of(slot, method, args, kwargs, self.recording.rows)
+            sides = (caller.given, caller.slot), (passed, slot)
+            self._note_extra("inverse", caller.slot, item.event, *sides)
         frame = _Frame(slot, item.event, self._queues(item.event.children))
         self._frames.append(frame)
         self._generators.seed(item.event.start)
@@ -377,7 +387,8 @@ class CallReplay:
         # lacks; a level that only the target has gets what this one returned.
         answer = item.top if caller is context and item.top.method == method else item.event
         self._generators.seed(answer.end)
-        return self._answer(slot, answer, result)
+        caller.answer = self._answer(slot, answer, result)
+        return caller.answer
 
     def _call_unpaired(
         self,
@@ -406,6 +417,7 @@ class CallReplay:
             # The recorded caller made fewer calls: the env does not step further than it did.
             return self._answer(slot, repeated.event, None)
         frame = _Frame(slot, None)
+        frame.given = given_of(slot, method, args, kwargs, self.recording.rows)
         self._frames.append(frame)
         try:
             result = original(*args, **kwargs)
@@ -414,10 +426,42 @@ class CallReplay:
             raise
         finally:
             self._frames.pop()
+        if frame.last is not None and known is None and method != "step_async":
+            returned, inner = (
+                returned_of(slot.form, method, value, self.recording.rows)
+                for value in (result, frame.answer)
+            )
+            sides = (inner, slot), (returned, slot)
+            self._note_extra("forward", slot, frame.last.event, *sides)
         if frame.last is None or caller is not context or frame.last.top.method != method:
+            caller.answer = result
             return result
         self._generators.seed(frame.last.top.end)
-        return self._answer(slot, frame.last.top, result)
+        caller.answer = self._answer(slot, frame.last.top, result)
+        return caller.answer
+
+    def _note_extra(
+        self,
+        lane: str,
+        slot: Slot,
+        event: Event,
+        received: tuple[object, Slot],
+        made: tuple[object, Slot],
+    ) -> None:
+        """Note what a level that only the target has received and made."""
+        if slot.row >= self.shared_rows or event.row:
+            return
+        is_given = lane == "inverse"
+        one, other = (
+            self._entries(
+                slot,
+                slot.method,
+                self._comparable(value, own.form, slot.form),
+                is_given=is_given,
+            )
+            for value, own in (received, made)
+        )
+        self._note(lane, slot.level, event.start, one, other, extra=True)
 
     def _take_lacking(
         self, context: _Frame, level: int, slot: Slot, method: Method, queue: list[_Item]
@@ -602,11 +646,21 @@ class CallReplay:
             for index, part in enumerate(value)
         )
 
-    def _note(self, lane: str, level: int, number: int, one: RowEntries, other: RowEntries) -> None:
+    def _note(
+        self,
+        lane: str,
+        level: int,
+        number: int,
+        one: RowEntries,
+        other: RowEntries,
+        *,
+        extra: bool = False,
+    ) -> None:
         empty = torch.empty(0)
+        noted = self.extra_values if extra else self.values
         for key in dict.fromkeys((*one, *other)):
             values = one.get(key, empty), other.get(key, empty)
-            self.values.setdefault((lane, level, key), []).append((number, *values))
+            noted.setdefault((lane, level, key), []).append((number, *values))
 
 
 def _rowed(form: LevelForm, entries: Mapping[NestedKey, object]) -> RowEntries:

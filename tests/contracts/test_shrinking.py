@@ -1,0 +1,83 @@
+"""A difference is reduced to the fewest steps, as files that show it again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import FrameStackObservation, TransformObservation
+from safetensors.torch import load_file
+
+import tdx
+from tdx.cli.process import run
+from tdx.contracts.shrinking import shrink_contract
+
+MAKERS = """
+import gymnasium
+from gymnasium.wrappers import TransformObservation
+
+def train():
+    return TransformObservation(gymnasium.make("Pendulum-v1"), lambda x: x, None)
+
+def deploy():
+    return TransformObservation(gymnasium.make("Pendulum-v1"), lambda x: x[[1, 0, 2]], None)
+"""
+
+
+def stacked(padding: str = "reset", limit: float = np.inf) -> gymnasium.Env:
+    env = gymnasium.make("Pendulum-v1")
+    limited = TransformObservation(env, lambda x: np.clip(x, -limit, limit), None)
+    return FrameStackObservation(limited, 3, padding_type=padding)
+
+
+@pytest.mark.parametrize("target", [stacked("zero"), stacked(limit=2.5)], ids=["padding", "clip"])
+def test_fewest_steps_show_the_same_difference(target: gymnasium.Env) -> None:
+    contract = tdx.freeze(stacked())
+    report = tdx.check_contract(target, contract)
+    smaller, found = shrink_contract(target, contract, report)
+    assert smaller.steps < contract.steps
+    assert report.first is not None
+    assert found.first is not None
+    assert (found.first.stage, found.first.kind) == (report.first.stage, report.first.kind)
+
+
+def test_written_script_shows_the_difference_until_it_is_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    makers = tmp_path / "makers.py"
+    makers.write_text(MAKERS)
+    assert run(["contract", "record", "makers.py:train", "--allow-code", "-o", "contract"]) == 0
+    arguments = ("makers.py:deploy", "--allow-code", "--against", "contract", "--shrink", "small")
+    assert run(["contract", "check", *arguments]) == 1
+    shown = capsys.readouterr()
+    assert "features 0 and 1 are swapped" in shown.out
+    assert "wrote small (1 step of 12)" in shown.err
+    values = load_file("small/values.safetensors")
+    assert values["elements"].tolist() == [0, 1]
+    assert values["obtained"].tolist() == values["expected"][[1, 0, 2]].tolist()
+
+    def reproduce() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(tmp_path / "small" / "reproduce.py")]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    again = reproduce()
+    assert again.returncode == 1, again.stderr
+    assert "features 0 and 1 are swapped" in again.stdout
+    makers.write_text(MAKERS.replace("[[1, 0, 2]]", ""))
+    assert reproduce().returncode == 0
+
+
+def test_a_target_that_agrees_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["contract", "record", "Pendulum-v1", "-o", "contract"]) == 0
+    check = ["contract", "check", "Pendulum-v1", "--against", "contract", "--shrink", "small"]
+    assert run(check) == 0
+    assert "nothing differs" in capsys.readouterr().err
+    assert not Path("small").exists()
