@@ -1,0 +1,40 @@
+"""Step stacks by hand, without the code that compares and explains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.explanations.mutations.model import Array
+
+STEPS = 20
+
+
+def step_by_hand(library: str, env: Any) -> list[dict[str, Array]]:
+    """Return the observations of seeded steps, by key."""
+    rng = np.random.default_rng(0)
+    return {"tdx": _step_tensordicts, "torchrl": _step_tensordicts}[library](env, rng)
+
+
+def _step_tensordicts(env: Any, rng: np.random.Generator) -> list[dict[str, Array]]:
+    env.set_seed(0)
+    entries, rows = env.reset(), []
+    done = {"done", "terminated", "truncated", "action", "reward", "next"}
+    for _ in range(STEPS):
+        rows.append({str(k): v.numpy().copy() for k, v in entries.items() if k not in done})
+        entries["action"] = _random_action(env.action_spec, rng)
+        following = env.step(entries)["next"]
+        entries = env.reset() if bool(following["done"]) else following.exclude("reward")
+    return rows
+
+
+def _random_action(spec: Any, rng: np.random.Generator) -> Any:
+    import torch
+
+    if spec.dtype.is_floating_point:
+        low, high = spec.space.low.numpy(), spec.space.high.numpy()
+        return torch.as_tensor(rng.uniform(low, high), dtype=spec.dtype)
+    if spec.shape:  # one-hot
+        return torch.eye(spec.shape[-1], dtype=spec.dtype)[int(rng.integers(spec.shape[-1]))]
+    return torch.tensor(int(rng.integers(spec.space.n)), dtype=spec.dtype)
