@@ -7,9 +7,12 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import torch
+
+from tdx.compare.edits import Edit, Explanation
 from tdx.compare.explanations import Sides, predict_stage
 from tdx.compare.model import Contract, Lane, StageRecord, display_key
-from tdx.compare.values import Tolerance, Values, compare_values
+from tdx.compare.values import EXACT, Tolerance, Values, compare_values, differing_elements
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,6 +56,10 @@ def golden_sides(
     if ours is None or theirs is None or len(ours.numbers) != len(theirs.numbers):
         return None
     records = len(ours.numbers)
+    known = [side for side in (*values_at(key, inside), ours, theirs) if side is not None]
+    # Of a large value of a contract on disk only a thumbnail is known, which shows no neighbors.
+    is_whole = all(side.whole is not None for side in known)
+    is_thumbnail = not is_whole and any(side.digests for side in known)
     # The target may have fewer sub-envs.
     rows = min(ours.numbers.shape[1], theirs.numbers.shape[1])
 
@@ -62,7 +69,8 @@ def golden_sides(
         if one is None or other is None or not len(one.numbers) == len(other.numbers) == records:
             return None
         is_same = compare_values(one, other, tolerance, exact_dtype=False) is None
-        return one.numbers[:, :rows], other.numbers[:, :rows], is_same
+        numbers, own = (_numbers(side, is_whole=is_whole)[:, :rows] for side in (one, other))
+        return numbers, own, is_same
 
     lengths = [segment.steps + (lane == "forward") for segment in contracts[0].inputs]
     starts = tuple(accumulate(lengths[:-1], initial=0)) if sum(lengths) == records else (0,)
@@ -72,27 +80,41 @@ def golden_sides(
         if name == key or inputs is None or made is None or len(made.numbers) != records:
             continue
         if inputs[2] and inputs[0].is_floating_point():
-            others[display_key(name)] = inputs[0], made.numbers[:, :rows]
-    given, (before, before_own) = received(key), values_at(key, inside)
-    # Of a large value only a thumbnail is known, which shows no neighbors.
-    is_whole = not any(
-        values.digests for values in (before, before_own, ours, theirs) if values is not None
-    )
+            others[display_key(name)] = inputs[0], _numbers(made, is_whole=is_whole)[:, :rows]
+    given = received(key)
     sides = Sides(
-        ours.numbers[:, :rows],
-        theirs.numbers[:, :rows],
-        given[0] if given is not None and is_whole else None,
+        _numbers(ours, is_whole=is_whole)[:, :rows],
+        _numbers(theirs, is_whole=is_whole)[:, :rows],
+        given[0] if given is not None and not is_thumbnail else None,
         starts,
         tolerance,
         others,
     )
     if given is None or given[2]:
         return sides
-    reference = predict_stage(sides, given[1])
-    return None if reference is None else replace(sides, reference=reference, received=given[1])
+    found = predict_stage(sides, given[1])
+    if found is None:
+        return None
+    reference, slack = found
+    tolerance = tolerance.widened(Tolerance(0.0, slack))
+    if reference.shape == given[1].shape and reference.shape == sides.target.shape:
+        # Beyond the values that the stage of the reference received, a clip of it is not known.
+        low, high = (
+            limit(given[0].double().flatten(0, 1), 0) for limit in (torch.amin, torch.amax)
+        )
+        is_known = (given[1] >= low) & (given[1] <= high)
+        if not bool((differing_elements(reference, sides.target, tolerance) & is_known).any()):
+            return None
+    return replace(sides, reference=reference, received=given[1], tolerance=tolerance)
 
 
-def extra_sides(contract: Contract, lane: Lane, key: str, stage: StageRecord) -> Sides | None:
+def _numbers(values: Values, *, is_whole: bool) -> Tensor:
+    return values.whole if is_whole and values.whole is not None else values.numbers
+
+
+def extra_sides(
+    contract: Contract, lane: Lane, key: str, stage: StageRecord, *, is_made: bool = False
+) -> Sides | None:
     """Return what a stage received, and what it made of it.
 
     Args:
@@ -100,6 +122,7 @@ def extra_sides(contract: Contract, lane: Lane, key: str, stage: StageRecord) ->
         lane: Direction.
         key: Name of the key.
         stage: The stage.
+        is_made: True if the reference is what it made, not what it received.
     """
     inside = -1 if lane == "forward" else 1
     received, _ = contract.value_at(lane, stage.index + inside, key)
@@ -109,4 +132,48 @@ def extra_sides(contract: Contract, lane: Lane, key: str, stage: StageRecord) ->
     lengths = [segment.steps + (lane == "forward") for segment in contract.inputs]
     is_known = sum(lengths) == len(made.numbers)
     starts = tuple(accumulate(lengths[:-1], initial=0)) if is_known else (0,)
-    return Sides(received.numbers, made.numbers, received.numbers, starts, stage.tolerance)
+    is_whole = received.whole is not None and made.whole is not None
+    one, other = (_numbers(side, is_whole=is_whole) for side in (received, made))
+    return Sides(other if is_made else one, other, one, starts, stage.tolerance)
+
+
+def is_applied_twice(contract: Contract, one: StageRecord, other: StageRecord) -> bool:
+    """Return True if two stages of a target do the same to their values."""
+    checked = False
+    for name in one.writes:
+        lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
+        key = name.partition(" ")[2]
+        first, second = (
+            extra_sides(contract, lane, key, stage, is_made=True) for stage in (one, other)
+        )
+        if first is None or second is None or second.received is None:
+            continue
+        predicted = predict_stage(first, second.received)
+        if predicted is None or predicted[0].shape != second.target.shape:
+            continue
+        widest = one.tolerance.widened(Tolerance(0.0, predicted[1]))
+        if bool(differing_elements(predicted[0], second.target.double(), widest).any()):
+            return False
+        checked = True
+    # Without numbers, a class whose role is known does the same with the same arguments.
+    return checked or one.role != one.name
+
+
+def renamed_key(contract: Contract, lane: Lane, stage: StageRecord) -> Explanation | None:
+    """Return that a stage writes a key with the values of another one, if it does so."""
+    inside = -1 if lane == "forward" else 1
+    written = [name.partition(" ")[2] for name in stage.writes if name.startswith(lane)]
+    # The policy is outside of the last stage.
+    before = contract.stage(min(stage.index + inside, contract.last)).specs
+    for name in written:
+        made, _ = contract.value_at(lane, stage.index, name)
+        for spec in before:
+            received, _ = contract.value_at(lane, stage.index + inside, spec.key)
+            if made is None or received is None or spec.key == name:
+                continue
+            if compare_values(received, made, EXACT) is None:
+                old, new = display_key(spec.key), display_key(name)
+                text = f"{old} is called {new}"
+                parameters = {"from": old, "to": new}
+                return Explanation((Edit("renamed key", text, parameters, f"call it {old}"),))
+    return None

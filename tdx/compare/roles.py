@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tdx.compare.alignment import Status, match_stages
 from tdx.compare.model import Contract, StageRecord
-from tdx.compare.values import EXACT, Tolerance, float_tolerance
+from tdx.compare.values import EXACT, Tolerance, digest, float_tolerance
 
 PASSIVE = ("plumbing", "monitor", "limit")
 """Roles of stages that do not change what a policy reads or does."""
@@ -135,7 +136,8 @@ def align(a: Contract, b: Contract) -> list[Pair]:
         )
         return pairs if is_renamed else []
 
-    matches = match_stages(list(map(identity, ours)), list(map(identity, theirs)), pair_renamed)
+    identities = _told_apart((a, b), (ours, theirs), identity)
+    matches = match_stages(*identities, pair_renamed)
     return [
         Pair(
             match.status,
@@ -144,6 +146,48 @@ def align(a: Contract, b: Contract) -> list[Pair]:
         )
         for match in matches
     ]
+
+
+def _told_apart(
+    contracts: tuple[Contract, Contract],
+    sides: tuple[list[StageRecord], list[StageRecord]],
+    identity: Callable[[StageRecord], str],
+) -> tuple[list[str], list[str]]:
+    """Return the identities of both sides.
+
+    Several equal ones are told apart by their arguments, state and values, then without the values.
+    """
+    counts = [Counter(map(identity, side)) for side in sides]
+    names: tuple[dict[int, str], dict[int, str]] = ({}, {})
+    for with_values in (True, False):
+        found = [
+            {
+                place: _exact_identity(identity(stage), contract, stage, with_values=with_values)
+                for place, stage in enumerate(side)
+                if place not in named and max(count[identity(stage)] for count in counts) > 1
+            }
+            for contract, side, named in zip(contracts, sides, names, strict=True)
+        ]
+        known = set(found[0].values()) & set(found[1].values())
+        for named, exact in zip(names, found, strict=True):
+            named |= {place: name for place, name in exact.items() if name in known}
+    ours, theirs = (
+        [named.get(place, identity(stage)) for place, stage in enumerate(side)]
+        for side, named in zip(sides, names, strict=True)
+    )
+    return ours, theirs
+
+
+def _exact_identity(
+    identity: str, contract: Contract, stage: StageRecord, *, with_values: bool
+) -> str:
+    state = [(tensor.name, tensor.digest) for tensor in stage.state]
+    values = [
+        (lane, key, digest(each.numbers))
+        for (lane, index, key), each in contract.values.items()
+        if with_values and index == stage.index
+    ]
+    return f"{identity} {dict(stage.arguments)!r} {state!r} {values!r}"
 
 
 def align_all(a: Contract, b: Contract) -> list[Pair]:

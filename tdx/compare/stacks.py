@@ -7,9 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
-from tdx.compare.edits import Explanation
+from tdx.compare.edits import Edit, Explanation
 from tdx.compare.explanations import explain
-from tdx.compare.golden import extra_sides, golden_sides
+from tdx.compare.golden import (
+    extra_sides,
+    golden_sides,
+    is_applied_twice,
+    renamed_key,
+)
 from tdx.compare.model import OPAQUE, Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
 from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
@@ -636,6 +641,13 @@ class _Comparison:
 
     def _extra_explanation(self, b: StageRecord, key: str | None) -> Explanation | None:
         """Return what a stage that only the target has does to the values that it receives."""
+        for other in self.b.stages[1:]:
+            names = (b.name, other.name)
+            is_equal = b.arguments == other.arguments and b.state == other.state
+            is_equal &= other.index != b.index and len(set(names)) == 1
+            if is_equal and is_applied_twice(self.b, b, other):
+                hint = f"remove one of the two {b.name}"
+                return Explanation((Edit("twice", "it is applied twice", hint=hint),))
         for lane in self.lanes:
             if self.replayed is not None:
                 places = [place for place in self.replayed.extra if place[:2] == (lane, b.index)]
@@ -650,6 +662,8 @@ class _Comparison:
                 found = None if sides is None else explain(sides)
                 if found is not None:
                     return found
+            if self.replayed is None and (renamed := renamed_key(self.b, lane, b)) is not None:
+                return renamed
         return None
 
     def _is_fault_of_its_own(self, explained: Difference) -> bool:
@@ -717,9 +731,11 @@ def rows_of_failure(a: Contract, differences: Sequence[Difference]) -> Iterator[
 
 
 def _position(pair: Pair) -> tuple[int, int]:
-    stage = pair.a if pair.a is not None else pair.b
-    assert stage is not None
-    return stage.index, 0 if pair.a is not None else 1
+    # A stage that the target lacks comes before the one at its place.
+    if pair.b is not None:
+        return pair.b.index, 1
+    assert pair.a is not None
+    return pair.a.index, 0
 
 
 def _first_key(stage: StageRecord) -> str | None:

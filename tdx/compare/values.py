@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -16,6 +16,8 @@ from tdx.core.tracing.passages import is_same
 MAX_NUMBERS = 1_024
 """Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""
 _MAX_SIDE = 16
+_MAX_WHOLE = 4_000_000
+"""Numbers of large values that stay in memory, to be explained."""
 ChangeKind = Literal["missing", "extra", "spec", "dtype", "value"]
 
 
@@ -230,12 +232,15 @@ class Values:
         shape: Shape of one row.
         dtype: Such as ``float32``.
         digests: Hash of each record if ``numbers`` is a thumbnail.
+        whole: The values themselves, as long as they are in memory. ``None``: they were read from a
+            file, or are too large.
     """
 
     numbers: Tensor
     shape: tuple[int, ...]
     dtype: str
     digests: tuple[str, ...] = ()
+    whole: Tensor | None = field(compare=False, repr=False, default=None)
 
     @classmethod
     def of(cls, records: Sequence[Tensor]) -> Values:
@@ -243,9 +248,10 @@ class Values:
         whole = torch.stack(list(records))
         shape = tuple(whole.shape[2:])
         if torch.Size(shape).numel() <= MAX_NUMBERS:
-            return cls(whole, shape, dtype_name(whole))
+            return cls(whole, shape, dtype_name(whole), whole=whole)
         digests = tuple(digest(record) for record in records)
-        return cls(thumbnail(whole, 2), shape, dtype_name(whole), digests)
+        kept = whole if whole.numel() <= _MAX_WHOLE else None
+        return cls(thumbnail(whole, 2), shape, dtype_name(whole), digests, kept)
 
     @property
     def is_float(self) -> bool:

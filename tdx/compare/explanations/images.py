@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -171,8 +172,7 @@ def crop_edits(sides: Sides) -> Iterator[Edit]:
         ) -> Tensor | None:
             if sides.received is None:
                 return None
-            cut = sides.received.narrow(layout.rows, top, size[0])
-            return cut.narrow(layout.columns, left, size[1])
+            return _cut(sides.received, (top, left), size, layout)
 
         parameters: dict[str, object] = {
             "top": top,
@@ -201,24 +201,67 @@ def _find_crop(received: Tensor, made: Tensor, layout: _Layout) -> tuple[int, in
     return None
 
 
+def _gray_weights(received: Tensor, made: Tensor, dim: int) -> list[float] | None:
+    """Return the weights of red, green and blue that are nearest to a gray image."""
+    planes = received.movedim(dim, -1)
+    squeezed = made.squeeze(dim) if made.ndim == 5 and made.shape[dim] == 1 else made
+    if received.shape[dim] != 3 or planes.shape[:-1] != squeezed.shape:
+        return None
+    colors, gray = planes.reshape(-1, 3), squeezed.reshape(-1)
+    step = max(len(gray) // 20_000, 1)
+    solved = torch.linalg.lstsq(colors[::step], gray[::step, None]).solution.flatten()
+    return [float(weight) for weight in solved]
+
+
+def _to_gray(received: Tensor, dim: int, weights: Sequence[float], like: Tensor) -> Tensor:
+    made = received.movedim(dim, -1) @ torch.tensor(weights, dtype=torch.float64)
+    return made.unsqueeze(dim) if like.ndim == 5 else made
+
+
+def image_stages(
+    received: Tensor, made: Tensor
+) -> Iterator[tuple[Callable[[Tensor], Tensor], float]]:
+    """Yield what a stage may do to images, and the error that is allowed in each pixel.
+
+    Args:
+        received: Images that the stage received, ``[T, R, ...]``.
+        made: Images that it returned.
+    """
+    for layout in _layouts(received, made):
+        size = made.shape[layout.rows], made.shape[layout.columns]
+        place = _find_crop(received, made, layout)
+        if place is not None:
+            yield partial(_cut, place=place, size=size, layout=layout), 0.0
+        elif (kernel := _find_kernel(received, made, layout)) is not None:
+            resize = partial(_resize, size=size, kernel=kernel, layout=layout)
+            yield resize, 2.01 * layout.unit
+    if received.ndim == 5:
+        for dim in (4, 2):
+            weights = _gray_weights(received, made, dim)
+            if weights is not None:
+                unit = 1.0 if float(made.abs().max()) > 2 else 1 / 255
+                yield partial(_to_gray, dim=dim, weights=weights, like=made), 1.51 * unit
+
+
+def _cut(
+    received: Tensor, place: tuple[int, int], size: tuple[int, int], layout: _Layout
+) -> Tensor:
+    rows = received.narrow(layout.rows, place[0], size[0])
+    return rows.narrow(layout.columns, place[1], size[1])
+
+
 def gray_edits(sides: Sides) -> Iterator[Edit]:
     """Yield other weights of red, green and blue."""
     received, reference, target = sides.received, sides.reference, sides.target
     if received is None or reference.shape != target.shape or received.ndim != 5:
         return
     for dim in (4, 2):
-        if received.shape[dim] != 3:
+        solved = _gray_weights(received, target, dim)
+        if solved is None:
             continue
-        planes = received.movedim(dim, -1)
-        squeezed = target.squeeze(dim) if target.ndim == 5 and target.shape[dim] == 1 else target
-        if planes.shape[:-1] != squeezed.shape:
-            continue
-        colors, gray = planes.reshape(-1, 3), squeezed.reshape(-1)
-        step = max(len(gray) // 20_000, 1)
-        solved = torch.linalg.lstsq(colors[::step], gray[::step, None]).solution.flatten()
         unit = 1.0 if float(target.abs().max()) > 2 else 1 / 255
         name = ""
-        weights = solved.tolist()
+        weights = solved
         for known, text in _GRAYS:
             if max(abs(a - b) for a, b in zip(weights, known, strict=True)) < 5e-3:
                 weights, name = list(known), f" ({text})"
@@ -229,14 +272,9 @@ def gray_edits(sides: Sides) -> Iterator[Edit]:
         ) -> Tensor | None:
             if sides.received is None:
                 return None
-            made = sides.received.movedim(dim, -1) @ torch.tensor(weights, dtype=torch.float64)
-            return made.unsqueeze(dim) if sides.target.ndim == 5 else made
+            return _to_gray(sides.received, dim, weights, sides.target)
 
         parameters: dict[str, object] = {"weights": weights}
         hint = "use the weights of red, green and blue of the reference"
         text = f"its weights of red, green and blue are {shown}{name}"
         yield Edit("gray weights", text, parameters, hint, predict, 1.0, slack=1.51 * unit)
-
-
-IMAGES: tuple[Callable[[Sides], Iterator[Edit]], ...] = (resampling_edits, crop_edits, gray_edits)
-"""Edits of images."""

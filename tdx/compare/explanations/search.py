@@ -18,6 +18,7 @@ from tdx.compare.explanations.model import (
 from tdx.compare.explanations.vectors import (
     clip_edits,
     discrete_edits,
+    moving_statistics,
     noise_edit,
     order_edits,
     scale_edits,
@@ -31,7 +32,7 @@ _SINGLE: tuple[Callable[[Sides], Iterator[Edit]], ...] = (
 _SECOND: tuple[Callable[[Sides], Iterator[Edit]], ...] = (clip_edits, scale_edits, order_edits)
 """Edits that are tried on top of another one."""
 _MAX_ALTERNATIVES = 3
-_MAX_NUMBERS = 60_000
+_MAX_NUMBERS = 20_000
 """Numbers that edits are tried on first."""
 
 
@@ -60,7 +61,8 @@ def explain(sides: Sides) -> Explanation | None:
     accepted = [
         edit for edit in _single_edits(few) if is_accepted(edit, few) and is_accepted(edit, sides)
     ]
-    accepted += [edit for edit in history_edits(sides) if is_accepted(edit, sides)]
+    for find in (history_edits, moving_statistics):
+        accepted += [edit for edit in find(sides) if is_accepted(edit, sides)]
     if accepted:
         accepted.sort(key=lambda edit: edit.cost)
         best = accepted[0]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import permutations
 
-import torch
 from torch import Tensor
 
 from tdx.compare.explanations.history import find_histories
+from tdx.compare.explanations.images import image_stages
 from tdx.compare.explanations.model import Sides, differing_from
-from tdx.compare.explanations.vectors import fit_map, match_features
+from tdx.compare.explanations.vectors import channel_maps, fit_map, match_features
 
 
-def predict_stage(sides: Sides, received: Tensor) -> Tensor | None:
+def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None:
     """Return what the stage of the reference would make of what the target's stage received.
 
     Args:
@@ -20,34 +22,41 @@ def predict_stage(sides: Sides, received: Tensor) -> Tensor | None:
         received: What the stage of the target received, of the same shape.
 
     Returns:
-        The values; ``None`` if what the stage does is neither a scale, a clip, an order of the
-        features nor a history.
+        The values, and the error that is allowed in each; ``None`` if what the stage does is not
+        known: neither a scale, a clip, an order, a history, nor a crop, a resize or a gray image.
     """
     sides, received = sides.in_float64(), received.double()
     if sides.received is None or sides.received.shape != received.shape:
         return None
-    for predicted, check in _candidates(sides, sides.received, received):
-        if check.shape == sides.reference.shape and not bool(
-            differing_from(check, sides.reference, sides.tolerance).any()
+    own = sides.received
+    for stage, slack in _candidates(sides, own):
+        made = stage(own)
+        if made.shape == sides.reference.shape and not bool(
+            differing_from(made, sides.reference, sides.tolerance, slack).any()
         ):
-            return predicted
+            return stage(received), slack
     return None
 
 
-def _candidates(sides: Sides, own: Tensor, received: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield predictions for the target, and what they say of the reference."""
+def _candidates(sides: Sides, own: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], float]]:
+    """Yield what the stage may do, and the error that is allowed in each value."""
     made, tolerance = sides.reference, sides.tolerance
-    yield received, own
+    yield (lambda values: values), 0.0
     if own.ndim == made.ndim == 3:
         order = match_features(own, made, tolerance)
         if order is not None and -1 not in order:
-            yield received[:, :, order], own[:, :, order]
+            yield (lambda values: values[:, :, order]), 0.0
+    for axes in permutations(range(2, own.ndim)) if 4 <= own.ndim <= 5 else ():
+        if tuple(own.shape[axis] for axis in axes) == tuple(made.shape[2:]):
+            yield partial(_turned, axes=axes), 0.0
     # The limits of a clip are known only where values have reached them.
-    scaled = fit_map(own, made, tolerance)
-    if scaled is not None:
-        yield scaled.apply(received), scaled.apply(own)
-    if torch.equal(own, received):
-        return
+    for scaled in (fit_map(own, made, tolerance), *channel_maps(own, made, tolerance)):
+        if scaled is not None:
+            yield scaled.apply, 0.0
+    yield from image_stages(own, made)
     for history in find_histories(own, made, sides, tolerance):
-        episodes = sides.episodes()
-        yield history.apply(received, episodes), history.apply(own, episodes)
+        yield partial(history.apply, episodes=sides.episodes()), 0.0
+
+
+def _turned(values: Tensor, axes: Sequence[int]) -> Tensor:
+    return values.permute(0, 1, *axes)

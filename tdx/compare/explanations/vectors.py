@@ -110,6 +110,21 @@ def fit_map(
     return None
 
 
+def channel_maps(one: Tensor, other: Tensor, tolerance: Tolerance) -> Iterator[FeatureMap]:
+    """Yield the maps of images with a factor and an offset for each channel."""
+    if one.shape != other.shape or one.ndim != 5:
+        return
+    for dim in (2, 4):
+        channels = one.shape[dim]
+        if 2 <= channels <= 4:
+            ours, theirs = (side.movedim(dim, -1).reshape(-1, 1, channels) for side in (one, other))
+            found = fit_map(ours, theirs, tolerance)
+            if found is not None:
+                shape = (channels, 1, 1) if dim == 2 else (channels,)
+                factor, offset = found.factor.reshape(shape), found.offset.reshape(shape)
+                yield FeatureMap(factor, offset, found.limits)
+
+
 def _limits_of(columns: Tensor) -> Iterator[tuple[float, float] | None]:
     """Yield no limits, then the smallest and largest value if several have them."""
     yield None
@@ -306,6 +321,9 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
                 cost = 3.5
             apply = joint.apply
             yield Edit("scale", text, parameters, None, lambda sides: apply(sides.reference), cost)
+    for by_channel in channel_maps(reference, target, sides.tolerance):
+        yield _feature_scale(by_channel, None, "reference", "channel")
+    yield from _widths(sides)
     # Clipped values of the reference are lost, unless the stage received more.
     sources = [("reference", reference)]
     if sides.received is not None and sides.received.shape == target.shape:
@@ -320,25 +338,119 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
         yield _feature_scale(found, base, name)
 
 
-def _feature_scale(found: FeatureMap, base: FeatureMap | None, source: str) -> Edit:
-    """Return the edit of a factor and an offset for each feature."""
-    factor, offset = found.factor, found.offset
+def _widths(sides: Sides) -> Iterator[Edit]:
+    """Yield statistics with the same means and other widths."""
+    received = sides.received
+    if received is None or received.shape != sides.target.shape or sides.row_dims != 1:
+        return
+    ours = fit_map(received, sides.reference, sides.tolerance)
+    theirs = fit_map(received, sides.target, sides.tolerance)
+    if ours is None or theirs is None or bool((ours.factor * theirs.factor <= 0).any()):
+        return
+    means, own_means = (-each.offset / each.factor for each in (ours, theirs))
+    widths = ours.factor / theirs.factor
+    spread = received.flatten(0, 1).std(0).clamp(min=1e-6)
+    is_same = bool(((means - own_means).abs() <= 1e-3 * spread).all())
+    if not is_same or float(widths.max() - widths.min()) <= 1e-3 * float(widths.max()):
+        return
+    shown = ", ".join(map(format_number, widths[:_MAX_SHOWN].tolist()))
+    shown += ", …" if len(widths) > _MAX_SHOWN else ""
+    yield Edit(
+        "width",
+        f"the widths of its statistics are {shown} times those of the reference, its means are not",
+        {"widths": widths.tolist()},
+        "load the statistics of the reference",
+        lambda sides: None if sides.received is None else theirs.apply(sides.received),
+        2.8,
+    )
+
+
+def moving_statistics(sides: Sides) -> Iterator[Edit]:
+    """Yield statistics that each record updates, from those of the reference on.
+
+    The update is that of Gymnasium and Stable-Baselines3: the mean and the variance of all values
+    so far, where those of the reference stand for a number of values.
+    """
+    received, target = sides.received, sides.target
+    if received is None or received.shape != target.shape or received.ndim < 3:
+        return
+    ours = fit_map(received, sides.reference, sides.tolerance)
+    if ours is None or bool((ours.factor <= 0).any()) or len(target) < 4:
+        return
+    for count in _counts_of(received, target, ours):
+        parameters: dict[str, object] = {"count": count}
+        yield Edit(
+            "moving statistics",
+            f"its statistics are updated in each step, from {format_number(count)} values on",
+            parameters,
+            "stop the updates: training = False, update_running_mean = False or freeze()",
+            lambda sides, count=count: (  # type: ignore[misc]
+                None if sides.received is None else _updated(sides.received, ours, count)
+            ),
+            1.5,
+        )
+
+
+def _counts_of(received: Tensor, target: Tensor, ours: FeatureMap) -> list[float]:
+    """Return the numbers of values that the first record allows, the likeliest first."""
+    counts = [0.0001, *range(1, 101), *(10.0**power for power in range(3, 7))]
+    first = target[0, 0]
+    gaps = []
+    for count in counts:
+        gap = float((_updated(received[:1], ours, count)[0, 0] - first).abs().max())
+        gaps.append((gap, float(count)))
+    # Between two of the counts that are nearest, the gap has one minimum.
+    best = min(gaps)[1]
+    low, high = best / 2, best * 2
+    for _ in range(80):
+        one, other = low + (high - low) / 3, high - (high - low) / 3
+        pair = [
+            float((_updated(received[:1], ours, count)[0, 0] - first).abs().max())
+            for count in (one, other)
+        ]
+        low, high = (low, other) if pair[0] <= pair[1] else (one, high)
+    refined = (low + high) / 2
+    whole = float(round(refined))
+    near = abs(refined - whole) <= 1e-3 * max(refined, 1)
+    return [whole] if near and whole else [refined, best]
+
+
+def _updated(received: Tensor, ours: FeatureMap, count: float) -> Tensor:
+    mean, variance = -ours.offset / ours.factor, ours.factor**-2
+    result = torch.empty_like(received)
+    for record, rows in enumerate(received):
+        batch = len(rows)
+        gap = rows.mean(0) - mean
+        total = count + batch
+        squares = variance * count + ((rows - rows.mean(0)) ** 2).sum(0)
+        squares = squares + gap**2 * count * batch / total
+        mean, variance, count = mean + gap * batch / total, squares / total, total
+        result[record] = (rows - mean) / variance.clamp(min=1e-12).sqrt()
+    return result
+
+
+def _feature_scale(
+    found: FeatureMap, base: FeatureMap | None, source: str, part: str = "feature"
+) -> Edit:
+    """Return the edit of a factor and an offset for each feature, or for each channel."""
+    factor, offset = found.factor.flatten(), found.offset.flatten()
     if base is not None:
         # Relative to the reference: target = factor * reference + offset.
-        ratio = torch.where(base.factor == 0, 1.0, factor / base.factor)
-        factor, offset = ratio, offset - ratio * base.offset
+        own = base.factor.flatten()
+        ratio = torch.where(own == 0, 1.0, factor / own)
+        factor, offset = ratio, offset - ratio * base.offset.flatten()
     changed = (factor - 1).abs().gt(1e-5) | offset.abs().gt(1e-6)
     indices = changed.nonzero().flatten().tolist()
     shown = [
-        f"feature {index} is {' and '.join(texts)}"
+        f"{part} {index} is {' and '.join(texts)}"
         for index in indices[:3]
         if (texts := _scale_texts(float(factor[index]), float(offset[index])))
     ]
     more = f", and {len(indices) - 3} more" if len(indices) > 3 else ""
-    text = "each feature has its own scale: " if len(indices) > 1 else ""
+    text = f"each {part} has its own scale: " if len(indices) > 1 else ""
     is_limited = found.limits is not None and (base is None or base.limits != found.limits)
     if indices or not is_limited:
-        text += ", ".join(shown) + more if shown else "each feature is slightly scaled"
+        text += ", ".join(shown) + more if shown else f"each {part} is slightly scaled"
     cost = 3.0 + 0.5 * (source == "received") + 0.01 * len(indices)
     parameters: dict[str, object] = {"factor": factor.tolist(), "offset": offset.tolist()}
     if found.limits is not None:
