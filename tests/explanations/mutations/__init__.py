@@ -8,7 +8,12 @@ from types import ModuleType
 from tests.explanations.mutations import edits
 from tests.explanations.mutations.model import Fault, Mutation
 
-LIBRARIES = {"tdx": "native"}
+LIBRARIES = {
+    "tdx": "native",
+    "gymnasium": "gymnasium_wrappers",
+    "sb3": "sb3_wrappers",
+    "torchrl": "torchrl_transforms",
+}
 """Module of each library."""
 
 __all__ = ["LIBRARIES", "Fault", "Mutation", "clean_pairs", "double_mutations", "single_mutations"]
