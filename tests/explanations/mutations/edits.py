@@ -518,7 +518,7 @@ def draw_mutation(
     kinds: Sequence[str],
     rng: Generator,
 ) -> Mutation | None:
-    """Return a mutation with one fault of each kind, in a chain that suits them; ``None`` if none does."""
+    """Return a mutation with one fault of each kind; ``None`` if no random chain suits them."""
     for _ in range(ATTEMPTS):
         chain = draw_chain(layout, rng)
         edits = _draw_edits(layout, chain, kinds, rng)

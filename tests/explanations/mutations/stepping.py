@@ -19,8 +19,19 @@ def step_by_hand(library: str, env: Any) -> list[dict[str, Array]]:
         "torchrl": _step_tensordicts,
         "gymnasium": _step_gymnasium,
         "sb3": _step_sb3,
+        "lerobot": _step_checkpoint,
     }
     return steppers[library](env, rng)
+
+
+def _step_checkpoint(folder: Any, rng: np.random.Generator) -> list[dict[str, Array]]:
+    from tdx.stacks.checkpoints import read_checkpoint
+    from tdx.stacks.checkpoints.steps import run
+    from tests.explanations.mutations.lerobot_steps import samples
+
+    processor = read_checkpoint(folder).processors[0]
+    results = [run(processor, sample).samples[-1] for sample in samples()[:STEPS]]
+    return [{key: np.asarray(value) for key, value in result.items()} for result in results]
 
 
 def _step_gymnasium(env: Any, rng: np.random.Generator) -> list[dict[str, Array]]:
