@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -648,7 +648,8 @@ def single(
     while len(mutations) < count:
         mutation = draw_mutation(layout, build, seed, (next(kinds),), rng)
         if mutation is not None:
-            mutations.append(mutation)
+            name = f"{mutation.name} {len(mutations)}"
+            mutations.append(replace(mutation, name=name))
     return mutations
 
 
@@ -663,7 +664,8 @@ def double(
         pair = (next(kinds), next(kinds))
         mutation = draw_mutation(layout, build, seed, pair, rng) if _is_possible(pair) else None
         if mutation is not None:
-            mutations.append(mutation)
+            name = f"{mutation.name} {len(mutations)}"
+            mutations.append(replace(mutation, name=name))
     return mutations
 
 
