@@ -85,6 +85,10 @@ class Chain:
     stages: tuple[Stage, ...]
 
 
+STATEFUL = ("running", "history", "delta", "delay", "noise")
+"""Operations whose output depends on earlier observations."""
+
+
 class Operation:
     """Apply a stage to the observations of one env.
 
@@ -111,6 +115,7 @@ class Operation:
         return value
 
     def _normalize(self, value: Array, first: bool) -> Array:
+        value = _as_float(value)
         mean, std = (np.asarray(self._get(name), value.dtype) for name in ("mean", "std"))
         return (value - mean) / (std + value.dtype.type(self._get("epsilon", 1e-8)))
 
@@ -125,6 +130,7 @@ class Operation:
         return result.astype(np.float32)
 
     def _scale(self, value: Array, first: bool) -> Array:
+        value = _as_float(value)
         factor, offset = (np.asarray(self._get(name), value.dtype) for name in ("factor", "offset"))
         return value * factor + offset
 
@@ -203,6 +209,10 @@ class Operation:
         if self._get("channels_first"):
             value = np.ascontiguousarray(np.moveaxis(value, -1, -3))
         return value.astype(np.float32) / np.float32(255) * (high - low) + low
+
+
+def _as_float(value: Array) -> Array:
+    return value.astype(np.float32) if np.issubdtype(value.dtype, np.integer) else value
 
 
 def simulate(stages: Sequence[Stage], frames: Sequence[tuple[Array, bool]]) -> list[Array]:
