@@ -14,7 +14,7 @@ from torch import Tensor
 from tdx.compare.explanations import Sides
 from tdx.compare.model import OPAQUE, Contract, Lane, Place, display_key, key_name
 from tdx.compare.report import Coverage
-from tdx.compare.roles import PASSIVE, align_all, relevant_stages, role_of
+from tdx.compare.roles import PASSIVE, LeftOut, align_all, relevant_stages, role_of
 from tdx.compare.statistics import is_changed, is_statistic
 from tdx.compare.values import (
     Change,
@@ -343,7 +343,11 @@ def prepare(stack: Stack, recording: CallRecording) -> None:
 
 
 def pair_levels(
-    contract: Contract, target: Contract, recording: CallRecording, stack: Stack
+    contract: Contract,
+    target: Contract,
+    recording: CallRecording,
+    stack: Stack,
+    left_out: LeftOut = frozenset(),
 ) -> dict[int, int] | None:
     """Return the index of the recorded level for each level of a target that has a counterpart.
 
@@ -356,7 +360,7 @@ def pair_levels(
         return None
     forms = levels.forms()
     pairs: dict[int, int] = {}
-    for pair in align_all(contract, target):
+    for pair in align_all(contract, target, left_out):
         if pair.status == "paired" and pair.a is not None and pair.b is not None:
             own, recorded = forms.get(pair.b.index), recording.forms.get(pair.a.index)
             if own is not None and recorded is not None and own.protocol == recorded.protocol:

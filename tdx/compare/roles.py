@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
 
 from tdx.compare.alignment import Status, match_stages
 from tdx.compare.model import Contract, StageRecord
@@ -113,12 +114,44 @@ class Pair:
     is_passive: bool = False
 
 
-def align(a: Contract, b: Contract) -> list[Pair]:
+LeftOut = frozenset[tuple[int, int]]
+"""Stages that are not paired: 0 for the contract or 1 for the target, and the index."""
+_MAX_CHOICES = 12
+
+
+def choices_of_pairs(a: Contract, b: Contract) -> Iterator[LeftOut]:
+    """Yield which of several stages of one class may be the one that the other side lacks.
+
+    Stages without known arguments, such as those that call a function, can only be told apart by
+    what they do.
+
+    Args:
+        a: The contract.
+        b: The target.
+    """
+    sides = relevant_stages(a), relevant_stages(b)
+    counts = [Counter(_identity(a, b, stage) for stage in side) for side in sides]
+    for name in counts[0].keys() & counts[1].keys():
+        surplus = counts[0][name] - counts[1][name]
+        larger = 0 if surplus > 0 else 1
+        if not surplus or counts[larger][name] < 2:
+            continue
+        same = [stage.index for stage in sides[larger] if _identity(a, b, stage) == name]
+        for chosen in islice(combinations(same, abs(surplus)), _MAX_CHOICES):
+            yield frozenset((larger, index) for index in chosen)
+
+
+def _identity(a: Contract, b: Contract, stage: StageRecord) -> str:
+    return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
+
+
+def align(a: Contract, b: Contract, left_out: LeftOut = frozenset()) -> list[Pair]:
     """Pair the stages of a contract and a target that change what a policy reads or does.
 
     Args:
         a: The contract.
         b: The target.
+        left_out: Stages that have no counterpart.
 
     Returns:
         The pairs in the order of the target; a missing stage is where the contract has it.
@@ -126,7 +159,7 @@ def align(a: Contract, b: Contract) -> list[Pair]:
     ours, theirs = relevant_stages(a), relevant_stages(b)
 
     def identity(stage: StageRecord) -> str:
-        return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
+        return _identity(a, b, stage)
 
     def pair_renamed(a_range: range, b_range: range) -> list[tuple[int, int]]:
         # Stages at the same position that write the same have another class name.
@@ -137,6 +170,10 @@ def align(a: Contract, b: Contract) -> list[Pair]:
         return pairs if is_renamed else []
 
     identities = _told_apart((a, b), (ours, theirs), identity)
+    for side, (stages, names) in enumerate(zip((ours, theirs), identities, strict=True)):
+        for place, stage in enumerate(stages):
+            if (side, stage.index) in left_out:
+                names[place] = f"{side} {place} {names[place]}"
     matches = match_stages(*identities, pair_renamed)
     return [
         Pair(
@@ -190,9 +227,9 @@ def _exact_identity(
     return f"{identity} {dict(stage.arguments)!r} {state!r} {values!r}"
 
 
-def align_all(a: Contract, b: Contract) -> list[Pair]:
+def align_all(a: Contract, b: Contract, left_out: LeftOut = frozenset()) -> list[Pair]:
     """Pair the envs inside, the stages of :func:`align`, and the passive stages between them."""
-    pairs = align(a, b)
+    pairs = align(a, b, left_out)
     ours, theirs = (
         [stage for stage in side.stages[1:] if not is_relevant(side, stage)] for side in (a, b)
     )

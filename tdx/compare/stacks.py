@@ -18,7 +18,16 @@ from tdx.compare.golden import (
 from tdx.compare.model import OPAQUE, Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
 from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
-from tdx.compare.roles import PASSIVE, STACK, TRAINING, Pair, align_all, part_of, relevant_stages
+from tdx.compare.roles import (
+    PASSIVE,
+    STACK,
+    TRAINING,
+    LeftOut,
+    Pair,
+    align_all,
+    part_of,
+    relevant_stages,
+)
 from tdx.compare.states import compare_states
 from tdx.compare.values import (
     EXACT,
@@ -53,6 +62,7 @@ def compare_contracts(
     *,
     evaluation: bool = False,
     in_rows: Collection[int] = (),
+    left_out: LeftOut = frozenset(),
 ) -> ContractReport:
     """Compare a target with a contract; both have run on the same inputs.
 
@@ -64,8 +74,11 @@ def compare_contracts(
             what the stages of both made of the results of the env inside.
         evaluation: The target is used for evaluation: its statistics must not change.
         in_rows: Stages that each sub-env of the target has.
+        left_out: Stages that have no counterpart; see :func:`choices_of_pairs`.
     """
-    comparison = _Comparison(a, b, replayed, evaluation=evaluation, in_rows=in_rows)
+    comparison = _Comparison(
+        a, b, replayed, evaluation=evaluation, in_rows=in_rows, left_out=left_out
+    )
     comparison.run()
 
     def shown(differences: list[Difference]) -> tuple[Difference, ...]:
@@ -109,13 +122,14 @@ class _Comparison:
     replayed: Replayed | None = None
     evaluation: bool = False
     in_rows: Collection[int] = ()
+    left_out: LeftOut = frozenset()
     causes: list[Difference] = field(default_factory=list)
     follows: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.is_same_kind = self.a.kind == self.b.kind
-        self.pairs = align_all(self.a, self.b)
+        self.pairs = align_all(self.a, self.b, self.left_out)
         self.lanes = _LANES if "action" in self.a.compare else _LANES[:1]
         self._compared: set[tuple[Lane, int]] = set()
         self._compared_ends: set[Lane] = set()

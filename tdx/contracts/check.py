@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 from tdx.compare.model import DEFAULT_PARTS, Contract, Part
 from tdx.compare.replay import pair_levels, prepare, replay
 from tdx.compare.report import ContractReport, Coverage, Difference
-from tdx.compare.roles import relevant_stages
+from tdx.compare.roles import LeftOut, choices_of_pairs, relevant_stages
 from tdx.compare.stacks import compare_contracts, rows_of_failure
 from tdx.contracts.freeze import freeze, observe, stack_in_this_process
 from tdx.contracts.reference_run import STEPS
@@ -53,23 +53,41 @@ def check_contract(
     with stack_in_this_process(open_stack(env)) as (stack, notes):
         names = (reference, name or stack.name)
         recording = contract.recording if stack.kind == contract.kind else None
-        replayed = None
         try:
             if recording is not None:
                 prepare(stack, recording)
             target = observe(
                 stack, contract.inputs, contract.seed, contract.compare, recording=recording
             )
-            if recording is not None:
-                pairs = pair_levels(contract, target, recording, stack)
-                replayed = None if pairs is None else replay(stack, recording, pairs)
+            in_rows = [stage.index for stage in stack.stages if stage.rows is not None]
+            target = replace(target, notes=notes, recording=None)
+
+            def compare(left_out: LeftOut) -> ContractReport:
+                replayed = None
+                if recording is not None:
+                    pairs = pair_levels(contract, target, recording, stack, left_out)
+                    replayed = None if pairs is None else replay(stack, recording, pairs)
+                return compare_contracts(
+                    *(contract, target, names, replayed),
+                    evaluation=evaluation,
+                    in_rows=in_rows,
+                    left_out=left_out,
+                )
+
+            report = compare(frozenset())
+            if len(report.causes) > 1:
+                # The pairs of stages of one class that leave the fewest differences are the right
+                # ones.
+                choices = map(compare, choices_of_pairs(contract, target))
+                report = min((report, *choices), key=_differences)
+            return report
         except TdxError as error:
             return _failed(contract, stack, names, error)
-        in_rows = [stage.index for stage in stack.stages if stage.rows is not None]
-    target = replace(target, notes=notes, recording=None)
-    return compare_contracts(
-        contract, target, names, replayed, evaluation=evaluation, in_rows=in_rows
-    )
+
+
+def _differences(report: ContractReport) -> tuple[int, int]:
+    unexplained = sum(difference.explanation is None for difference in report.causes)
+    return len(report.causes), unexplained
 
 
 def diff_stacks(

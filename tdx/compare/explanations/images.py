@@ -22,6 +22,7 @@ _KERNELS = (
     ("bicubic", False),
     ("bicubic", True),
     ("area", False),
+    ("overlap", False),
 )
 _GRAYS = (
     ((0.299, 0.587, 0.114), "of Rec. 601"),
@@ -74,6 +75,18 @@ def _resize(
     planes = _planes(received, layout)
     flat = planes.reshape(-1, 1, *planes.shape[-2:]).float()
     mode, antialias = kernel
+    if mode == "overlap":
+        # The area of OpenCV: each pixel counts by the part of it that a new one covers.
+        height, width = (
+            _overlaps(old, new) for old, new in zip(flat.shape[-2:], size, strict=True)
+        )
+            _overlaps(old, new) for old, new in zip(flat.shape[-2:], size, strict=True)
+        )
+        resized = height @ flat @ width.T
+        if layout.is_whole:
+            resized = resized.round().clamp(0, 255)
+        resized = resized.reshape(*planes.shape[:-2], *size).double()
+        return resized.movedim((-2, -1), (layout.rows, layout.columns))
     options: dict[str, bool] = {}
     if mode in ("bilinear", "bicubic"):
         options = {"align_corners": False, "antialias": antialias}
@@ -82,6 +95,14 @@ def _resize(
         resized = resized.round().clamp(0, 255)
     resized = resized.reshape(*planes.shape[:-2], *size).double()
     return resized.movedim((-2, -1), (layout.rows, layout.columns))
+
+
+def _overlaps(old: int, new: int) -> Tensor:
+    """Return how much each new pixel covers of each old one, ``[new, old]``."""
+    edges = torch.arange(new + 1) * (old / new)
+    pixels = torch.arange(old)
+    covered = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
+    return covered.clamp(min=0) * (new / old)
 
 
 def resampling_edits(sides: Sides) -> Iterator[Edit]:
