@@ -80,8 +80,6 @@ def _resize(
         height, width = (
             _overlaps(old, new) for old, new in zip(flat.shape[-2:], size, strict=True)
         )
-            _overlaps(old, new) for old, new in zip(flat.shape[-2:], size, strict=True)
-        )
         resized = height @ flat @ width.T
         if layout.is_whole:
             resized = resized.round().clamp(0, 255)
