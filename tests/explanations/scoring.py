@@ -33,7 +33,8 @@ def compare(mutation: Mutation, *, seed: int = 0) -> ContractReport:
     sides = [mutation.reference(), mutation.target()]
     if mutation.library == "lerobot":
         sides = [tdx.open_stack(side, samples=samples()) for side in sides]
-    return tdx.diff_stacks(*sides, seed=seed)
+    one, other = sides
+    return tdx.diff_stacks(one, other, seed=seed)
 
 
 def names_stage(fault: Fault, report: ContractReport) -> bool:
