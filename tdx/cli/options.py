@@ -209,9 +209,7 @@ def format_option(formats: Iterable[Format]) -> Any:
     return choice_option("--format", formats, "Output format.", panel=_OUTPUT)
 
 
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print errors and the result, but no messages.")
-]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and the result.")]
 
 
 @contextmanager

@@ -274,9 +274,9 @@ Samples = Annotated[
     typer.Option(
         "--samples",
         metavar="FILE",
-        help="Samples for a data pipeline without an env, and for the processors of a policy, "
-        "where they are drawn by default: .npz or .safetensors with arrays [N, ...] by key, a "
-        "LeRobot or Minari dataset, or a dump.",
+        help="Samples for a data pipeline without an env, or for the processors of a policy (drawn "
+        "at random by default): .npz or .safetensors with arrays [N, ...] by key, a LeRobot or "
+        "Minari dataset, or a dump.",
         rich_help_panel=_PIPELINE,
     ),
 ]
@@ -333,7 +333,7 @@ PolicyName = Annotated[
         autocompletion=complete_policy,
         help="random, zero, sequence:FILE (actions in .npy, .json or a dump), mlp:FILE (weights in "
         ".safetensors), or with --allow-code module:FILE (a saved TensorDictModule, TorchScript or "
-        "torch.export), sb3:FILE (a model of Stable-Baselines3; deterministic, else "
+        "torch.export), sb3:FILE (a Stable-Baselines3 model; deterministic unless "
         "'sb3(\"FILE\", deterministic=False)') and module:name.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What a contract holds: stages, specs, state and golden values of a stack, as data."""
+"""What a contract holds: stages, specs, state and reference values of a stack, as data."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ class Contract:
         notes: What the contract does not cover, each a sentence.
         recording: Calls of each level, for stacks of the same kind. ``None``: the levels of this
             kind of stack cannot be observed, or the contract has version 1.
-        golden_random: Stages whose golden values other runs do not repeat, by index: ``excluded``
-            or ``seeded``.
+        golden_random: Stages whose reference values other runs do not repeat, by index:
+            ``excluded`` or ``seeded``.
     """
 
     _repr_html_ = repr_html

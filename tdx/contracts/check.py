@@ -101,8 +101,8 @@ def diff_stacks(
 ) -> ContractReport:
     """Compare two envs of the same or of different libraries stage by stage.
 
-    Observations, actions, rewards and done flags are compared; of an evaluation, which needs no
-    rewards, what its policy reads and does.
+    Observations, actions, rewards and done flags are compared. For an evaluation, only observations
+    and actions are compared.
 
     Args:
         a: The reference, such as the env of the training.

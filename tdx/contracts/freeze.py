@@ -53,7 +53,7 @@ _MAX_STEPS = 500
 def freeze(
     env: object, *, seed: int = 0, steps: int = STEPS, compare: Sequence[str] = DEFAULT_PARTS
 ) -> Contract:
-    """Record the stages of an env: arguments, specs, state, and golden values.
+    """Record the stages of an env: arguments, specs, state and reference values.
 
     The env makes a few random steps; the state of its stages is restored afterwards. Reset the env
     before you continue.

@@ -112,7 +112,7 @@ def check_target(target: Path, *, force: bool) -> None:
 
 
 def load_contract(path: str | Path) -> Contract:
-    """Read a contract. It is data from a stranger: no code runs, and no link is followed.
+    """Read an untrusted contract: no code runs, and no link is followed.
 
     Args:
         path: Its folder.

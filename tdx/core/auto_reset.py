@@ -122,10 +122,11 @@ class AutoResetTransform(Transform):
 
 
 class AutoResetEnv(TransformedEnv):
-    """An env whose last step of an episode returns the first observations of the next one.
+    """An env that resets itself in the last step of an episode.
 
-    A reset after such a step returns these observations and does not reset the env inside. In
-    the ``next`` of the step they are replaced, since they do not belong to its episode. An env
+    That step returns the first observations of the next episode. A reset after it returns these
+    observations and does not reset the env inside. In the ``next`` of the step they are replaced,
+    since they do not belong to its episode. An env
     class with ``auto_reset=True`` creates it: ``MyEnv(auto_reset=True)``.
 
     Args:

@@ -409,7 +409,7 @@ def check_room(saved: Saved, max_size: int) -> None:
 
 
 class TensorStorage(Storage):
-    """Stores steps in given tensors, which are filled rows.
+    """Stores steps in tensors that the caller provides; their rows count as filled.
 
     Args:
         storage: Tensor, TensorDict, tensorclass, or nested dicts, lists and tuples of tensors,

@@ -36,7 +36,7 @@ def _state_to_data(state: State) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class StackReport(Result):
-    """What an env and its stages show.
+    """Specs, values and state of an env and its stages.
 
     Args:
         kind: Library, such as ``"gymnasium"``.
@@ -107,7 +107,8 @@ def inspect(
 def trace(env: object, policy: Any = None) -> BaseTracer:
     """Return a tracer of an env of any supported library.
 
-    It resets and steps the env, and records what every stage reads, writes and takes.
+    It resets and steps the env, and records what every stage reads and writes, and how
+    long it takes.
 
     Args:
         env: Env of tdx or of another library, with its wrappers.

@@ -95,9 +95,9 @@ def profile_env(
 ) -> Profile:
     """Measure rollouts of an env.
 
-    The state of the env advances as in any rollout; how it runs is restored afterwards. An error of
-    the env or a stage, or an interrupt, ends the measurement; the result then holds the
-    measurements until then, and its ``error``.
+    The state of the env advances as in any rollout; its mode of execution is restored afterwards.
+    An error of the env or a stage, or an interrupt, ends the measurement. The result then contains
+    the measurements so far and the ``error``.
 
     Args:
         env: Env with its chain.

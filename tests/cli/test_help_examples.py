@@ -106,7 +106,7 @@ def test_paragraphs_in_the_help_have_no_hard_line_breaks(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     text = tdx("verify", "--help").out
-    assert "Exits with 0 if the dump is valid, else with 1. --repair says what was lost; " in text
+    assert "Exits with 0 if the dump is valid, else with 1. --repair reports what was lost " in text
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -13,7 +13,7 @@ from tdx.cli.options import Functions, OutputOptions
 
 Search = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SEARCH]...", help="Words that must all match; case is ignored."),
+    typer.Argument(metavar="[SEARCH]...", help="Words that must all match, ignoring case."),
 ]
 All = Annotated[bool, typer.Option("--all", help="Include envs whose package is not installed.")]
 Name = Annotated[
@@ -41,7 +41,7 @@ WatchFile = Annotated[
 ]
 Follow = Annotated[
     bool,
-    typer.Option("--follow", help="Show the progress first, until the dump is complete."),
+    typer.Option("--follow", help="Show progress until the dump is complete, then show the dump."),
 ]
 AllEpisodes = Annotated[
     bool,

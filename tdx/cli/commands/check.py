@@ -54,8 +54,8 @@ Policy = Annotated[
     typer.Option(
         "--policy",
         metavar="POLICY",
-        help="Policy to check with the chain: random, or module:name with --allow-code; includes "
-        "the keys that it reads and its recurrent state.",
+        help="Policy to check with the chain: random, or module:name with --allow-code. The keys "
+        "that it reads and its recurrent state are checked too.",
         rich_help_panel="Pipeline",
     ),
 ]
@@ -159,7 +159,7 @@ Exclude = Annotated[
     typer.Option(
         "--exclude",
         metavar="PATTERN",
-        help="Leave out targets whose path, or a part of it, matches: 'old_*'. Can be repeated.",
+        help="Skip targets whose path, or a part of it, matches: 'old_*'. Can be repeated.",
         rich_help_panel=_RULES,
     ),
 ]
@@ -249,8 +249,8 @@ def check(
     """Check pipelines: build them, verify their specs, apply the rules.
 
     Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
-    this machine does not have; with several targets, with the highest exit code of them. A comment
-    at a stage, # tdx: ignore[TDX422], switches a rule off.
+    this machine does not have. With several targets, the highest exit code counts. The comment
+    # tdx: ignore[TDX422] beside a stage disables a rule there.
 
     tdx check Pendulum-v1 -t StepCounter
 

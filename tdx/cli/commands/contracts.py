@@ -25,8 +25,8 @@ Compare = Annotated[
     typer.Option(
         "--compare",
         metavar="PARTS",
-        help="Parts to compare: observation, action, reward, done; by default what a policy reads "
-        "and does.",
+        help="Parts to compare: observation, action, reward, done. By default, observation and "
+        "action.",
     ),
 ]
 Against = Annotated[
@@ -45,17 +45,27 @@ Evaluation = Annotated[
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="CODES", help="Of a deployment descriptor: only these rules."),
+    typer.Option(
+        "--select", metavar="CODES", help="For a deployment descriptor: apply only these rules."
+    ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", metavar="CODES", help="Of a deployment descriptor: skip these rules."),
+    typer.Option(
+        "--ignore", metavar="CODES", help="For a deployment descriptor: skip these rules."
+    ),
 ]
 Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of a contract.")]
 A = Annotated[
     str, typer.Argument(metavar="A", help="Contract, module:function, env id or pipeline file.")
 ]
-B = Annotated[str, typer.Argument(metavar="B", help="What to compare: the same, but no contract.")]
+B = Annotated[
+    str,
+    typer.Argument(
+        metavar="B",
+        help="Stack to compare A with: module:function, env id or pipeline file.",
+    ),
+]
 Seed = Annotated[
     int | None, integer_option("--seed", 0, "Seed of the reference steps.", metavar="S")
 ]
@@ -89,8 +99,8 @@ def record(
 ) -> None:
     """Record what the stages of an env do, and their state.
 
-    The contract is a folder with a readable contract.yaml and golden.safetensors. It has the
-    arguments, specs and state of each stage, and the values of a few seeded steps.
+    The contract is a folder with a readable contract.yaml. It contains the arguments, specs and
+    state of each stage, and the values of a few seeded steps.
 
     tdx contract record train.py:make_env --allow-code --out training
 
@@ -129,10 +139,10 @@ def check(
     samples: Samples = None,
     shrink: Shrink = None,
 ) -> int:
-    """Check that an env preprocesses as a contract does.
+    """Check that an env preprocesses data as a contract records.
 
-    Runs the inputs of the contract through the stages, and reports the first one that differs, and
-    in what way. Exits with 0 if nothing differs, else with 1.
+    Runs the recorded inputs through the stages, and reports the first stage that differs and in
+    what way. Exits with 0 if nothing differs, else with 1.
 
     tdx contract check evaluate.py:make_env --allow-code --against contract
 

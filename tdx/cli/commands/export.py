@@ -75,7 +75,9 @@ Split = Annotated[
 ]
 Lossy = Annotated[
     bool,
-    typer.Option("--lossy", help="For mp4: smaller file that every player supports, not exact."),
+    typer.Option(
+        "--lossy", help="For mp4: write a smaller, lossy file that every player supports."
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Write nothing; show the entries and the size.")

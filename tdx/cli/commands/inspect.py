@@ -73,7 +73,7 @@ Export = Annotated[
 ]
 Load = Annotated[
     str | None,
-    typer.Option("--load", metavar="FILE", help="Load a file of --export before the steps."),
+    typer.Option("--load", metavar="FILE", help="Load a file written by --export before stepping."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 PolicyReads = Annotated[
@@ -349,7 +349,7 @@ A = Annotated[
 ]
 B = Annotated[
     str,
-    typer.Argument(metavar="B", help="What to compare it with: the same, but no contract."),
+    typer.Argument(metavar="B", help="Target to compare A with: as A, but no contract."),
 ]
 Html = Annotated[
     str | None,
@@ -379,9 +379,9 @@ def diff(
     """Compare two pipelines: stages, specs and, with --steps, values.
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
-    diff; their libraries may differ. Deployment descriptors are compared as by tdx contract check
-    too. A pipeline that is compared with a dump runs with the
-    seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
+    diff; their libraries may differ. Deployment descriptors are compared as by tdx contract check.
+    A pipeline is compared with a dump by running it with the seed and the actions of the dump.
+    Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
 

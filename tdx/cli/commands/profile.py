@@ -128,7 +128,8 @@ Passes = Annotated[
 Marginals = Annotated[
     bool,
     typer.Option(
-        "--marginal", help="Also measure the chain without each of its stages, in alternation."
+        "--marginal",
+        help="Also measure the chain without each stage, alternating with the full chain.",
     ),
 ]
 Advices = Annotated[
@@ -138,8 +139,8 @@ Sync = Annotated[
     bool,
     typer.Option(
         "--sync",
-        help="Synchronize the device around each part, so that its time includes its work on the "
-        "device. Slower than a normal rollout.",
+        help="Synchronize the device around each part, so that its time includes its device "
+        "work. Slower than a normal rollout.",
     ),
 ]
 AllWrappers = Annotated[
@@ -157,7 +158,7 @@ Calibrate = Annotated[
     typer.Option(
         "--calibrate",
         help="Measure the pipeline several times, and show the smallest change that a comparison "
-        "can find on this machine.",
+        "can detect on this machine.",
     ),
 ]
 Sort = Annotated[
@@ -276,8 +277,8 @@ def profile(
 ) -> int:
     """Measure the cost of each part of a rollout: env, policy, every stage, and tdx itself.
 
-    Shows the time of a step, the most expensive parts, what bounds the pipeline and what may help;
-    --detail and the other formats have every measurement.
+    Shows the time per step, the most expensive parts, the bottleneck and what may help. --detail
+    and the other formats show every measurement.
 
     If the env fails or you press Ctrl-C, the measurements so far are shown.
     `tdx profile compare A.json B.json` compares two profiles saved by --out.
@@ -437,7 +438,7 @@ def profile_compare(
     force: ForceCompare = False,
     detail: CompareDetail = False,
 ) -> int:
-    """Show which parts are slower than before by more than noise.
+    """Show which parts became slower by more than the noise.
 
     tdx profile compare base.json now.json
 

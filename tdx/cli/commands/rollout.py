@@ -77,7 +77,7 @@ Raw = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Write nothing; show the size of the dump and the time it takes."
+        "--dry-run", help="Write nothing; estimate the size of the dump and the time to record it."
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing dump.")]
@@ -121,10 +121,10 @@ def rollout(
 ) -> int | None:
     """Run a pipeline and write the steps to a dump.
 
-    Runs in chunks, and in constant memory.
+    Steps are written in chunks, in constant memory.
 
-    After an interruption the dump contains every finished chunk, and --resume continues it. With
-    --shards, the same command records the missing shards.
+    After an interruption, the dump contains every finished chunk, and --resume continues it. With
+    --shards, run the same command again to record the missing shards.
 
     tdx rollout Pendulum-v1 -t RewardSum --steps 10000 --seed 0 --out runs/new
 
@@ -283,7 +283,7 @@ RepairOption = Annotated[
     bool,
     typer.Option(
         "--repair",
-        help="Cut a damaged dump back to its last intact chunk; what is replaced is kept in its "
+        help="Truncate a damaged dump after its last intact chunk. Replaced files are kept in its "
         "folder `damaged`.",
     ),
 ]
@@ -294,8 +294,8 @@ def verify(output: OutputOptions, dump: Folder, repair: RepairOption = False) ->
 
     Compares the values with the manifest and the specs.
 
-    Exits with 0 if the dump is valid, else with 1. --repair says what was lost; a damaged shard
-    is set aside, so that the rollout records it again.
+    Exits with 0 if the dump is valid, else with 1. --repair reports what was lost and moves a
+    damaged shard aside, so that the rollout records it again.
 
     tdx verify runs/pendulum
 
@@ -334,7 +334,7 @@ def replay(
 ) -> None:
     """Apply another chain to the data of a dump.
 
-    Equals a rollout with that chain.
+    The result equals a rollout with that chain.
 
     The dump must have been written without a chain, or with --raw. Without --out the result is
     shown but not saved.

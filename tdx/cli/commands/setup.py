@@ -30,7 +30,7 @@ _DEFAULT_FILE = "pipeline.yaml"
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="TARGET", autocompletion=complete_env, help="Env id; a terminal asks for it."
+        metavar="TARGET", autocompletion=complete_env, help="Env id; a terminal prompts for it."
     ),
 ]
 Out = Annotated[
@@ -87,9 +87,9 @@ def init(
 ) -> int:
     """Create a commented pipeline file for an env.
 
-    On a terminal, asks for the env and the stages.
+    In a terminal, prompts for the env and the stages.
 
-    Without -t, stages that fit the env are suggested. --from converts an env of Gymnasium with its
+    Without -t, suggests stages that fit the env. --from converts an env of Gymnasium with its
     wrappers, and exits with 1 if a wrapper has no counterpart or a value differs.
 
     tdx init Pendulum-v1 -o first.yaml -y
@@ -213,7 +213,7 @@ def config_path(debug: DebugOptions) -> None:
 
 
 def config_show(output: OutputOptions) -> None:
-    """Show all settings with their values and where these come from.
+    """Show all settings with their values and where the values come from.
 
     tdx config show
 

@@ -35,7 +35,7 @@ Token = Annotated[
     typer.Option(
         "--token",
         metavar="TOKEN",
-        help="Refused: other users can read a command line.",
+        help="Rejected: other users can read the command line.",
         hidden=True,
     ),
 ]
@@ -90,9 +90,9 @@ def serve(
 
     tdx serve Pendulum-v1 -t RewardSum --host 0.0.0.0
 
-    Each page runs its own app. Whoever opens it can do what you can do: read and write your files,
-    and run code with --allow-code. The printed address contains a token; requests without it are
-    refused, including those of other users of this machine.
+    Each page runs its own app. Anyone who opens it can do what you can do: read and write your
+    files, and run code with --allow-code. The printed address contains a token. Requests without
+    it are rejected, including those of other users of this machine.
     """
     from tdx.cli.pipelines import with_target
 

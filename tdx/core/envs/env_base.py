@@ -52,8 +52,8 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     """Abstract env over TensorDicts.
 
     A subclass sets its specs in ``__init__`` and implements :meth:`_step`, :meth:`_reset` and
-    :meth:`_set_seed`. Every spec is stored as a composite; the attributes named after one thing
-    (``action_spec``, ``reward_spec``, ``done_spec``) return the leaf itself if there is only one.
+    :meth:`_set_seed`. Every spec is stored as a composite. ``action_spec``, ``reward_spec`` and
+    ``done_spec`` return the leaf itself if the composite contains only one.
 
     Args:
         device: Device of the env's tensors; the CPU by default.

@@ -43,7 +43,7 @@ class GymWrapper(EnvBase):
 
     Keys: observations are at ``observation`` (an image at ``pixels``, entries of a dict space at
     their own keys), the action at ``action``, and ``reward``, ``done``, ``terminated`` and
-    ``truncated`` have shape ``[*B, 1]``. Elements of a tuple space are stacked if they are alike,
+    ``truncated`` have shape ``[*B, 1]``. Elements of a tuple space are stacked if possible,
     else they are at ``"0"``, ``"1"`` and so on. Discrete values count from 0, whatever the space's
     ``start``. Values of other spaces (Text, Sequence, Graph, OneOf and custom spaces) are kept as
     non-tensor entries.

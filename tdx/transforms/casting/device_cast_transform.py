@@ -20,10 +20,10 @@ from tdx.specs import Composite, TensorSpec
 class DeviceCastTransform(Transform):
     """Move the output of an env to a device, and its input back to the env's own device.
 
-    The transformed env reports the new device, while the base env continues on its own. With keys
-    only those entries are moved. An env around which they are on two devices reports none, its
-    TensorDicts have none either, and it runs step by step. Transforms that keep a state of a moved
-    entry, such as ``CatFrames``, belong before this one.
+    The transformed env reports the new device, while the base env continues on its own. With keys,
+    only those entries are moved. If the entries are then on two devices, the env and its
+    TensorDicts report no device, and rollouts run step by step. Put transforms that keep state of
+    a moved entry, such as ``CatFrames``, before this one.
 
     Args:
         device: Device of the output.

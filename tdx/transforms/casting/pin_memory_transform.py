@@ -12,8 +12,8 @@ from tdx.core.transforms import TimeBehavior, Transform
 class PinMemoryTransform(Transform):
     """Copy entries into pinned memory, from which they are copied to a GPU without waiting.
 
-    Its place is mostly a replay buffer, whose samples go to a GPU. Without CUDA, and for entries
-    that are on a device already, nothing changes.
+    Use it in a replay buffer whose samples are moved to a GPU. Nothing changes without CUDA, or for
+    entries that are on a GPU already.
 
     Example:
         >>> import torch

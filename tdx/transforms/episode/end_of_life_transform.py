@@ -20,8 +20,8 @@ from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
 class EndOfLifeTransform(EnvOnlyTransform):
     """Write a flag that is true if the step cost a life or ended the episode.
 
-    The flag is an observation and not a done flag, so it does not reset the env: a loss reads it
-    instead of ``done``. The lives are read from the env itself, mostly a game of Atari.
+    The flag is an observation, not a done flag, so it does not reset the env. A loss reads it
+    instead of ``done``. The number of lives is read from the base env, usually an Atari game.
 
     Args:
         eol_key: Key of the flag, which has the shape of the done flag.

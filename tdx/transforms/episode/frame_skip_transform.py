@@ -29,9 +29,9 @@ class FrameSkipTransform(Transform):
     """Repeat each action for ``frame_skip`` steps; return the last step with summed rewards.
 
     The base env is stepped together with the stages before this one, so those see every frame,
-    and later stages one in ``frame_skip``. Rewards of integers and bools are summed in int64,
-    float16 and bfloat16 in float32. The repetition stops when the episode is done: in a batch,
-    rows that are done are not stepped while the others continue.
+    and later stages one in ``frame_skip``. Integer and bool rewards are summed in int64,
+    float16 and bfloat16 rewards in float32. The repetition stops when the episode is done: in a
+    batch, rows that are done are not stepped while the others continue.
 
     Args:
         frame_skip: Number of steps.

@@ -17,7 +17,7 @@ from tdx.specs import Categorical, Composite, TensorSpec
 
 
 class RandomTruncationTransform(EnvOnlyTransform):
-    """Truncate each episode at a random length, so that the envs of a batch end apart.
+    """Truncate each episode at a random length, so that the envs of a batch end at different steps.
 
     The first episode of each env has a length from 1 to ``max_horizon``. Later ones have, with
     the given probability, a length from ``min_horizon`` to ``max_horizon``, else ``max_horizon``.

@@ -22,7 +22,8 @@ class Timer(EnvOnlyTransform):
     """Write how long the policy, the step and the reset of upstream stages took, in seconds.
 
     Under ``next``, the times are those of the policy and of the step; the time of the reset is
-    zero. After a reset it is the other way round. Rows of a batch have the same times.
+    zero. After a reset, only the time of the reset is not zero. All rows of a batch have the same
+    times.
 
     Args:
         out_keys: Keys of the times of steps, policies and resets. ``None``: the prefix with

@@ -23,9 +23,9 @@ from tdx.specs import Bounded, Composite, TensorSpec
 class TrajCounter(EnvOnlyTransform):
     """Write the number of the episode, which counts up with each reset of an env.
 
-    No two episodes have the same number, also in a batch of envs. The count is a buffer, so it is
-    part of ``state_dict``; clones of the transform, and envs made by the same ``EnvCreator``, also
-    in other processes, share it.
+    No two episodes have the same number, not even in a batch of envs. The count is a buffer, so it
+    is part of ``state_dict``. Clones of the transform share it, and so do envs made by the same
+    ``EnvCreator``, even in other processes.
 
     Args:
         out_key: Key to write, next to the done flags whose resets it counts.

@@ -16,7 +16,7 @@ from tdx.transforms.observation.unary_transform import UnaryTransform
 
 
 class Hash(UnaryTransform):
-    """Write a hash of entries, mostly of strings.
+    """Write a hash of entries, usually of strings.
 
     Args:
         in_keys: Entries of the env's output to read.

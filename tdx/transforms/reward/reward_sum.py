@@ -31,8 +31,8 @@ class RewardSum(RunningTransform):
 
     The sum has the shape of the reward and is present at the root and under ``next``, like an
     observation. If there are several rewards, each sum follows the resets of its own group.
-    Rewards of integers and bools are summed in int64, float16 and bfloat16 in float32, so that
-    sums do not overflow.
+    Sums do not overflow: integer and bool rewards are summed in int64, float16 and bfloat16 rewards
+    in float32.
 
     Args:
         in_keys: Rewards to read; all rewards of the env by default.

@@ -103,7 +103,7 @@ class ContractCommands:
                 self._start_freezing(path, force=True)
 
         if (Path(path) / _DOCUMENT).exists():
-            text = f"{path} has a contract. Its golden values and statistics will be lost."
+            text = f"{path} has a contract. Its reference values and statistics will be lost."
             replies = [Reply("keep", "Keep it"), Reply("replace", "Replace", is_destructive=True)]
             self._screen.app.push_screen(
                 QuestionScreen("Replace the contract?", text, replies), answer

@@ -121,7 +121,7 @@ def _read_reference(name: str, allow_code: bool, samples: str | None) -> Contrac
 
 
 def _escape(value: Any) -> Any:
-    """Escape control characters in all texts: a contract is data from a stranger."""
+    """Escape control characters in all texts: a contract is untrusted."""
     if isinstance(value, str):
         return escape_control_characters(value)
     if isinstance(value, tuple):
