@@ -39,7 +39,7 @@ def compare(mutation: Mutation, *, seed: int = 0) -> ContractReport:
 
 def names_stage(fault: Fault, report: ContractReport) -> bool:
     """Return True if a difference is at the stage of a fault, or at one that it commutes with."""
-    return any(_is_between(each, *_interval(fault)) for each in report.differences)
+    return any(_is_between(each, report, *_interval(fault)) for each in report.differences)
 
 
 def _interval(fault: Fault) -> tuple[int, int]:
@@ -50,11 +50,17 @@ def _interval(fault: Fault) -> tuple[int, int]:
     return fault.commutes or (fault.stage, fault.stage)
 
 
-def _is_between(difference: Difference, first: int, last: int) -> bool:
+def _is_between(difference: Difference, report: ContractReport, first: int, last: int) -> bool:
     if difference.reference_stage is not None:
         return first <= difference.reference_stage <= last
-    # A stage that only the target has is one place further out.
-    return difference.stage is not None and first <= difference.stage <= last + 1
+    if difference.stage is None:
+        return False
+    # A stage that only the target has is one place further out, as are those after it.
+    place = difference.stage - sum(
+        each.reference_stage is None and (each.stage or 0) < difference.stage
+        for each in report.differences
+    )
+    return first <= place <= last + 1
 
 
 def names_kind(fault: Fault, report: ContractReport) -> bool:
@@ -63,6 +69,6 @@ def names_kind(fault: Fault, report: ContractReport) -> bool:
     accepted = KINDS.get(fault.kind, (fault.kind,))
     for each in report.differences:
         kinds = {each.kind, each.explanation.kind if each.explanation is not None else ""}
-        if _is_between(each, first, last) and kinds & set(accepted):
+        if _is_between(each, report, first, last) and kinds & set(accepted):
             return True
     return False
