@@ -133,9 +133,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             ("inspect", "values", "Pendulum-v1", "--policy", "lerobot:act"),
-            "tdx does not run policies of LeRobot",
-            "load it in a function of your own: --policy FILE.py:NAME --allow-code; "
-            "`tdx check FOLDER` checks its processors",
+            "act is a policy of LeRobot, which can run code when it is loaded",
+            "add --allow-code if you trust it, or use mlp:FILE.safetensors, which needs none",
         ),
         (
             ("inspect", "values", "Pendulum-v1", "--policy", 'sb3("a.zip", deterministic=1)'),

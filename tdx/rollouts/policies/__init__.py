@@ -1,1 +1,2 @@
-"""Policies by name: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``."""
+"""Policies by name: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``,
+``sb3:FILE``, ``lerobot:FOLDER``."""
