@@ -44,7 +44,7 @@ class Arm(gym.Env[dict[str, Any], np.ndarray[Any, Any]]):
         return self._observe(), 0.0, False, False, {}
 
     def _observe(self) -> dict[str, Any]:
-        values = {
+        values: dict[str, Any] = {
             "agent_pos": self._position,
             "environment_state": np.append(self._position, 1).astype(np.float32),
         }
@@ -58,8 +58,9 @@ class Arm(gym.Env[dict[str, Any], np.ndarray[Any, Any]]):
 def arms() -> Iterator[None]:
     require_package("lerobot")
     for name in (ENV, CAMERA_ENV):
+        make: Any = Arm
         gym.register(
-            name, Arm, kwargs={"camera": name == CAMERA_ENV}, max_episode_steps=EPISODE_STEPS
+            name, make, kwargs={"camera": name == CAMERA_ENV}, max_episode_steps=EPISODE_STEPS
         )
     yield
     for name in (ENV, CAMERA_ENV):
