@@ -82,7 +82,7 @@ def save_policy(kind: str, camera: bool, folder: Path) -> str:
     }
     if camera:
         inputs[IMAGE] = PolicyFeature(FeatureType.VISUAL, (3, 36, 40))
-    small: dict[str, Any] = {
+    architectures: dict[str, dict[str, Any]] = {
         "act": {
             "chunk_size": CHUNK,
             "dim_model": 16,
@@ -98,7 +98,7 @@ def save_policy(kind: str, camera: bool, folder: Path) -> str:
             "num_inference_steps": 2,
             "crop_shape": None,
         },
-    }[kind]
+    }
     config = make_policy_config(
         kind,
         input_features=inputs,
@@ -106,7 +106,7 @@ def save_policy(kind: str, camera: bool, folder: Path) -> str:
         n_action_steps=CHUNK,
         device="cpu",
         pretrained_backbone_weights=None,
-        **small,
+        **architectures[kind],
     )
     statistics = {
         name: {
