@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import math
@@ -250,11 +251,11 @@ def _recurrent_error(file: Path) -> ArgumentError:
 
 
 def _names_recurrent_policy(data: bytes) -> bool:
-    """Return True for a policy of RecurrentPPO, by the description of its class in the file."""
+    """Return True for a policy of RecurrentPPO, by what the pickle of its class would import."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             described = json.loads(archive.read("data"))["policy_class"]
-        return str(described["__module__"]).startswith("sb3_contrib.common.recurrent.")
+        return b"sb3_contrib.common.recurrent." in base64.b64decode(described[":serialized:"])
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile):
         return False
 

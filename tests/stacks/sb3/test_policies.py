@@ -234,7 +234,6 @@ def test_recurrent_ppo_is_refused_without_its_package(
         ":serialized:": base64.b64encode(
             b"csb3_contrib.common.recurrent.policies\nRecurrentActorCriticPolicy\n."
         ).decode(),
-        "__module__": "sb3_contrib.common.recurrent.policies",
     }
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.writestr("data", json.dumps({"policy_class": described}))
