@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Completion = tuple[str, str]
 """Completed word and its description."""
 
-_POLICIES = ("random", "zero", "sequence:", "mlp:", "module:", "sb3:")
+_POLICIES = ("random", "zero", "sequence:", "mlp:", "module:", "sb3:", "lerobot:")
 _DEVICES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 

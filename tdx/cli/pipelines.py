@@ -334,7 +334,7 @@ PolicyName = Annotated[
         help="random, zero, sequence:FILE (actions in .npy, .json or a dump), mlp:FILE (weights in "
         ".safetensors), or with --allow-code module:FILE (a saved TensorDictModule, TorchScript or "
         "torch.export), sb3:FILE (a Stable-Baselines3 model; deterministic unless "
-        "'sb3(\"FILE\", deterministic=False)') and module:name.",
+        "'sb3(\"FILE\", deterministic=False)'), lerobot:FOLDER (a checkpoint) and module:name.",
     ),
 ]
 

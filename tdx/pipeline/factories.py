@@ -347,8 +347,28 @@ def call_function(
         line = find_user_line(error)
         raise EnvError(
             f"{name}() raised {summarize_error(error)}" + (f" ({line})" if line else ""),
-            hint="--debug shows the traceback",
+            hint=_explain_namespace(error) or "--debug shows the traceback",
         ) from error
+
+
+def _explain_namespace(error: Exception) -> str | None:
+    """Return how to register the envs of a package whose namespace Gymnasium does not know.
+
+    Packages register their envs when they are imported, which nothing in the user's code may do.
+    """
+    from gymnasium.error import NamespaceNotFound
+
+    from tdx.envs.gym.providers import PROVIDERS
+
+    named = re.match(r"Namespace (\S+) not found", str(error))
+    if not isinstance(error, NamespaceNotFound) or named is None:
+        return None
+    provider = next((p for p in PROVIDERS if p.provides(f"{named[1]}/")), None)
+    if provider is None:
+        return f"import the package that registers {named[1]}/ before gymnasium.make"
+    module = provider.module
+    call = f"import {module} and call gymnasium.register_envs({module}) before gymnasium.make"
+    return call if provider.installed else f"{provider.hint}; then {call}"
 
 
 def unwrap_env(target: object, name: str) -> object:

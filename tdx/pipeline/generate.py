@@ -100,14 +100,14 @@ def _policy_schema() -> Schema:
         {"enum": ["random", "zero", None]},
         {
             "type": "string",
-            "pattern": r"^(sequence|mlp|module|sb3):.|^\s*(mlp|sb3)\(",
+            "pattern": r"^(sequence|mlp|module|sb3|lerobot):.|^\s*(mlp|sb3|lerobot)\(",
         },
         {"$ref": "#/$defs/reference"},
         _closed_object({"mlp": mlp}, ["mlp"]),
     ]
     text = (
-        "random, zero, sequence:FILE, mlp:FILE; module:FILE, sb3:FILE and module:name of Python "
-        "code need --allow-code. Files are in the folder of this file."
+        "random, zero, sequence:FILE, mlp:FILE; module:FILE, sb3:FILE, lerobot:FOLDER and "
+        "module:name of Python code need --allow-code. Files are in the folder of this file."
     )
     return _with_description({"anyOf": options}, text)
 

@@ -11,7 +11,7 @@ from tdx.foundation.errors import CodeNotAllowedError, PipelineError, TdxError, 
 from tdx.pipeline.grammar import format_arguments, format_value, parse_stage, quote
 from tdx.pipeline.values import CodeReference, DictKey, Value, code_not_allowed_error
 
-PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "sb3", "code"]
+PolicyKind = Literal["random", "zero", "sequence", "mlp", "module", "sb3", "lerobot", "code"]
 Activation = Literal["relu", "tanh", "sigmoid", "elu", "gelu", "silu", "leaky_relu", "softplus"]
 OutputActivation = Literal["clamp", "tanh", "argmax"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
@@ -22,16 +22,19 @@ MLP_SETTINGS = ("weights", "activation", "output", "in_keys")
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "mlp": MLP_SETTINGS,
     "sb3": ("file", "deterministic", "in_keys"),
+    "lerobot": ("folder", "in_keys"),
 }
-"""Arguments of the kinds that have some, first the one with the file."""
-_FILE_KINDS = ("sequence", "mlp", "module", "sb3")
+"""Arguments of the kinds that have some, first the one with the file or folder."""
+_FILE_KINDS = ("sequence", "mlp", "module", "sb3", "lerobot")
 _POLICY_FORMS = (
-    "random, zero, sequence:FILE, mlp:FILE, module:FILE, sb3:FILE or module:name of Python code"
+    "random, zero, sequence:FILE, mlp:FILE, module:FILE, sb3:FILE, lerobot:FOLDER or module:name "
+    "of Python code"
 )
 _PICKLE_SUFFIXES = (".pt", ".pth")
 _FORMS = {
     "mlp": 'write mlp:FILE, or mlp("FILE", activation="tanh")',
     "sb3": 'write sb3:FILE, or sb3("FILE", deterministic=False)',
+    "lerobot": 'write lerobot:FOLDER, or lerobot("FOLDER", in_keys=["observation"])',
 }
 
 
@@ -41,7 +44,7 @@ class PolicySource:
 
     Args:
         kind: Kind of policy: ``code`` for a Python object, ``module`` for a saved module, ``sb3``
-            for a model of Stable-Baselines3.
+            for a model of Stable-Baselines3, ``lerobot`` for a checkpoint of LeRobot.
         file: Path of its file or folder. ``None``: it has none.
         reference: The Python object, for ``code``.
         settings: Settings given with the name. The architecture of an ``mlp`` takes precedence over
@@ -57,7 +60,7 @@ class PolicySource:
     def is_code(self) -> bool:
         """True if loading it can execute code: pickles, TorchScript, ``torch.export``, Python."""
         pickled = self.kind == "sequence" and PurePath(self.file or "").suffix in _PICKLE_SUFFIXES
-        return pickled or self.kind in ("module", "sb3", "code")
+        return pickled or self.kind in ("module", "sb3", "lerobot", "code")
 
     def with_file(self, file: str) -> PolicySource:
         """Return the same policy with another file."""
@@ -77,8 +80,11 @@ class PolicySource:
             message = f"{self.file} is a pickle, which can run code when it is loaded"
             hint = "save the actions as .npy or .json, or add --allow-code if you trust it"
             raise CodeNotAllowedError(message, hint=hint)
-        what = "model of Stable-Baselines3" if self.kind == "sb3" else "saved module"
-        message = f"{self.file} is a {what}, which can run code when it is loaded"
+        what = {"sb3": "model of Stable-Baselines3", "lerobot": "policy of LeRobot"}
+        message = (
+            f"{self.file} is a {what.get(self.kind, 'saved module')}, which can run code when it "
+            "is loaded"
+        )
         hint = "add --allow-code if you trust it, or use mlp:FILE.safetensors, which needs none"
         raise CodeNotAllowedError(message, hint=hint)
 
@@ -98,7 +104,7 @@ def parse_policy(text: str) -> PolicySource:
     Args:
         text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
             activation="tanh")``, ``module:FILE``, ``sb3:FILE``, ``sb3("FILE",
-            deterministic=False)`` or ``package.module:name``.
+            deterministic=False)``, ``lerobot:FOLDER`` or ``package.module:name``.
 
     Raises:
         TdxError: ``text`` has none of these forms.
@@ -121,20 +127,14 @@ def parse_policy(text: str) -> PolicySource:
         stage = parse_stage(text)
         first = _SETTINGS[called][0]
         if len(stage.args) > 1 or (stage.args and first in stage.kwargs):
-            raise PipelineError(f"{called} takes one file", hint=_FORMS[called])
+            raise PipelineError(f"{called} takes one {_noun(called)}", hint=_FORMS[called])
         given = {first: stage.args[0]} if stage.args else {}
         return make_policy(called, {**given, **stage.kwargs})  # type: ignore[arg-type]
-    if kind == "lerobot":
-        raise PipelineError(
-            "tdx does not run policies of LeRobot",
-            hint="load it in a function of your own: --policy FILE.py:NAME --allow-code; "
-            "`tdx check FOLDER` checks its processors",
-        )
     reference = CodeReference.of(text)
     if reference is not None:
         return PolicySource("code", reference=reference)
     if kind in _FILE_KINDS:
-        missing = f"the policy {text!r} has no file"
+        missing = f"the policy {text!r} has no {_noun(kind)}"
         raise PipelineError(missing, hint=_FORMS.get(kind, f"write {kind}:FILE"))
     if text.endswith(".zip"):
         message = f"{text} is a file without the kind of the policy"
@@ -147,9 +147,10 @@ def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource
     """Create the policy that settings describe, as in a call or in a pipeline file.
 
     Args:
-        kind: ``mlp`` or ``sb3``.
-        settings: The file, which is ``weights`` of an ``mlp`` and ``file`` of ``sb3``; optionally
-            ``in_keys``, and ``activation`` and ``output`` or ``deterministic``.
+        kind: ``mlp``, ``sb3`` or ``lerobot``.
+        settings: The file, which is ``weights`` of an ``mlp``, ``file`` of ``sb3`` and ``folder``
+            of ``lerobot``; optionally ``in_keys``, and ``activation`` and ``output`` or
+            ``deterministic``.
 
     Raises:
         TdxError: A setting is unknown or has an invalid value.
@@ -166,8 +167,8 @@ def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource
             raise PipelineError(f"{kind} has no setting {name}", hint=hint)
     file = settings.get(known_settings[0])
     if not isinstance(file, str) or not file:
-        what = "file of its weights" if kind == "mlp" else "file of the model"
-        raise PipelineError(f"{kind} needs the {what}", hint=_FORMS[kind])
+        what = "its weights" if kind == "mlp" else "the model"
+        raise PipelineError(f"{kind} needs the {_noun(kind)} of {what}", hint=_FORMS[kind])
     given: dict[str, Value] = {}
     for name, known in (("activation", ACTIVATIONS), ("output", OUTPUT_ACTIVATIONS)):
         value = settings.get(name)
@@ -208,6 +209,10 @@ def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
     if source.kind != "mlp" or not source.settings:
         return None
     return dict([("weights", source.file), *source.settings.items()])
+
+
+def _noun(kind: str) -> str:
+    return "folder" if kind == "lerobot" else "file"
 
 
 def _is_key(value: Value) -> bool:

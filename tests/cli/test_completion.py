@@ -197,5 +197,13 @@ def test_completion_with_a_broken_torch_prints_nothing(
 
 
 def test_completion_of_policies() -> None:
-    assert complete_policy("") == ["random", "zero", "sequence:", "mlp:", "module:", "sb3:"]
+    assert complete_policy("") == [
+        "random",
+        "zero",
+        "sequence:",
+        "mlp:",
+        "module:",
+        "sb3:",
+        "lerobot:",
+    ]
     assert complete_policy("m") == ["mlp:", "module:"]

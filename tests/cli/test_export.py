@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from typer import Context
 
 from tdx.cli.commands import build_root
 from tdx.cli.completion import complete_dump_keys, complete_export, complete_import
+from tdx.rollouts.formats.registry import builtin_formats
 from tests.cli.test_dumps import FORMS, RUN, in_form
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ def test_export_to_stdout_equals_the_file(tdx: Tdx) -> None:
     [
         (("cart", "--to", "parqet"), "unknown format 'parqet'", "did you mean parquet?"),
         (("cart", "--to", "csv"), "unknown format 'csv'", "one of gif, hdf5"),
+        (
+            ("cart", "--to", "pandas"),
+            "unknown format 'pandas'",
+            "pandas reads parquet: --to parquet",
+        ),
         (("cart",), "the export has no format", "--to: gif, hdf5"),
         (("cart", "-o", "cart.bin"), "the export has no format", "--to: gif, hdf5"),
         (("cart", "--to", "npz", "-o", "-"), "npz cannot be written to stdout", "--to jsonl"),
@@ -156,3 +163,10 @@ def test_completion_of_formats_and_entries(tdx: Tdx) -> None:
     assert tdx(*RUN, *STORED, "--steps", "5", "--out", "cart").code == 0
     assert complete_dump_keys(line, "action,next.o") == ["action,next.observation"]
     assert "reward" in complete_dump_keys(line, "")
+
+
+def test_help_lists_every_format(tdx: Tdx) -> None:
+    text = " ".join(tdx("export", "--help").out.replace("│", " ").split())
+    listed = text[text.index("--to FORMAT") : text.index("--out -o")]
+    for name in builtin_formats():
+        assert re.search(rf"\b{name}\b", listed), name

@@ -29,6 +29,16 @@ def make(size):
 def make_env():
     return gymnasium.make("Pendulum-v1")
 """
+# Envs of ale-py may be registered here, where the user's process has not imported it.
+NAMESPACES = """
+import gymnasium
+
+def make_atari():
+    raise gymnasium.error.NamespaceNotFound("Namespace ALE not found.")
+
+def make_other():
+    return gymnasium.make("Mine/Env-v0")
+"""
 MINE = """
 import gymnasium
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
@@ -56,6 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(PIPELINE)
     (tmp_path / "code.py").write_text(FUNCTION)
+    (tmp_path / "names.py").write_text(NAMESPACES)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -133,14 +144,50 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             ("inspect", "values", "Pendulum-v1", "--policy", "lerobot:act"),
-            "tdx does not run policies of LeRobot",
-            "load it in a function of your own: --policy FILE.py:NAME --allow-code; "
-            "`tdx check FOLDER` checks its processors",
+            "act is a policy of LeRobot, which can run code when it is loaded",
+            "add --allow-code if you trust it, or use mlp:FILE.safetensors, which needs none",
         ),
         (
             ("inspect", "values", "Pendulum-v1", "--policy", 'sb3("a.zip", deterministic=1)'),
             "deterministic of sb3 must be True or False, got 1",
             'write sb3:FILE, or sb3("FILE", deterministic=False)',
+        ),
+        (
+            ("show", "CatFrame"),
+            "no env, transform, dump or recording is named 'CatFrame'",
+            "did you mean CatFrames?",
+        ),
+        (
+            ("show", "Pendulm"),
+            "no env, transform, dump or recording is named 'Pendulm'",
+            "did you mean Pendulum-v1 or tdx/Pendulum?",
+        ),
+        (
+            ("show", "dmup"),
+            "no env, transform, dump or recording is named 'dmup'",
+            "did you mean dump?",
+        ),
+        (
+            ("show", "qqqqqq"),
+            "no env, transform, dump or recording is named 'qqqqqq'",
+            "`tdx list envs`, `list transforms` and `list dumps` show the names",
+        ),
+        (
+            ("show", "a.yaml"),
+            "no env, transform, dump or recording is named 'a.yaml'",
+            "for a pipeline, use tdx inspect a.yaml",
+        ),
+        (
+            ("inspect", "names.py:make_atari", "--allow-code"),
+            "env names.py:make_atari: make_atari() raised NamespaceNotFound: Namespace ALE not "
+            "found. (names.py:5)",
+            "import ale_py and call gymnasium.register_envs(ale_py) before gymnasium.make",
+        ),
+        (
+            ("inspect", "names.py:make_other", "--allow-code"),
+            "env names.py:make_other: make_other() raised NamespaceNotFound: Namespace Mine not "
+            "found. Have you installed the proper package for Mine? (names.py:8)",
+            "import the package that registers Mine/ before gymnasium.make",
         ),
         (
             ("check", "absent_module:Mine-v0", "--allow-code"),
@@ -189,7 +236,10 @@ def test_search_for_envs_names_packages_that_are_not_installed(
 def test_search_for_envs_suggests_similar_ids_first(tdx: Tdx) -> None:
     first = tdx("list", "envs", "Pendulm").out.splitlines()[0]
     assert first == "no env matches 'Pendulm': did you mean Pendulum-v1 or tdx/Pendulum?"
-    assert tdx("list", "envs", "no-such-env").out.splitlines()[0] == "no env matches 'no-such-env'"
+    assert tdx("list", "envs", "no-such-env").out.splitlines()[0] == (
+        "no env matches 'no-such-env': `tdx list envs` shows all; "
+        "a function that makes one is FILE.py:NAME"
+    )
 
 
 def test_a_transform_of_another_library_comes_with_its_arguments(tdx: Tdx) -> None:

@@ -320,7 +320,28 @@ class _ShowGroup(_Group):
                 kind = "transform"
             elif os.sep in name:
                 kind = "dump"
+            elif not name.startswith("-") and not ctx.resilient_parsing:
+                raise _nothing_named(name, self.list_commands(ctx))
         return super().resolve_command(ctx, args if kind is None else [kind, *args])
+
+
+def _nothing_named(name: str, commands: list[str]) -> TdxError:
+    """Return the error for a name that is nothing to show, with the nearest names."""
+    from tdx.pipeline.catalog import load_catalog
+
+    message = f"no env, transform, dump or recording is named {name!r}"
+    if os.path.isfile(name):
+        return UnknownNameError(message, hint=f"for a pipeline, use tdx inspect {name}")
+    hint = did_you_mean(name, commands) or load_catalog().nearest(name)
+    if hint is None:
+        from tdx.envs.gym.registry import find_similar_ids
+        from tdx.inspection.envs import list_envs
+
+        similar = find_similar_ids(name, (env.id for env in list_envs()))
+        hint = f"did you mean {' or '.join(similar)}?" if similar else None
+    return UnknownNameError(
+        message, hint=hint or "`tdx list envs`, `list transforms` and `list dumps` show the names"
+    )
 
 
 class _ProfileGroup(_Group):

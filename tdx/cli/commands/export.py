@@ -36,8 +36,8 @@ To = Annotated[
         "--to",
         metavar="FORMAT",
         autocompletion=complete_export,
-        help="minari, parquet, hdf5, zarr, safetensors, npz, jsonl, mp4 or gif; by default the "
-        "extension of --out.",
+        help="minari, lerobot, parquet, hdf5, zarr, safetensors, npz, jsonl, mp4, gif, rerun or "
+        "tensorboard; by default the extension of --out.",
     ),
 ]
 OutFile = Annotated[

@@ -50,7 +50,9 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str, similar: Sequence[str]
         if not envs:
             from tdx.envs.gym.providers import PROVIDERS
 
-            near = f"did you mean {' or '.join(similar)}?" if similar else None
+            near = "`tdx list envs` shows all; a function that makes one is FILE.py:NAME"
+            if similar:
+                near = f"did you mean {' or '.join(similar)}?"
             missing = {
                 (provider.package, provider.about, provider.hint)
                 for provider in PROVIDERS

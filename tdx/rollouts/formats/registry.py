@@ -69,6 +69,18 @@ def builtin_formats() -> Mapping[str, tuple[Format, Plugin]]:
     return found
 
 
+_READ_BY = {
+    "pandas": "parquet",
+    "polars": "parquet",
+    "datasets": "parquet",
+    "duckdb": "parquet",
+    "numpy": "npz",
+    "torch": "safetensors",
+    "h5py": "hdf5",
+}
+"""The format to export to for a library that reads it."""
+
+
 @cache
 def plugin_exporters() -> Mapping[str, Any]:
     """Load the exporters of plugins, by the names of their formats; see :class:`Exporter`."""
@@ -131,6 +143,8 @@ def find_format(name: str) -> Format:
         hint = explain_missing("tdx.exporters", name) or did_you_mean(
             name, known, otherwise=f"one of {', '.join(known)}"
         )
+        if (read := _READ_BY.get(name.casefold())) is not None:
+            hint = f"{name} reads {read}: --to {read}"
         raise UnknownNameError(f"unknown format {name!r}", hint=hint)
     return known[name]
 

@@ -1,1 +1,1 @@
-"""Policies by name: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``."""
+"""Policies by name: ``random``, ``zero``, and those of files, folders and Python code."""

@@ -31,6 +31,7 @@ from tdx.foundation.untrusted import MAX_POLICY_BYTES
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.policies import PolicySource, parse_policy
 from tdx.rollouts.dump.folder import POLICY_COPY
+from tdx.rollouts.policies.lerobot import LeRobotPolicy, hash_folder
 from tdx.rollouts.policies.loaders import (
     build_zero_actions,
     expand_to_batch,
@@ -189,8 +190,8 @@ def load_policy(
 
     Args:
         policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``,
-            ``sb3:FILE`` or ``package.module:name`` as the user typed it; or a request, for an
-            untrusted name.
+            ``sb3:FILE``, ``lerobot:FOLDER`` or ``package.module:name`` as the user typed it; or a
+            request, for an untrusted name.
         env: The env with its chain.
         allow_code: Whether it may be code; ignored for a request.
 
@@ -222,6 +223,12 @@ def load_policy(
         data = request.read()
         policy_of_model = Sb3Policy(Sb3Model(request.path, data, source.settings, env.device), env)
         return NamedPolicy(request.name, _sha256(data), None, lambda step: policy_of_model)
+    if source.kind == "lerobot":
+        checkpoint = LeRobotPolicy(request.path, source.settings, env)
+        # Its queue of actions is not saved, as the state of code is not.
+        return NamedPolicy(
+            request.name, hash_folder(request.path), None, lambda step: checkpoint, is_code=True
+        )
     data = request.read()
     module = (
         load_mlp(request.path, data, source.settings, env)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import math
 import warnings
 import zipfile
@@ -94,10 +96,7 @@ class Sb3Model:
                 ) from error
             space = self._model.observation_space
             if self._model.predict(space.sample())[1] is not None:
-                raise ArgumentError(
-                    f"{file} is a recurrent policy, whose state tdx does not keep between steps",
-                    hint="keep it in a function of your own: --policy FILE.py:NAME --allow-code",
-                )
+                raise _recurrent_error(file)
 
     @property
     def observation_spaces(self) -> Mapping[str, spaces.Space[Any]]:
@@ -244,6 +243,23 @@ def load_sb3_for_stack(model: Sb3Model, stack: Stack) -> Callable[[object], obje
     return model.act
 
 
+def _recurrent_error(file: Path) -> ArgumentError:
+    return ArgumentError(
+        f"{file} is a recurrent policy, whose state tdx does not keep between steps",
+        hint="keep it in a function of your own: --policy FILE.py:NAME --allow-code",
+    )
+
+
+def _names_recurrent_policy(data: bytes) -> bool:
+    """Return True for a policy of RecurrentPPO, by what the pickle of its class would import."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            described = json.loads(archive.read("data"))["policy_class"]
+        return b"sb3_contrib.common.recurrent." in base64.b64decode(described[":serialized:"])
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile):
+        return False
+
+
 def _load(file: Path, data: bytes, device: str) -> tuple[BaseAlgorithm, bool]:
     """Return the model of a file, and if it tells of a training with VecNormalize."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
@@ -251,6 +267,9 @@ def _load(file: Path, data: bytes, device: str) -> tuple[BaseAlgorithm, bool]:
             f"{file} is not a model of Stable-Baselines3, which is a .zip file",
             hint="write it with model.save(FILE)",
         )
+    # Otherwise a user without sb3-contrib would install it only to read that it is refused.
+    if _names_recurrent_policy(data):
+        raise _recurrent_error(file)
     try:
         from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
         from stable_baselines3.common.save_util import load_from_zip_file

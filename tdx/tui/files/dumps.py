@@ -100,7 +100,11 @@ _FIELDS = (
     ("steps", "steps", "per env"),
     ("episodes", "or episodes", "instead of steps"),
     ("seed", "seed", "random"),
-    ("policy", "policy", "random, zero, sequence:FILE, mlp:FILE, module:FILE, sb3:FILE"),
+    (
+        "policy",
+        "policy",
+        "random, zero, sequence:FILE, mlp:FILE, module:FILE, sb3:FILE, lerobot:FOLDER",
+    ),
 )
 
 

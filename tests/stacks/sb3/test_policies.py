@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import sys
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -199,6 +203,41 @@ def test_policy_class_of_a_user(tmp_path: Path) -> None:
     start = env.reset(seed=0)
     expected = model.predict(start["observation"].numpy(), deterministic=True)[0]
     assert int(act(start)["action"].argmax()) == int(expected)
+
+
+class RememberingPolicy(ActorCriticPolicy):
+    """A policy of a user that returns a state, as recurrent policies do."""
+
+    def predict(self, *arguments: Any, **options: Any) -> tuple[np.ndarray[Any, Any], Any]:
+        return super().predict(*arguments, **options)[0], (np.zeros(1),)
+
+
+def refuse_recurrent(policy: str) -> None:
+    with pytest.raises(ArgumentError, match="is a recurrent policy, whose state tdx") as caught:
+        load_policy(policy, GymEnv("CartPole-v1"), allow_code=True)
+    assert caught.value.hint == (
+        "keep it in a function of your own: --policy FILE.py:NAME --allow-code"
+    )
+
+
+def test_recurrent_policies_are_refused(tmp_path: Path) -> None:
+    refuse_recurrent(save(tmp_path, PPO(RememberingPolicy, "CartPole-v1", device="cpu")))
+
+
+def test_recurrent_ppo_is_refused_without_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file describes the class of sb3-contrib, whose pickle cannot be read without it."""
+    monkeypatch.setitem(sys.modules, "sb3_contrib", None)
+    described = {
+        ":type:": "<class 'abc.ABCMeta'>",
+        ":serialized:": base64.b64encode(
+            b"csb3_contrib.common.recurrent.policies\nRecurrentActorCriticPolicy\n."
+        ).decode(),
+    }
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr("data", json.dumps({"policy_class": described}))
+    refuse_recurrent(f"sb3:{tmp_path / 'model.zip'}")
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip file"])
