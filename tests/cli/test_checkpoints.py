@@ -366,6 +366,19 @@ def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert tdx("diff", str(folder), "Pendulum-v1").code == 2
 
 
+def test_difference_on_recorded_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    data = str(write_dataset(tmp_path / "data", [draw(30)]))
+    other = Folder()
+    other.statistics["before"][STATE]["mean"] += np.float32(1)
+    path = str(other.write(tmp_path / "other"))
+    assert "values  8 drawn samples, seed 0" in tdx("diff", str(folder), path).out
+    result = tdx("diff", str(folder), path, "--samples", data)
+    assert (result.code, result.err) == (1, "")
+    assert "values  30 recorded samples" in result.out
+    assert "the samples do not have observation.images.top" in result.out
+    assert tdx("diff", str(folder), path, "--steps", "3").code == 2
+
+
 def test_difference_names_the_steps_that_are_not_run(tdx: Tdx, tmp_path: Path) -> None:
     checkpoint = Folder()
     checkpoint.before.append({"class": "os.system", "config": {}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -380,8 +381,9 @@ def diff(
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
     diff; their libraries may differ. Deployment descriptors are compared as by tdx contract check
-    too. A pipeline that is compared with a dump runs with the
-    seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
+    too. Policy checkpoints run on the samples of --samples, or on drawn ones. A pipeline that is
+    compared with a dump runs with the seed and the actions of the dump. Exits with 0 if nothing
+    differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
 
@@ -396,14 +398,19 @@ def diff(
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     if (checkpoints := _checkpoints(a, b)) is not None:
+        from tdx.cli.progress import activity_on
         from tdx.inspection.checkpoint_diff import compare_checkpoints
+        from tdx.rollouts.samples import read_samples
 
-        if any(value is not None for value in (steps, seed, html, samples)):
+        if any(value is not None for value in (steps, seed, html)):
             raise ArgumentError(
-                "--steps, --seed, --out and --samples do not apply to policy checkpoints",
-                hint="leave them out: both run on one drawn sample",
+                "--steps, --seed and --out do not apply to policy checkpoints",
+                hint="leave them out: both run on the same samples, drawn or those of --samples",
             )
-        report = compare_checkpoints(*checkpoints)
+        recorded = None if samples is None else read_samples(samples)
+        with activity_on(sys.stderr) as show:
+            progress = None if show is None else partial(show, "comparing samples")
+            report = compare_checkpoints(*checkpoints, recorded, progress)
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
     if is_descriptor(b):
@@ -441,7 +448,10 @@ def diff(
             samples=samples,
         )
     if samples is not None:
-        raise ArgumentError("--samples needs data pipelines", hint="name them: module:function")
+        raise ArgumentError(
+            "--samples needs data pipelines or checkpoints",
+            hint="name functions, module:function, or folders of checkpoints",
+        )
     if seed is not None and steps is None:
         raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
     has_dump = any(Path(path).is_dir() for path in (a, b))
