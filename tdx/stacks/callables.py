@@ -21,7 +21,7 @@ from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
-from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, State
+from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, State, unbounded_box
 from tdx.stacks.sources import class_location
 from tdx.stacks.states import StateKeeper
 
@@ -316,7 +316,7 @@ def _boxes(sample: Sample) -> Iterator[tuple[str, Box]]:
     for key, value in sample.items():
         array = to_array(value)
         if array is not None:
-            yield key, _box(array)
+            yield key, unbounded_box(array)
 
 
 def to_array(value: object) -> NDArray[Any] | None:
@@ -329,12 +329,3 @@ def to_array(value: object) -> NDArray[Any] | None:
     except (ValueError, TypeError):
         return None
     return array if array.dtype.kind in _NUMERIC else None
-
-
-def _box(array: NDArray[Any]) -> Box:
-    if array.dtype.kind == "f":
-        return Box(-np.inf, np.inf, array.shape, array.dtype.type)
-    if array.dtype.kind == "b":
-        return Box(0, 1, array.shape, array.dtype.type)
-    limits = np.iinfo(array.dtype)
-    return Box(limits.min, limits.max, array.shape, array.dtype.type)

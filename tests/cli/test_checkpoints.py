@@ -339,17 +339,53 @@ def test_statistics_without_stored_or_finite_values(tdx: Tdx, tmp_path: Path) ->
     assert (image["read"], image["skipped"]) == (0, "the dataset has no file of it")
 
 
-@pytest.mark.parametrize("option", ["--each", "--policy zero", "--samples x.npz", "-t RewardSum"])
-def test_option_of_steps_does_not_apply_to_statistics(
-    option: str, tdx: Tdx, tmp_path: Path
+@pytest.mark.parametrize(
+    "option", ["--each", "--policy zero", "--samples x.npz", "-t RewardSum", "--seed 0"]
+)
+@pytest.mark.parametrize("kind", ["dataset", "dump"])
+def test_option_that_runs_an_env_does_not_apply_to_recorded_values(
+    kind: str, option: str, tdx: Tdx, tmp_path: Path
 ) -> None:
-    data = str(write_dataset(tmp_path / "data", [draw(20)]))
+    data = str(tmp_path / "data")
+    if kind == "dataset":
+        write_dataset(tmp_path / "data", [draw(20)])
+    else:
+        assert tdx("rollout", "Pendulum-v1", "--steps", "3", "--out", data).code == 0
     result = tdx("inspect", "values", data, *option.split())
     assert result.code == 2
-    assert f"{option.split()[0]} does not apply to the statistics of a dataset" in result.err
+    assert f"{option.split()[0]} does not apply to" in result.err
+    assert "recorded values" in result.err
     result = tdx("inspect", "values", data, "--key", "actoin")
     assert result.code == 2
     assert "did you mean action?" in result.err
+
+
+@pytest.mark.parametrize("batch", [(), ("--num-envs", "2")])
+def test_values_of_a_dump_are_those_that_it_recorded(
+    batch: tuple[str, ...], tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dump"
+    stages = ("-t", "RewardScaling(0, 2)")
+    rollout = ("CartPole-v1", *stages, *batch, "--steps", "40", "--seed", "0")
+    assert tdx("rollout", *rollout, "--out", str(path)).code == 0
+    # Nothing of its pipeline runs, which cannot be built now.
+    monkeypatch.setattr("tdx.stacks.building.build_env", None)
+    dump = open_dump(path)[:]
+    result = tdx("inspect", "values", str(path), "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    document = json.loads(result.out)
+    assert (document["kind"], document["title"]) == ("dataset", "a dump")
+    assert document["steps"] == dump.numel()
+    features = {feature["key"]: feature for feature in document["features"]}
+    for key in ("observation", "next.reward", "next.done"):
+        values = dump[tuple(key.split("."))].flatten(0, -2).numpy().astype(np.float64)
+        for name in ("mean", "min", "max"):
+            expected = getattr(values, name)(0)
+            stored = [component[name] for component in features[key]["components"]]
+            assert stored == pytest.approx(expected.tolist(), rel=1e-6)
+    result = tdx("inspect", "values", str(path), "--steps", "2", "--key", "next.reward")
+    assert (result.code, result.err) == (0, "")
+    assert "2 steps  combined" in result.out
 
 
 def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tdx.stacks.checkpoints.poses import relative_keys
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
 from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
-from tdx.stacks.samples import Part, SampleStack, Spaces, State
+from tdx.stacks.samples import Part, SampleStack, Spaces, State, unbounded_box
 
 
 class CheckpointStack(SampleStack):
@@ -96,10 +96,7 @@ class DatasetStack(SampleStack):
 
     def __init__(self, dataset: Dataset) -> None:
         samples = DatasetSamples(dataset)
-        boxes = {
-            key: Box(-np.inf, np.inf, value.shape, value.dtype.type)
-            for key, value in samples[0].items()
-        }
+        boxes = {key: unbounded_box(value) for key, value in samples[0].items()}
         super().__init__(dataset, (), [Spaces(boxes)], samples)
 
     @property
