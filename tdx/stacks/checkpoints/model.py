@@ -135,7 +135,8 @@ class Step:
         """
         declared = self.config.get("possible_modes")
         modes = declared.get(feature.kind) if isinstance(declared, dict) else None
-        if not isinstance(modes, list):
+        single = self.config.get("feature_modes")
+        if not isinstance(modes, list) or (isinstance(single, dict) and key in single):
             return (self.mode_of(key, feature),)
         return tuple(mode for mode in modes if isinstance(mode, str))
 
