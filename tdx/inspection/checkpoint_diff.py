@@ -67,8 +67,8 @@ def compare_checkpoints(
     after = [[c.after for c in report.changes if c.after is not None] for report in specs]
     values, count, unread = _compare_values(a, b, [*before[0], *before[1]], samples, on_progress)
     return DiffReport(
-        str(a.path),
-        str(b.path),
+        a.name,
+        b.name,
         tuple(_compare_settings(a, b)),
         tuple(_compare_steps(a, b)),
         compare_leaves(before[0], before[1]),
@@ -86,7 +86,7 @@ def _not_run(a: Checkpoint, b: Checkpoint) -> Iterator[str]:
     for side in (a,) if a.path == b.path else (a, b):
         names = [step.name for _, step in side.stages if step.name not in DEFINITIONS]
         if names:
-            count = f"{len(names)} of {count_text(len(side.stages), 'step')} of {side.path}"
+            count = f"{len(names)} of {count_text(len(side.stages), 'step')} of {side.name}"
             yield f"{count} not run, only settings and statistics are compared: {', '.join(names)}"
 
 
@@ -251,7 +251,7 @@ def _run(checkpoint: Checkpoint, sample: SampleEntries, action: SampleEntries) -
             after = run(processor, given).samples[-1]
             result |= {key: after[key] for key in after if is_first or key not in sample}
         except ArgumentError as error:
-            raise error.at(env=str(checkpoint.path), file=processor.file) from None
+            raise error.at(env=checkpoint.name, file=processor.file) from None
     return {
         key: torch.from_numpy(np.ascontiguousarray(entry))
         if isinstance(entry, np.ndarray)

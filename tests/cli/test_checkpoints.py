@@ -167,11 +167,9 @@ def test_profile(tdx: Tdx, folder: Path) -> None:
     assert "do not apply to a policy checkpoint" in result.err
 
 
-def test_snapshot_of_the_hub_is_found_by_its_id(
-    tdx: Tdx, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache, revision = tmp_path / "cache", "a" * 40
-    repository = cache / "models--lab--policy"
+def write_snapshot(folder: Path, cache: Path, name: str) -> Path:
+    """Put a checkpoint into a cache of the Hub, and return its snapshot."""
+    repository, revision = cache / f"models--{name.replace('/', '--')}", "a" * 40
     snapshot = repository / "snapshots" / revision
     snapshot.mkdir(parents=True)
     (repository / "blobs").mkdir()
@@ -181,11 +179,59 @@ def test_snapshot_of_the_hub_is_found_by_its_id(
         blob = f"{index:040x}"
         shutil.copy(file, repository / "blobs" / blob)
         os.symlink(f"../../blobs/{blob}", snapshot / file.name)
+    return snapshot
+
+
+def test_snapshot_of_the_hub_is_found_by_its_id(
+    tdx: Tdx, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    write_snapshot(folder, cache, "lab/policy")
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     assert tdx("check", "lerobot:lab/policy").code == 0
     result = tdx("check", "lerobot:lab/other")
     assert result.code == 3
     assert "hf download lab/other" in result.err
+    assert "lerobot:lab/other is not in the cache" in result.err
+
+
+def test_snapshot_of_the_hub_is_called_by_its_id(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = Folder()
+    del faulty.statistics["before"][STATE]
+    cache, name = tmp_path / "cache", "lerobot:lab/policy"
+    snapshot = write_snapshot(faulty.write(tmp_path / "faulty"), cache, "lab/policy")
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    commands = [
+        ("check", name),
+        ("check", name, "--format", "json"),
+        ("check", name, "--format", "sarif"),
+        ("diff", name, name),
+        ("report", name, "-o", str(tmp_path / "report.html")),
+        ("contract", "record", name, "--out", str(tmp_path / "contract")),
+        ("contract", "check", name, "--against", str(tmp_path / "contract")),
+        *(("inspect", part, name) for part in ("spec", "chain", "keys", "values", "state")),
+        ("profile", name, "--steps", "5"),
+    ]
+    for command in commands:
+        result = tdx(*command)
+        assert "a" * 40 not in result.out + result.err, command
+        assert result.code <= 1, result.err
+    assert name in tdx("check", name).out
+    assert f"{name}/policy_preprocessor.json: TDX601" in tdx("check", name).out
+    assert json.loads(tdx("check", name, "--format", "json").out)["env"] == name
+    assert "a" * 40 not in (tmp_path / "report.html").read_text("utf-8")
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").write_text("[]")
+    result = tdx("check", name)
+    assert result.code == 3
+    assert "a" * 40 not in result.err
+    (snapshot / "config.json").unlink()
+    os.symlink("../../../secret", snapshot / "config.json")
+    result = tdx("check", name)
+    assert result.code == 3
+    assert "a" * 40 not in result.err
 
 
 def test_link_of_a_snapshot_that_leads_elsewhere_is_refused(

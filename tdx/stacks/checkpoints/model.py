@@ -177,6 +177,7 @@ class Checkpoint:
         action_lead: Dims of an action of the policy before those of its features.
         library: Library that saved it.
         fps: Steps per second of the training; ``None`` if no file declares it.
+        hub_id: ``lerobot:org/name`` if it was named so; ``None`` for a path.
     """
 
     path: Path
@@ -186,6 +187,18 @@ class Checkpoint:
     action_lead: tuple[int, ...] = (1,)
     library: str = "LeRobot"
     fps: float | None = None
+    hub_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the user named it by, for messages."""
+        return self.hub_id or str(self.path)
+
+    def file_name(self, processor: Processor) -> str:
+        """Return the name of a file in it, for messages."""
+        if self.hub_id is not None:
+            return f"{self.hub_id}/{processor.file}"
+        return str(self.path / processor.file)
 
     @property
     def settings(self) -> Mapping[str, int | float]:
