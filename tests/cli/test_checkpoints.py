@@ -521,13 +521,36 @@ def _refused_by_commands_that_need_stages(tdx: Tdx, data: str, name: str) -> Non
         result = tdx(*command.split(), data)
         assert result.code == 2
         assert f"{data} is {name}: recorded steps, without stages" in result.err
-        assert "tdx inspect values read it" in result.err
+        assert "tdx inspect values and tdx report read it" in result.err
         assert f"--samples {data}" in result.err
 
 
 def test_command_that_needs_stages_says_what_reads_a_dataset(tdx: Tdx, tmp_path: Path) -> None:
     data = str(write_dataset(tmp_path / "data", [draw(20)]))
     _refused_by_commands_that_need_stages(tdx, data, "a LeRobot dataset")
+
+
+def test_report_of_a_dataset_has_its_findings_and_statistics(tdx: Tdx, tmp_path: Path) -> None:
+    episode = draw(50)
+    episode[STATE][3, 0] = np.nan
+    data = str(write_dataset(tmp_path / "data", [episode]))
+    target = tmp_path / "report.md"
+    assert tdx("report", data, "-o", str(target)).code == 0
+    text = target.read_text("utf-8")
+    assert "a LeRobot dataset" in text
+    assert "TDX624" in text
+    assert "50 steps of 2 features" in text
+    shown = json.loads(tdx("inspect", "values", data, "--format", "json").out)
+    for feature in shown["features"]:
+        for component in feature["components"]:
+            assert f"{component['mean']:.4g}" in text
+    page = tmp_path / "report.html"
+    assert tdx("report", data, "-o", str(page)).code == 0
+    assert "TDX624" in page.read_text("utf-8")
+    for options in (["-o", str(tmp_path / "x.svg")], ["-t", "RewardSum"], ["--steps", "3"]):
+        result = tdx("report", data, *options)
+        assert result.code == 2
+        assert "does not apply to" in result.err
 
 
 def test_images_of_a_dataset_are_sampled(
