@@ -83,7 +83,7 @@ def compare_checkpoints(
 
 def _not_run(a: Checkpoint, b: Checkpoint) -> Iterator[str]:
     """Yield how many steps of each side are not run, so that their values are not compared."""
-    for side in (a,) if a.path == b.path else (a, b):
+    for side in (a,) if a.name == b.name else (a, b):
         names = [step.name for _, step in side.stages if step.name not in DEFINITIONS]
         if names:
             count = f"{len(names)} of {count_text(len(side.stages), 'step')} of {side.name}"

@@ -53,9 +53,11 @@ def test_command_loads_no_heavy_modules(command: str, folder: Path) -> None:
 
 
 def test_a_processor_file_is_a_target(tdx: Tdx, folder: Path) -> None:
-    result = tdx("check", str(folder / "policy_preprocessor.json"))
+    file = str(folder / "policy_preprocessor.json")
+    result = tdx("check", file)
     assert result.code == 0
-    assert "4 stages" in result.out
+    assert f"{file}, 4 stages" in result.out
+    assert tdx("diff", file, str(folder)).out.startswith(f"{file} → {folder}  different")
 
 
 def test_findings_exit_with_1_and_can_be_selected(tdx: Tdx, tmp_path: Path) -> None:

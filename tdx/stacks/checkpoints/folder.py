@@ -13,10 +13,8 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, explain_os_error
 from tdx.stacks.checkpoints.groot import GROOT
 from tdx.stacks.checkpoints.lerobot import LEROBOT
-from tdx.stacks.checkpoints.model import Checkpoint
+from tdx.stacks.checkpoints.model import HUB_PREFIX, Checkpoint
 from tdx.stacks.checkpoints.openpi import OPENPI
-
-HUB_PREFIX = "lerobot:"
 
 
 class CheckpointFormat(Protocol):
@@ -88,9 +86,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises:
         StorageError: A file is missing, malformed, or claims sizes that it does not have.
     """
-    hub_id = str(path) if str(path).startswith(HUB_PREFIX) else None
-    folder = Path(path) if hub_id is None else _find_snapshot(hub_id)
-    name = hub_id or str(path)
+    is_on_hub = str(path).startswith(HUB_PREFIX)
+    folder = _find_snapshot(str(path)) if is_on_hub else Path(path)
+    name = str(path) if is_on_hub else str(folder)
     found = _find(folder)
     if found is None:
         raise StorageError(
@@ -105,14 +103,14 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         with Container.open(folder) as container:
             checkpoint = form.read(container, files)
     except StorageError as error:
-        if hub_id is None:
+        if not is_on_hub:
             raise
-        message = error.message.replace(str(folder), hub_id)
+        message = error.message.replace(str(folder), name)
         raise StorageError(message, hint=error.hint, where=error.where) from error
     except OSError as error:
         reason = explain_os_error(error)
         raise StorageError(f"{name} cannot be read: {reason}") from error
-    return replace(checkpoint, hub_id=hub_id)
+    return replace(checkpoint, target=name)
 
 
 def _find_snapshot(target: str) -> Path:

@@ -15,6 +15,8 @@ Array = NDArray[Any]
 SampleEntries = Mapping[str, object]
 """A sample by key: arrays, and text such as the task."""
 
+HUB_PREFIX = "lerobot:"
+"""What the id of a repository on the Hugging Face Hub begins with."""
 Role = Literal["preprocessor", "postprocessor"]
 ABSOLUTE_ACTIONS = "groot_absolute_actions"
 """Step of a postprocessor that adds the state of the robot, before the preprocessor changed it."""
@@ -177,7 +179,8 @@ class Checkpoint:
         action_lead: Dims of an action of the policy before those of its features.
         library: Library that saved it.
         fps: Steps per second of the training; ``None`` if no file declares it.
-        hub_id: ``lerobot:org/name`` if it was named so; ``None`` for a path.
+        target: What the user named it by: a folder, a file in it, or ``lerobot:org/name``.
+            ``None``: its folder.
     """
 
     path: Path
@@ -187,17 +190,17 @@ class Checkpoint:
     action_lead: tuple[int, ...] = (1,)
     library: str = "LeRobot"
     fps: float | None = None
-    hub_id: str | None = None
+    target: str | None = None
 
     @property
     def name(self) -> str:
         """What the user named it by, for messages."""
-        return self.hub_id or str(self.path)
+        return self.target or str(self.path)
 
     def file_name(self, processor: Processor) -> str:
         """Return the name of a file in it, for messages."""
-        if self.hub_id is not None:
-            return f"{self.hub_id}/{processor.file}"
+        if self.name.startswith(HUB_PREFIX):
+            return f"{self.name}/{processor.file}"
         return str(self.path / processor.file)
 
     @property
