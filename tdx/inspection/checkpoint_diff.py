@@ -167,6 +167,7 @@ def _compare_values(
     import torch
 
     from tdx.compare.values import compare_entries
+    from tdx.stacks.checkpoints.stack import find_missing
     from tdx.stacks.observe.env_inside import fit
 
     observed = {str(leaf.key): leaf for leaf in leaves if leaf.part == "observation"}
@@ -179,14 +180,12 @@ def _compare_values(
         ]
         if not observed and not returned:
             return (), None, ["no feature is known, so that no values are compared"]
-    elif observed:
-        missing = [key for key in observed if key not in samples[0]]
-        if len(missing) == len(observed):
-            raise ArgumentError(
-                f"the samples have none of the features {', '.join(observed)}",
-                hint=f"they have {', '.join(samples[0])}",
-            )
-        if missing:
+    elif not samples:
+        raise ArgumentError("there are no samples to compare")
+    elif observed or returned:
+        # Actions that are missing are drawn.
+        absent = find_missing((*observed, *returned), samples[0])
+        if missing := [key for key in absent if key in observed]:
             unread = [f"the samples do not have {', '.join(missing)}: not compared"]
     changes: dict[str, Change | None] = {}
     for index, sample in enumerate(samples):

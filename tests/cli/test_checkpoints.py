@@ -263,6 +263,21 @@ def test_values_of_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert tdx("inspect", "values", "Pendulum-v1", "--samples", samples).code == 2
 
 
+def test_samples_without_a_feature_of_the_checkpoint(
+    tdx: Tdx, folder: Path, tmp_path: Path
+) -> None:
+    other, part = tmp_path / "other.npz", tmp_path / "part.npz"
+    np.savez(other, state=np.zeros((4, JOINTS), np.float32))
+    arrays: dict[str, Any] = {STATE: np.zeros((4, JOINTS), np.float32)}
+    np.savez(part, **arrays)
+    result = tdx("inspect", "values", str(folder), "--samples", str(other))
+    assert result.code == 2
+    assert f"the samples have none of the features {STATE}" in result.err
+    result = tdx("inspect", "values", str(folder), "--samples", str(part))
+    assert result.code == 0
+    assert f"note: the samples do not have {IMAGE}" in result.err
+
+
 def test_a_recorded_action_is_what_the_policy_returned(
     tdx: Tdx, folder: Path, tmp_path: Path
 ) -> None:

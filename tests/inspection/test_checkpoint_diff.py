@@ -110,6 +110,9 @@ def test_samples_without_a_feature_of_the_checkpoints(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(Folder().write(tmp_path))
     with pytest.raises(ArgumentError, match="none of the features"):
         compare_checkpoints(checkpoint, checkpoint, [{"state": np.zeros(6, np.float32)}])
+    with pytest.raises(ArgumentError, match="there are no samples"):
+        compare_checkpoints(checkpoint, checkpoint, [])
+    assert compare_checkpoints(checkpoint, checkpoint, [{ACTION: np.zeros(6, np.float32)}]).same
 
 
 def test_a_sample_that_a_step_cannot_process_is_named(tmp_path: Path) -> None:
