@@ -392,7 +392,11 @@ def find_descriptor(options: TargetOptions) -> Descriptor | None:
 
 
 def compute_facts(
-    path: str, key: str | None = None, numbers: Sequence[str] | None = None
+    path: str,
+    key: str | None = None,
+    numbers: Sequence[str] | None = None,
+    *,
+    has_results: bool = False,
 ) -> DatasetFacts:
     """Read a dataset and compute its statistics, with a progress line on stderr.
 
@@ -400,6 +404,7 @@ def compute_facts(
         path: Dataset of any format.
         key: The only feature to read. ``None``: all of them.
         numbers: Numeric features to read. ``None``: all of them.
+        has_results: Whether rewards and flags of a dump are read too.
 
     Raises:
         KeyNotFoundError: The dataset has no such feature.
@@ -409,7 +414,7 @@ def compute_facts(
     from tdx.inspection.dataset_check import read_facts
     from tdx.rollouts.datasets import read_data
 
-    dataset = read_data(path)
+    dataset = read_data(path, has_results=has_results)
     if key is not None:
         dataset = dataset.only(key)
     with activity_on(sys.stderr) as show:

@@ -114,7 +114,9 @@ def read_limited(path: Path, limit: int = MAX_HEADER_BYTES) -> bytes:
         StorageError: The file has more than ``limit`` bytes.
     """
     with path.open("rb") as file:
-        data = file.read(limit + 1)
+        # Python allocates all that is asked for; a stream has no size.
+        size = os.fstat(file.fileno()).st_size or limit
+        data = file.read(min(size, limit) + 1)
     if len(data) > limit:
         raise StorageError(
             f"{path} has more than {limit:,} bytes", hint="use a file written by tdx"

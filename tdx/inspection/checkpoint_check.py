@@ -82,7 +82,7 @@ def check_stages(checkpoint: Checkpoint) -> tuple[Finding, ...]:
         [('TDX601', 3), ('TDX601', 5)]
     """
     places = {
-        (str(checkpoint.path / processor.file), step.index): place
+        (checkpoint.file_name(processor), step.index): place
         for place, (processor, step) in enumerate(checkpoint.stages)
     }
     findings = []
@@ -114,7 +114,7 @@ def checkpoint_report(
         if step.name not in DEFINITIONS
     ]
     return CheckReport(
-        str(checkpoint.path),
+        checkpoint.name,
         stages,
         ("lints",),
         tuple(findings),
@@ -146,14 +146,14 @@ def select_findings(
         if not is_selected or rule.code.startswith(tuple(ignore)):
             continue
         step, processor = violation.step, violation.processor
-        path = file
+        path = None if file is None else str(file)
         if processor is not None and checkpoint is not None:
-            path = checkpoint.path / processor.file
+            path = checkpoint.file_name(processor)
         where = Where(
             None if step is None else step.index,
             None if step is None else step.short_name,
             violation.key,
-            file=None if path is None else str(path),
+            file=path,
         )
         findings.append(
             Finding(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,43 +25,68 @@ from tdx.inspection.diff import (
 from tdx.inspection.spec_report import compare_leaves
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints import Checkpoint, SampleEntries, Step
+from tdx.stacks.checkpoints.dataset import Progress
 from tdx.stacks.checkpoints.model import Array
 from tdx.stacks.checkpoints.specs import checkpoint_calls
 from tdx.stacks.checkpoints.steps import DEFINITIONS, run
 
+if TYPE_CHECKING:
+    from tdx.compare.values import Change
+
 _FEATURES = ("input_features", "output_features")
 _SHOWN = 4
 """Number of values of an array that are shown."""
+_RANDOM_SAMPLES = 5
+_STANDARD_RANGE = 3.0
+"""Bounds of drawn values without bounds, which are random numbers of the standard normal."""
 
 
-def compare_checkpoints(a: Checkpoint, b: Checkpoint) -> DiffReport:
-    """Compare the processors of two checkpoints, and run both on the same drawn sample.
+def compare_checkpoints(
+    a: Checkpoint,
+    b: Checkpoint,
+    samples: Sequence[SampleEntries] | None = None,
+    on_progress: Progress | None = None,
+) -> DiffReport:
+    """Compare the processors of two checkpoints, and run both on the same samples.
 
     Steps are paired by their names, in order. The weights of the policies are not compared.
+
+    Args:
+        a: First checkpoint.
+        b: Second checkpoint.
+        samples: Recorded samples by key. ``None``: the middle and both bounds of the specs, and a
+            few random ones.
+        on_progress: Called after each sample.
+
+    Raises:
+        ArgumentError: A step cannot process a sample, or the samples have no feature of the
+            checkpoints.
     """
     specs = inspect_checkpoint(a), inspect_checkpoint(b)
     before = [[c.before for c in report.changes if c.before is not None] for report in specs]
     after = [[c.after for c in report.changes if c.after is not None] for report in specs]
+    values, count, unread = _compare_values(a, b, [*before[0], *before[1]], samples, on_progress)
     return DiffReport(
-        str(a.path),
-        str(b.path),
+        a.name,
+        b.name,
         tuple(_compare_settings(a, b)),
         tuple(_compare_steps(a, b)),
         compare_leaves(before[0], before[1]),
         compare_leaves(after[0], after[1]),
-        steps=1,
-        seed=0,
-        values=_compare_values(a, b, [*before[0], *before[1]]),
-        notes=tuple(_not_run(a, b)),
+        steps=count,
+        seed=0 if samples is None else None,
+        samples=None if not count else "drawn" if samples is None else "recorded",
+        values=values,
+        notes=(*_not_run(a, b), *unread),
     )
 
 
 def _not_run(a: Checkpoint, b: Checkpoint) -> Iterator[str]:
     """Yield how many steps of each side are not run, so that their values are not compared."""
-    for side in (a,) if a.path == b.path else (a, b):
+    for side in (a,) if a.name == b.name else (a, b):
         names = [step.name for _, step in side.stages if step.name not in DEFINITIONS]
         if names:
-            count = f"{len(names)} of {count_text(len(side.stages), 'step')} of {side.path}"
+            count = f"{len(names)} of {count_text(len(side.stages), 'step')} of {side.name}"
             yield f"{count} not run, only settings and statistics are compared: {', '.join(names)}"
 
 
@@ -131,43 +157,90 @@ def _text(array: Array | None) -> str:
 
 
 def _compare_values(
-    a: Checkpoint, b: Checkpoint, leaves: list[LeafSpec]
-) -> tuple[ValueChange, ...]:
+    a: Checkpoint,
+    b: Checkpoint,
+    leaves: Sequence[LeafSpec],
+    samples: Sequence[SampleEntries] | None,
+    on_progress: Progress | None,
+) -> tuple[tuple[ValueChange, ...], int | None, list[str]]:
+    """Return how the values differ, the number of samples, and what the samples do not have."""
     import torch
 
     from tdx.compare.values import compare_entries
+    from tdx.stacks.checkpoints.stack import find_missing
+    from tdx.stacks.observe.env_inside import fit
 
-    sample = _draw([leaf for leaf in leaves if leaf.part == "observation"])
-    action = _draw([leaf for leaf in leaves if leaf.part == "action"])
-    results = [_run(checkpoint, sample, action) for checkpoint in (a, b)]
-    one, other = (
-        {
-            key: torch.from_numpy(value)
-            for key, value in result.items()
-            if isinstance(value, np.ndarray)
+    observed = {str(leaf.key): leaf for leaf in leaves if leaf.part == "observation"}
+    returned = {str(leaf.key): leaf for leaf in leaves if leaf.part == "action"}
+    drawn = _draw(leaves)
+    unread: list[str] = []
+    if samples is None:
+        samples = [
+            {key: array for key, array in sample.items() if key in observed} for sample in drawn
+        ]
+        if not observed and not returned:
+            return (), None, ["no feature is known, so that no values are compared"]
+    elif not samples:
+        raise ArgumentError("there are no samples to compare")
+    elif observed or returned:
+        # Actions that are missing are drawn.
+        absent = find_missing((*observed, *returned), samples[0])
+        if missing := [key for key in absent if key in observed]:
+            unread = [f"the samples do not have {', '.join(missing)}: not compared"]
+    changes: dict[str, Change | None] = {}
+    for index, sample in enumerate(samples):
+        # What the policy returned is no observation.
+        given = {key: value for key, value in sample.items() if key not in returned}
+        action = {
+            key: fit(torch.as_tensor(sample[key]), array.shape).numpy() if key in sample else array
+            for key, array in drawn[index % len(drawn)].items()
+            if key in returned
         }
-        for result in results
-    )
-    return describe_values(compare_entries(one, other))
+        try:
+            one, other = (_run(checkpoint, given, action) for checkpoint in (a, b))
+        except ArgumentError as error:
+            raise error.at(step=index) from None
+        for key, change in compare_entries(one, other).items():
+            first = changes.get(key)
+            if change is None or first is None:
+                changes[key] = first if change is None else replace(change, step=index)
+            elif change.size is not None:
+                changes[key] = replace(first, size=max(first.size or 0.0, change.size))
+        if on_progress is not None:
+            on_progress(index + 1, len(samples))
+    return describe_values(changes), len(samples), unread
 
 
-def _draw(leaves: list[LeafSpec]) -> dict[str, object]:
+def _draw(leaves: Sequence[LeafSpec]) -> list[dict[str, Array]]:
+    """Return the middle of the specs, their lower and upper bounds, and random samples."""
     from tdx.stacks.checkpoints.stack import leaf_box
     from tdx.stacks.samples import draw_box
 
-    sample: dict[str, object] = {}
+    drawn: list[dict[str, Array]] = [{} for _ in range(3 + _RANDOM_SAMPLES)]
     for leaf in leaves:
         key = str(leaf.key)
+        if key in drawn[0]:
+            continue
         # The same for both sides, whatever their other features are.
         rng = np.random.default_rng(zlib.crc32(key.encode()))
         if leaf.dtype.startswith("float"):
             # A robot and a policy give float32; the spec of an action is that after its steps.
             leaf = replace(leaf, dtype="float32")
-        sample.setdefault(key, draw_box(leaf_box(leaf), rng))
-    return sample
+        box = leaf_box(leaf)
+        low, high = (
+            np.where(np.isfinite(bound), bound, limit).astype(np.float64)
+            for bound, limit in ((box.low, -_STANDARD_RANGE), (box.high, _STANDARD_RANGE))
+        )
+        fixed = [bound.astype(box.dtype) for bound in ((low + high) / 2, low, high)]
+        random = [draw_box(box, rng) for _ in range(_RANDOM_SAMPLES)]
+        for sample, array in zip(drawn, (*fixed, *random), strict=True):
+            sample[key] = array
+    return drawn
 
 
 def _run(checkpoint: Checkpoint, sample: SampleEntries, action: SampleEntries) -> dict[str, object]:
+    import torch
+
     result: dict[str, object] = {}
     for processor in checkpoint.processors:
         is_first = processor.role == "preprocessor"
@@ -177,5 +250,10 @@ def _run(checkpoint: Checkpoint, sample: SampleEntries, action: SampleEntries) -
             after = run(processor, given).samples[-1]
             result |= {key: after[key] for key in after if is_first or key not in sample}
         except ArgumentError as error:
-            raise error.at(env=str(checkpoint.path), file=processor.file) from None
-    return result
+            raise error.at(env=checkpoint.name, file=processor.file) from None
+    return {
+        key: torch.from_numpy(np.ascontiguousarray(entry))
+        if isinstance(entry, np.ndarray)
+        else entry
+        for key, entry in result.items()
+    }

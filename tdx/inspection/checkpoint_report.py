@@ -25,4 +25,4 @@ def inspect_checkpoint(checkpoint: Checkpoint, name: str | None = None) -> SpecR
     ]
     facts = EnvFacts((), "cpu"), EnvFacts((), devices[-1] if devices else "cpu")
     names = [step.short_name for _, step in checkpoint.stages]
-    return compare_snapshots(name or str(checkpoint.path), facts, names, snapshots)
+    return compare_snapshots(name or checkpoint.name, facts, names, snapshots)

@@ -105,14 +105,16 @@ class DiffReport(Result):
         env_specs: Specs of the envs without their chains.
         chain_specs: Specs of the envs with their chains.
         steps: Number of compared steps; ``None`` if values were not compared.
-        seed: Seed of the rollouts.
+        seed: Seed of the rollouts; ``None`` for recorded samples.
+        samples: What the steps are if they are not those of an env: ``drawn`` or ``recorded``
+            samples.
         values: Every key of the rollouts.
         notes: What is not compared.
     """
 
     json_entries: ClassVar[Entries] = (
         *("a", "b", "same", "env", "stages", "env_specs", "chain_specs"),
-        *("steps", "seed", "values", "notes"),
+        *("steps", "seed", "samples", "values", "notes"),
     )
 
     a: str
@@ -123,6 +125,7 @@ class DiffReport(Result):
     chain_specs: tuple[KeyChange, ...]
     steps: int | None = None
     seed: int | None = None
+    samples: str | None = None
     values: tuple[ValueChange, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -114,15 +114,20 @@ class StackImport:
         return all(comparison.difference is None for comparison in self.comparisons)
 
     @property
+    def missing(self) -> tuple[str, ...]:
+        """What was not converted: stages, such as ``2 AtariPreprocessing``, and the env."""
+        env = () if self.missing_env is None else ("the env inside",)
+        return (*env, *(f"{s.index} {s.name}" for s in self.stages if s.is_missing))
+
+    @property
     def gap(self) -> str:
         """What was compared and what was not, as a sentence; empty if the pipeline is complete."""
-        names = [] if self.missing_env is None else ["the env inside"]
-        names += [f"{stage.index} {stage.name}" for stage in self.stages if stage.is_missing]
-        if not names:
+        if not self.missing:
             return ""
         compared = sum(not stage.is_missing for stage in self.stages)
         return (
-            f"compared {compared} of {len(self.stages)} stages; not converted: {', '.join(names)}; "
+            f"compared {compared} of {len(self.stages)} stages; not converted: "
+            f"{', '.join(self.missing)}; "
             "the pipeline as a whole is not equal"
         )
 

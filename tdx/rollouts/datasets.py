@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Never
 import numpy as np
 
 from tdx.foundation.errors import StorageError
+from tdx.foundation.files import is_contract
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.samples import SAMPLE_FILES, read_samples
 from tdx.stacks.checkpoints import is_checkpoint, is_dataset, read_checkpoint, read_dataset
@@ -25,21 +26,20 @@ if TYPE_CHECKING:
     from tdx.stacks.checkpoints.model import Array
 
 
-def read_data(path: str | Path) -> Dataset:
+def read_data(path: str | Path, *, has_results: bool = False) -> Dataset:
     """Open a LeRobot or Minari dataset, a dump, a file of samples, or the statistics of openpi.
 
     Args:
         path: Its folder, or a ``.npz`` or ``.safetensors`` file with arrays ``[N, ...]`` by key.
+        has_results: Whether a dump has the rewards and flags that its steps returned too.
 
     Raises:
         MissingPackageError: A package that reads it is not installed.
         StorageError: It is none of these, or cannot be read.
     """
-    from tdx.rollouts.dump.folder import MANIFEST
-
     path = Path(path)
-    if (path / MANIFEST).exists():
-        return _read_dump(path)
+    if is_dump(path):
+        return _read_dump(path, has_results)
     if path.suffix in SAMPLE_FILES:
         return _read_samples(path)
     if not is_dataset(path) and is_checkpoint(path):
@@ -47,7 +47,19 @@ def read_data(path: str | Path) -> Dataset:
     return read_dataset(path)
 
 
-def _read_dump(path: Path) -> Dataset:
+def is_dump(path: str | Path) -> bool:
+    """Return True for the folder of a dump.
+
+    Example:
+        >>> is_dump("pipeline.yaml")
+        False
+    """
+    from tdx.rollouts.dump.folder import MANIFEST
+
+    return not is_contract(path) and Path(path, MANIFEST).exists()
+
+
+def _read_dump(path: Path, has_results: bool) -> Dataset:
     from tdx.rollouts.dump.encoding import DTYPES
     from tdx.rollouts.dump.reading import open_dump
 
@@ -55,16 +67,18 @@ def _read_dump(path: Path) -> Dataset:
     manifest = dump.manifest
     dims = len(manifest.batch_size)
     stored = () if manifest.data is None else manifest.data.leaves
-    features = {
-        format_key(normalize_key(tuple(spec["key"]))): DatasetFeature(
-            spec["dtype"], tuple(spec["shape"][dims:]) or (1,)
-        )
-        for spec in manifest.specs
-        if spec["part"] in ("observation", "action")
-        and tuple(spec["key"]) in stored
-        and not DTYPES[spec["dtype"]].is_complex
-    }
-    keys = {format_key(normalize_key(tuple(spec["key"]))): spec["key"] for spec in manifest.specs}
+    features: dict[str, DatasetFeature] = {}
+    paths: dict[str, Sequence[str]] = {}
+    for spec in manifest.specs:
+        entry = tuple(spec["key"])
+        if spec["part"] in ("reward", "done") and has_results:
+            entry = ("next", *entry)
+        elif spec["part"] not in ("observation", "action"):
+            continue
+        if entry in stored and not DTYPES[spec["dtype"]].is_complex:
+            key = format_key(normalize_key(entry))
+            paths[key] = entry
+            features[key] = DatasetFeature(spec["dtype"], tuple(spec["shape"][dims:]) or (1,))
     steps = len(dump) * math.prod(manifest.batch_size)
     return Dataset(
         path=path,
@@ -74,8 +88,8 @@ def _read_dump(path: Path) -> Dataset:
         features=features,
         stored=None,
         vectors=[key for key, feature in features.items() if not feature.is_image],
-        read_rows=partial(_dump_rows, dump, features, keys),
-        read_frames=partial(_dump_frames, dump, keys),
+        read_rows=partial(_dump_rows, dump, features, paths),
+        read_frames=partial(_dump_frames, dump, paths),
     )
 
 

@@ -21,7 +21,7 @@ from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
-from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, State
+from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, State, unbounded_box
 from tdx.stacks.sources import class_location
 from tdx.stacks.states import StateKeeper
 
@@ -35,9 +35,10 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
     """Return the parts of a data pipeline and how each is called; ``None`` for anything else.
 
     Args:
-        target: A ``torch.nn.Sequential``, a list of callables, a pipeline of scikit-learn, a
-            ``DataProcessorPipeline`` of LeRobot, an object with its parts in ``transforms``, such
-            as torchvision's ``Compose``, or a group of openpi, whose ``inputs`` are the parts.
+        target: A ``torch.nn.Sequential``, a list of callables, a pipeline or a transformer of
+            scikit-learn, a ``DataProcessorPipeline`` of LeRobot, an object with its parts in
+            ``transforms``, such as torchvision's ``Compose``, or a group of openpi, whose
+            ``inputs`` are the parts.
 
     Example:
         >>> [part.__name__ for part, _ in list_parts([np.square, np.sqrt])]
@@ -47,11 +48,9 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
     """
     if isinstance(target, torch.nn.Sequential):
         return [(part, part) for part in target]
-    steps = getattr(target, "steps", None)
-    if isinstance(steps, list) and hasattr(target, "transform"):
-        # scikit-learn skips the steps that are "passthrough" or None.
-        estimators = [pair[1] for pair in steps if isinstance(pair, tuple) and len(pair) == 2]
+    if (estimators := _list_estimators(target)) is not None:
         return [(part, part.transform) for part in estimators if hasattr(part, "transform")]
+    steps = getattr(target, "steps", None)
     if (to_transition := getattr(target, "to_transition", None)) is not None:
         own = [] if steps is None else list(steps)
         calls: list[_TransitionStep] = []
@@ -66,6 +65,22 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
         parts = list(parts)
     is_list = isinstance(parts, list | tuple) and len(parts) > 0 and all(map(callable, parts))
     return [(part, part) for part in parts] if is_list and parts is not None else None
+
+
+def _list_estimators(target: object) -> list[Any] | None:
+    """Return the estimators of scikit-learn; ``None`` for anything else.
+
+    A pipeline that ends with a classifier has no ``transform``, and one in another is taken apart.
+    """
+    steps = getattr(target, "steps", None)
+    has_pairs = isinstance(steps, list) and all(
+        isinstance(step, tuple) and len(step) == 2 for step in steps
+    )
+    if isinstance(steps, list) and has_pairs and (steps or hasattr(target, "fit")):
+        nested = [(step, _list_estimators(step)) for _, step in steps]
+        return [part for step, parts in nested for part in ([step] if parts is None else parts)]
+    is_estimator = hasattr(target, "transform") and hasattr(target, "fit")
+    return [target] if is_estimator and not callable(target) else None
 
 
 class _TransitionStep:
@@ -184,6 +199,16 @@ class CallableStack(SampleStack):
         trace = _find_form(parts, samples[0], _forms_of(target, samples[0]), takes_dict=takes_dict)
         spaces = [Spaces(dict(_boxes(sample))) for sample in trace]
         super().__init__(target, parts, spaces, samples)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; the estimators that change no samples."""
+        # scikit-learn skips the steps that are "passthrough" or None.
+        return [
+            f"{type(part).__name__} is passed over: it has no transform"
+            for part in _list_estimators(self.original) or ()
+            if not hasattr(part, "transform") and part not in (None, "passthrough")
+        ]
 
 
 class _CallablePart(Part):
@@ -316,7 +341,7 @@ def _boxes(sample: Sample) -> Iterator[tuple[str, Box]]:
     for key, value in sample.items():
         array = to_array(value)
         if array is not None:
-            yield key, _box(array)
+            yield key, unbounded_box(array)
 
 
 def to_array(value: object) -> NDArray[Any] | None:
@@ -329,12 +354,3 @@ def to_array(value: object) -> NDArray[Any] | None:
     except (ValueError, TypeError):
         return None
     return array if array.dtype.kind in _NUMERIC else None
-
-
-def _box(array: NDArray[Any]) -> Box:
-    if array.dtype.kind == "f":
-        return Box(-np.inf, np.inf, array.shape, array.dtype.type)
-    if array.dtype.kind == "b":
-        return Box(0, 1, array.shape, array.dtype.type)
-    limits = np.iinfo(array.dtype)
-    return Box(limits.min, limits.max, array.shape, array.dtype.type)

@@ -125,7 +125,7 @@ class CheckpointKind:
             )
         return ArgumentError(
             f"{target} is {name}: recorded steps, without stages",
-            hint="tdx check, tdx inspect spec and tdx inspect values read it; to run a checkpoint "
+            hint="tdx check, tdx inspect values and tdx report read it; to run a checkpoint "
             f"or a pipeline on its steps: --samples {target}",
         )
 

@@ -150,6 +150,21 @@ def draw_box(box: Box, rng: np.random.Generator) -> NDArray[Any]:
     return drawn.astype(box.dtype)
 
 
+def unbounded_box(array: NDArray[Any]) -> Box:
+    """Return the space of all arrays of a shape and dtype.
+
+    Example:
+        >>> unbounded_box(np.zeros(2, np.uint8))
+        Box(0, 255, (2,), uint8)
+    """
+    if array.dtype.kind == "f":
+        return Box(-np.inf, np.inf, array.shape, array.dtype.type)
+    if array.dtype.kind == "b":
+        return Box(0, 1, array.shape, array.dtype.type)
+    limits = np.iinfo(array.dtype)
+    return Box(limits.min, limits.max, array.shape, array.dtype.type)
+
+
 def _space(boxes: Mapping[str, Box]) -> Any:
     # A plain dict would be sorted.
     return Dict(OrderedDict(boxes))

@@ -53,9 +53,11 @@ def test_command_loads_no_heavy_modules(command: str, folder: Path) -> None:
 
 
 def test_a_processor_file_is_a_target(tdx: Tdx, folder: Path) -> None:
-    result = tdx("check", str(folder / "policy_preprocessor.json"))
+    file = str(folder / "policy_preprocessor.json")
+    result = tdx("check", file)
     assert result.code == 0
-    assert "4 stages" in result.out
+    assert f"{file}, 4 stages" in result.out
+    assert tdx("diff", file, str(folder)).out.startswith(f"{file} → {folder}  different")
 
 
 def test_findings_exit_with_1_and_can_be_selected(tdx: Tdx, tmp_path: Path) -> None:
@@ -167,11 +169,9 @@ def test_profile(tdx: Tdx, folder: Path) -> None:
     assert "do not apply to a policy checkpoint" in result.err
 
 
-def test_snapshot_of_the_hub_is_found_by_its_id(
-    tdx: Tdx, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache, revision = tmp_path / "cache", "a" * 40
-    repository = cache / "models--lab--policy"
+def write_snapshot(folder: Path, cache: Path, name: str) -> Path:
+    """Put a checkpoint into a cache of the Hub, and return its snapshot."""
+    repository, revision = cache / f"models--{name.replace('/', '--')}", "a" * 40
     snapshot = repository / "snapshots" / revision
     snapshot.mkdir(parents=True)
     (repository / "blobs").mkdir()
@@ -181,11 +181,59 @@ def test_snapshot_of_the_hub_is_found_by_its_id(
         blob = f"{index:040x}"
         shutil.copy(file, repository / "blobs" / blob)
         os.symlink(f"../../blobs/{blob}", snapshot / file.name)
+    return snapshot
+
+
+def test_snapshot_of_the_hub_is_found_by_its_id(
+    tdx: Tdx, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    write_snapshot(folder, cache, "lab/policy")
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     assert tdx("check", "lerobot:lab/policy").code == 0
     result = tdx("check", "lerobot:lab/other")
     assert result.code == 3
     assert "hf download lab/other" in result.err
+    assert "lerobot:lab/other is not in the cache" in result.err
+
+
+def test_snapshot_of_the_hub_is_called_by_its_id(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = Folder()
+    del faulty.statistics["before"][STATE]
+    cache, name = tmp_path / "cache", "lerobot:lab/policy"
+    snapshot = write_snapshot(faulty.write(tmp_path / "faulty"), cache, "lab/policy")
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    commands = [
+        ("check", name),
+        ("check", name, "--format", "json"),
+        ("check", name, "--format", "sarif"),
+        ("diff", name, name),
+        ("report", name, "-o", str(tmp_path / "report.html")),
+        ("contract", "record", name, "--out", str(tmp_path / "contract")),
+        ("contract", "check", name, "--against", str(tmp_path / "contract")),
+        *(("inspect", part, name) for part in ("spec", "chain", "keys", "values", "state")),
+        ("profile", name, "--steps", "5"),
+    ]
+    for command in commands:
+        result = tdx(*command)
+        assert "a" * 40 not in result.out + result.err, command
+        assert result.code <= 1, result.err
+    assert name in tdx("check", name).out
+    assert f"{name}/policy_preprocessor.json: TDX601" in tdx("check", name).out
+    assert json.loads(tdx("check", name, "--format", "json").out)["env"] == name
+    assert "a" * 40 not in (tmp_path / "report.html").read_text("utf-8")
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").write_text("[]")
+    result = tdx("check", name)
+    assert result.code == 3
+    assert "a" * 40 not in result.err
+    (snapshot / "config.json").unlink()
+    os.symlink("../../../secret", snapshot / "config.json")
+    result = tdx("check", name)
+    assert result.code == 3
+    assert "a" * 40 not in result.err
 
 
 def test_link_of_a_snapshot_that_leads_elsewhere_is_refused(
@@ -213,6 +261,21 @@ def test_values_of_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     samples = str(tmp_path / "samples.npz")
     np.savez(samples, x=np.zeros(3))
     assert tdx("inspect", "values", "Pendulum-v1", "--samples", samples).code == 2
+
+
+def test_samples_without_a_feature_of_the_checkpoint(
+    tdx: Tdx, folder: Path, tmp_path: Path
+) -> None:
+    other, part = tmp_path / "other.npz", tmp_path / "part.npz"
+    np.savez(other, state=np.zeros((4, JOINTS), np.float32))
+    arrays: dict[str, Any] = {STATE: np.zeros((4, JOINTS), np.float32)}
+    np.savez(part, **arrays)
+    result = tdx("inspect", "values", str(folder), "--samples", str(other))
+    assert result.code == 2
+    assert f"the samples have none of the features {STATE}" in result.err
+    result = tdx("inspect", "values", str(folder), "--samples", str(part))
+    assert result.code == 0
+    assert f"note: the samples do not have {IMAGE}" in result.err
 
 
 def test_a_recorded_action_is_what_the_policy_returned(
@@ -339,17 +402,53 @@ def test_statistics_without_stored_or_finite_values(tdx: Tdx, tmp_path: Path) ->
     assert (image["read"], image["skipped"]) == (0, "the dataset has no file of it")
 
 
-@pytest.mark.parametrize("option", ["--each", "--policy zero", "--samples x.npz", "-t RewardSum"])
-def test_option_of_steps_does_not_apply_to_statistics(
-    option: str, tdx: Tdx, tmp_path: Path
+@pytest.mark.parametrize(
+    "option", ["--each", "--policy zero", "--samples x.npz", "-t RewardSum", "--seed 0"]
+)
+@pytest.mark.parametrize("kind", ["dataset", "dump"])
+def test_option_that_runs_an_env_does_not_apply_to_recorded_values(
+    kind: str, option: str, tdx: Tdx, tmp_path: Path
 ) -> None:
-    data = str(write_dataset(tmp_path / "data", [draw(20)]))
+    data = str(tmp_path / "data")
+    if kind == "dataset":
+        write_dataset(tmp_path / "data", [draw(20)])
+    else:
+        assert tdx("rollout", "Pendulum-v1", "--steps", "3", "--out", data).code == 0
     result = tdx("inspect", "values", data, *option.split())
     assert result.code == 2
-    assert f"{option.split()[0]} does not apply to the statistics of a dataset" in result.err
+    assert f"{option.split()[0]} does not apply to" in result.err
+    assert "recorded values" in result.err
     result = tdx("inspect", "values", data, "--key", "actoin")
     assert result.code == 2
     assert "did you mean action?" in result.err
+
+
+@pytest.mark.parametrize("batch", [(), ("--num-envs", "2")])
+def test_values_of_a_dump_are_those_that_it_recorded(
+    batch: tuple[str, ...], tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dump"
+    stages = ("-t", "RewardScaling(0, 2)")
+    rollout = ("CartPole-v1", *stages, *batch, "--steps", "40", "--seed", "0")
+    assert tdx("rollout", *rollout, "--out", str(path)).code == 0
+    # Nothing of its pipeline runs, which cannot be built now.
+    monkeypatch.setattr("tdx.stacks.building.build_env", None)
+    dump = open_dump(path)[:]
+    result = tdx("inspect", "values", str(path), "--format", "json")
+    assert (result.code, result.err) == (0, "")
+    document = json.loads(result.out)
+    assert (document["kind"], document["title"]) == ("dataset", "a dump")
+    assert document["steps"] == dump.numel()
+    features = {feature["key"]: feature for feature in document["features"]}
+    for key in ("observation", "next.reward", "next.done"):
+        values = dump[tuple(key.split("."))].flatten(0, -2).numpy().astype(np.float64)
+        for name in ("mean", "min", "max"):
+            expected = getattr(values, name)(0)
+            stored = [component[name] for component in features[key]["components"]]
+            assert stored == pytest.approx(expected.tolist(), rel=1e-6)
+    result = tdx("inspect", "values", str(path), "--steps", "2", "--key", "next.reward")
+    assert (result.code, result.err) == (0, "")
+    assert "2 steps  combined" in result.out
 
 
 def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
@@ -364,6 +463,19 @@ def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert result.code == 1
     assert "n_action_steps" in result.out
     assert tdx("diff", str(folder), "Pendulum-v1").code == 2
+
+
+def test_difference_on_recorded_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
+    data = str(write_dataset(tmp_path / "data", [draw(30)]))
+    other = Folder()
+    other.statistics["before"][STATE]["mean"] += np.float32(1)
+    path = str(other.write(tmp_path / "other"))
+    assert "values  8 drawn samples, seed 0" in tdx("diff", str(folder), path).out
+    result = tdx("diff", str(folder), path, "--samples", data)
+    assert (result.code, result.err) == (1, "")
+    assert "values  30 recorded samples" in result.out
+    assert "the samples do not have observation.images.top" in result.out
+    assert tdx("diff", str(folder), path, "--steps", "3").code == 2
 
 
 def test_difference_names_the_steps_that_are_not_run(tdx: Tdx, tmp_path: Path) -> None:
@@ -426,13 +538,36 @@ def _refused_by_commands_that_need_stages(tdx: Tdx, data: str, name: str) -> Non
         result = tdx(*command.split(), data)
         assert result.code == 2
         assert f"{data} is {name}: recorded steps, without stages" in result.err
-        assert "tdx inspect values read it" in result.err
+        assert "tdx inspect values and tdx report read it" in result.err
         assert f"--samples {data}" in result.err
 
 
 def test_command_that_needs_stages_says_what_reads_a_dataset(tdx: Tdx, tmp_path: Path) -> None:
     data = str(write_dataset(tmp_path / "data", [draw(20)]))
     _refused_by_commands_that_need_stages(tdx, data, "a LeRobot dataset")
+
+
+def test_report_of_a_dataset_has_its_findings_and_statistics(tdx: Tdx, tmp_path: Path) -> None:
+    episode = draw(50)
+    episode[STATE][3, 0] = np.nan
+    data = str(write_dataset(tmp_path / "data", [episode]))
+    target = tmp_path / "report.md"
+    assert tdx("report", data, "-o", str(target)).code == 0
+    text = target.read_text("utf-8")
+    assert "a LeRobot dataset" in text
+    assert "TDX624" in text
+    assert "50 steps of 2 features" in text
+    shown = json.loads(tdx("inspect", "values", data, "--format", "json").out)
+    for feature in shown["features"]:
+        for component in feature["components"]:
+            assert f"{component['mean']:.4g}" in text
+    page = tmp_path / "report.html"
+    assert tdx("report", data, "-o", str(page)).code == 0
+    assert "TDX624" in page.read_text("utf-8")
+    for options in (["-o", str(tmp_path / "x.svg")], ["-t", "RewardSum"], ["--steps", "3"]):
+        result = tdx("report", data, *options)
+        assert result.code == 2
+        assert "does not apply to" in result.err
 
 
 def test_images_of_a_dataset_are_sampled(

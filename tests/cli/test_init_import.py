@@ -117,6 +117,10 @@ def test_written_pipeline_passes_the_check(tdx: Tdx, folder: Path, name: str) ->
     assert "stage 5 on top of stage 4: equal for 1,000 steps" in outcome.err
     gap = "compared 5 of 6 stages; not converted: 4 NormalizeObservation; the pipeline as a whole"
     assert gap in outcome.err
+    assert outcome.err.splitlines()[-1] == (
+        "wrote out.yaml, which is incomplete: it lacks 4 NormalizeObservation; add what replaces "
+        "it, as the comments in the file say; next: tdx check out.yaml"
+    )
     assert f"# C{gap[1:]}" in (folder / "out.yaml").read_text()
     text = (folder / "out.yaml").read_text()
     assert f"# Converted from {name}." in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdx.foundation.errors import StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.diff import DiffReport
 from tdx.stacks.checkpoints import read_checkpoint
@@ -63,9 +63,10 @@ def test_steps_per_second_are_named(file: str, tmp_path: Path) -> None:
         document = folder.config | {"fps": fps} if file == "config.json" else {"env": {"fps": fps}}
         (path / file).write_text(json.dumps(document))
         paths.append(path)
-    report = compare_checkpoints(*map(read_checkpoint, paths))
+    one, other = map(read_checkpoint, paths)
+    report = compare_checkpoints(one, other)
     assert [(c.name, c.a, c.b) for c in report.env] == [("fps", "30", "50")]
-    assert compare_checkpoints(*map(read_checkpoint, (paths[0], paths[0]))).same
+    assert compare_checkpoints(one, one).same
 
 
 def test_missing_step_is_named(tmp_path: Path) -> None:
@@ -84,6 +85,43 @@ def test_statistics_that_one_side_lacks(tmp_path: Path) -> None:
     (changed,) = [stage for stage in report.stages if stage.status == "changed"]
     assert {change.b for change in changed.arguments} == {"missing"}
     assert different_keys(report) == [STATE]
+
+
+def test_all_samples_are_compared(tmp_path: Path) -> None:
+    other = Folder()
+    statistics = other.statistics["before"][STATE]
+    statistics["std"] = statistics["std"] * 2
+    one = read_checkpoint(Folder().write(tmp_path / "a"))
+    two = read_checkpoint(other.write(tmp_path / "b"))
+    # The mean is 0 after both normalizers.
+    samples = [{STATE: statistics["mean"] + np.float32(n)} for n in (0, 0, 1, 2)]
+    report = compare_checkpoints(one, two, samples)
+    assert (report.steps, report.samples, report.seed) == (4, "recorded", None)
+    assert report.notes == ("the samples do not have observation.images.top: not compared",)
+    (change,) = [value for value in report.values if value.status != "same"]
+    expected = float((1 / statistics["std"]).max())
+    assert (change.key, change.first_step) == (STATE, 2)
+    assert change.largest == pytest.approx(2 * expected, rel=1e-5)
+    (change,) = [v for v in compare_checkpoints(one, two).values if v.status != "same"]
+    assert change.key == STATE
+
+
+def test_samples_without_a_feature_of_the_checkpoints(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(Folder().write(tmp_path))
+    with pytest.raises(ArgumentError, match="none of the features"):
+        compare_checkpoints(checkpoint, checkpoint, [{"state": np.zeros(6, np.float32)}])
+    with pytest.raises(ArgumentError, match="there are no samples"):
+        compare_checkpoints(checkpoint, checkpoint, [])
+    assert compare_checkpoints(checkpoint, checkpoint, [{ACTION: np.zeros(6, np.float32)}]).same
+
+
+def test_a_sample_that_a_step_cannot_process_is_named(tmp_path: Path) -> None:
+    folder = Folder()
+    del folder.statistics["before"][STATE]["mean"]
+    checkpoint = read_checkpoint(folder.write(tmp_path))
+    with pytest.raises(ArgumentError) as error:
+        compare_checkpoints(checkpoint, checkpoint)
+    assert error.value.where.step == 0
 
 
 def test_statistics_of_another_run(tmp_path: Path) -> None:

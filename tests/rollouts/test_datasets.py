@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from tdx import (
     open_stack,
     record_dump,
 )
+from tdx.foundation.array_files import FileColumn
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.dataset_check import check_against_data, check_dataset, read_facts
 from tdx.inspection.overview import EnvCache, inspect_target
@@ -27,6 +30,7 @@ from tdx.rollouts import DumpRequest, Goal, roll_out_shards
 from tdx.rollouts.datasets import read_data
 from tdx.rollouts.samples import read_samples
 from tdx.stacks.checkpoints import is_dataset, read_checkpoint
+from tdx.stacks.checkpoints.minari import open_storage, read_episode, read_steps
 from tests.stacks.checkpoints.datasets import draw, write_dataset
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Arrays, Folder, statistics
 
@@ -134,12 +138,102 @@ def test_checkpoint_is_no_data(tmp_path: Path) -> None:
         read_data(tmp_path)
 
 
-def test_large_episode_gets_one_error(minari_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tdx.stacks.checkpoints import minari
+def write_minari(
+    root: Path, observations: Any, space: Any, *, jpeg: bool = False, steps: int = 30
+) -> Path:
+    """Write a dataset of two equal episodes, and return its folder."""
+    import minari
+    from gymnasium.spaces import Discrete
+    from minari.data_collector import EpisodeBuffer
 
-    monkeypatch.setattr(minari, "_MAX_EPISODE_BYTES", 1_000)
-    with pytest.raises(StorageError, match=r"episode_0 of .* bytes, more than 1,000"):
-        read_data(minari_folder)
+    episode = EpisodeBuffer(
+        observations=observations,
+        actions=np.arange(steps) % 4,
+        rewards=np.arange(steps, dtype=np.float64),
+        terminations=np.zeros(steps, bool),
+        truncations=np.zeros(steps, bool),
+    )
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an author and a link for a dataset to be published
+        patch.setenv("MINARI_DATASETS_PATH", str(root))
+        minari.create_dataset_from_buffers(
+            "rows-v0",
+            [episode, episode],
+            observation_space=space,
+            action_space=Discrete(4),
+            jpeg_encoding=jpeg,
+        )
+    return root / "rows-v0"
+
+
+@pytest.mark.parametrize("jpeg", [False, True])
+def test_rows_of_minari_are_those_of_its_episodes(jpeg: bool, tmp_path: Path) -> None:
+    from gymnasium.spaces import Box, Dict, Text
+
+    rng = np.random.default_rng(0)
+    ramp = np.linspace(0, 200, 31)[:, None, None, None] + np.arange(3) * 20
+    pixels = np.broadcast_to(ramp, (31, 40, 32, 3)).astype(np.uint8)
+    arm, texts = rng.normal(size=(31, 3)), [f"go {index}" for index in range(31)]
+    observations = {"camera": {"pixels": pixels}, "arm": arm, "mission": texts}
+    space = Dict(
+        camera=Dict(pixels=Box(0, 255, pixels.shape[1:], np.uint8)),
+        arm=Box(-9, 9, (3,), np.float64),
+        mission=Text(10),
+    )
+    path = write_minari(tmp_path, observations, space, jpeg=jpeg)
+    whole = read_episode(open_storage(path), 0)
+    with read_steps(path) as reader:
+        columns = reader.columns()
+        assert columns["camera.pixels"] == FileColumn(np.dtype(np.uint8), (60, 40, 32, 3))
+        names = list(columns)
+        # The last three steps of the first episode, and the first two of the second one.
+        rows = reader.read_steps(names, 27, 32)
+    for name, place in (
+        ("camera.pixels", "observations/camera/pixels"),
+        ("arm", "observations/arm"),
+        ("mission", "observations/mission"),
+    ):
+        array = whole[place]
+        before, after = (array[27:30], array[:2]), (array[28:], array[1:3])
+        np.testing.assert_array_equal(rows[name], np.concatenate(before))
+        np.testing.assert_array_equal(rows[f"next.{name}"], np.concatenate(after))
+    assert rows["action"].tolist() == [3, 0, 1, 0, 1]
+    assert rows["next.reward"].tolist() == [27, 28, 29, 0, 1]
+    assert rows["next.done"].tolist() == [False, False, True, False, False]
+    assert not rows["next.terminated"].any()
+
+
+def test_a_frame_of_minari_is_read_without_its_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gymnasium.spaces import Box
+
+    pixels = np.zeros((1001, 48, 48, 3), np.uint8)
+    path = write_minari(tmp_path, pixels, Box(0, 255, pixels.shape[1:], np.uint8), steps=1000)
+    # Episodes that nothing reads as a whole may be of any size.
+    monkeypatch.setattr("tdx.stacks.checkpoints.minari._MAX_EPISODE_BYTES", 1_000)
+    dataset = read_data(path)
+    next(iter(dataset.read_frames("observation")))  # imports what it needs
+    tracemalloc.start()
+    try:
+        frame = next(iter(dataset.read_frames("observation")))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert frame.shape == (48, 48, 3)
+    assert peak < pixels.nbytes / 4
+
+
+def test_large_episode_that_is_read_as_a_whole_gets_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gymnasium.spaces import Text
+
+    path = write_minari(tmp_path, ["left"] * 31, Text(10))
+    assert read_data(path).steps == 60
+    monkeypatch.setattr("tdx.stacks.checkpoints.minari._MAX_EPISODE_BYTES", 100)
+    with pytest.raises(StorageError, match=r"episode_0 of .* bytes, more than 100"):
+        read_data(path)
 
 
 @pytest.fixture(scope="module")

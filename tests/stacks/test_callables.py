@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import tdx
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.values_report import inspect_values
+from tdx.stacks.callables import CallableStack
 
 Samples = list[dict[str, Any]]
 
@@ -126,8 +128,13 @@ def test_resampling_kernel_that_differs_is_found_at_its_part() -> None:
 
 
 class Scaler:
+    """Stands in for an estimator of scikit-learn, which takes rows only."""
+
     def __init__(self, scale: float) -> None:
         self.scale = scale
+
+    def fit(self, rows: Any) -> Scaler:
+        return self
 
     def transform(self, rows: Any) -> Any:
         if np.ndim(rows) != 2:
@@ -135,20 +142,63 @@ class Scaler:
         return rows * self.scale
 
 
+class Classifier:
+    """Has no ``transform``, so that a pipeline that ends with it has none either."""
+
+    def fit(self, rows: Any) -> Classifier:
+        return self
+
+
 class Estimators:
     """Has its steps as a pipeline of scikit-learn has them."""
 
-    def __init__(self) -> None:
-        self.steps = [("first", Scaler(2)), ("skipped", "passthrough"), ("second", Scaler(3))]
+    def __init__(self, steps: list[tuple[str, Any]]) -> None:
+        self.steps = steps
 
-    def transform(self, rows: Any) -> Any:
-        raise AssertionError
+    def fit(self, rows: Any) -> Estimators:
+        return self
 
 
 def test_pipeline_of_scikit_learn_gets_rows() -> None:
-    stack = tdx.open_stack(Estimators(), vectors())
+    inner = Estimators([("skipped", "passthrough"), ("second", Scaler(3))])
+    target = Estimators([("first", Scaler(2)), ("inner", inner), ("policy", Classifier())])
+    stack = tdx.open_stack(target, vectors())
     assert [stage.call for stage in stack.stages] == ["Scaler(scale=2)", "Scaler(scale=3)"]
+    assert stack.notes == ["Classifier is passed over: it has no transform"]
     assert stack.specs()[-1].output_spec["full_observation_spec", "state"].shape == (1, 4)
+    assert_keeps_its_contract(stack)
+
+
+def test_single_estimator_is_a_pipeline() -> None:
+    stack = tdx.open_stack(Scaler(2), vectors())
+    assert [stage.call for stage in stack.stages] == ["Scaler(scale=2)"]
+    assert_keeps_its_contract(stack)
+
+
+def scaler_and_pca() -> Any:
+    """Return a fitted pipeline of scikit-learn, or what stands in for it."""
+    rows = np.stack([sample["state"] for sample in vectors()])
+    try:
+        decomposition, pipeline, preprocessing = (
+            importlib.import_module(f"sklearn.{name}")
+            for name in ("decomposition", "pipeline", "preprocessing")
+        )
+    except ImportError:
+        return Estimators([("scale", Scaler(2)), ("pca", Scaler(3))])
+    steps = [("scale", preprocessing.StandardScaler()), ("pca", decomposition.PCA(2))]
+    return pipeline.Pipeline(steps).fit(rows)
+
+
+def test_values_are_those_of_scikit_learn() -> None:
+    target = scaler_and_pca()
+    stack = CallableStack(target, vectors())
+    expected: Any = np.asarray(vectors()[0]["state"])[None]
+    for _, estimator in target.steps:
+        expected = estimator.transform(expected)
+    sample: Any = {"state": vectors()[0]["state"]}
+    for part in stack.parts:
+        sample = part.forward(sample)
+    np.testing.assert_array_equal(sample["state"], expected)
     assert_keeps_its_contract(stack)
 
 

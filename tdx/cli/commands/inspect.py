@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,8 +61,8 @@ ValuesSteps = Annotated[
     int | None,
     integer_option(
         *("--steps", 1),
-        "Number of steps after the reset, 1 by default; without it, a dataset shows the statistics "
-        "of all its data.",
+        "Number of steps after the reset, 1 by default; without it, a dataset or a dump shows the "
+        "statistics of all its data.",
     ),
 ]
 StateSteps = Annotated[
@@ -205,8 +207,8 @@ def inspect_values(
     """Step an env, and show the values that each stage writes.
 
     Actions come from --policy, from the policy of the pipeline file, or are random. Values outside
-    their spec are marked, and the stage that violates its spec is named. A LeRobot or Minari
-    dataset needs no env: without --steps, all its data is read once.
+    their spec are marked, and the stage that violates its spec is named. Of a LeRobot or Minari
+    dataset and of a dump, the recorded values are read: without --steps, the statistics of all.
 
     tdx inspect values Pendulum-v1 -t "RewardClipping(-1, 1)" --steps 100 --seed 0
 
@@ -215,31 +217,51 @@ def inspect_values(
     tdx inspect values dataset --key observation.state
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import compute_facts, open_pipeline, read_pipeline, with_target
-    from tdx.stacks.checkpoints import is_dataset
-
-    dataset = with_target(pipeline).env
-    if steps is None and dataset is not None and is_dataset(dataset):
-        from tdx.cli.views.datasets import dataset_view
-
-        given = {
-            "--each": each,
-            "--policy": policy,
-            "--samples": samples,
-            "-t": pipeline.transforms,
-        }
-        for option in (name for name, value in given.items() if value):
-            raise ArgumentError(
-                f"{option} does not apply to the statistics of a dataset",
-                hint="leave it out; --steps N shows single steps",
-            )
-        write_view(dataset_view(compute_facts(dataset, key), whole=key is not None), output)
-        return
+    from tdx.cli.pipelines import (
+        compute_facts,
+        given_options,
+        open_pipeline,
+        read_pipeline,
+        with_target,
+    )
     from tdx.cli.views.values import values_view
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
+    from tdx.rollouts.datasets import is_dump, read_data
     from tdx.rollouts.policies.policy import load_actor
+    from tdx.stacks.checkpoints import is_dataset
 
+    options = with_target(pipeline)
+    source = options.pipeline or options.env
+    if source is not None and (is_dump(source) or is_dataset(source)):
+        from tdx.stacks.checkpoints.stack import DatasetStack
+
+        given = [name for name, _ in given_options(replace(options, env=None, pipeline=None))]
+        given += ["--policy"] if policy is not None else []
+        given += ["--samples"] if samples is not None else []
+        if given:
+            raise ArgumentError(
+                f"{given[0]} does not apply to recorded values",
+                hint="leave it out, or name a pipeline file or an env instead of the recording",
+            )
+        if steps is None:
+            from tdx.cli.views.datasets import dataset_view
+
+            if each:
+                raise ArgumentError(
+                    "--each does not apply to the statistics of recorded values",
+                    hint="--steps N shows single steps",
+                )
+            facts = compute_facts(source, key, has_results=True)
+            write_view(dataset_view(facts, whole=key is not None), output)
+            return
+        recording = DatasetStack(read_data(source, has_results=True))
+        for note in recording.notes:
+            print(f"note: {note}", file=sys.stderr)
+        report = inspect_values(recording, source, steps=steps, each=each)
+        shown = report if key is None else report.only(key)
+        write_view(values_view(shown, recording.calls), output)
+        return
     config = read_pipeline(pipeline)
     with open_pipeline(config, pipeline, samples=samples) as stack:
         actor = load_actor(
@@ -380,8 +402,9 @@ def diff(
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
     diff; their libraries may differ. Deployment descriptors are compared as by tdx contract check.
-    A pipeline is compared with a dump by running it with the seed and the actions of the dump.
-    Exits with 0 if nothing differs, else with 1.
+    Policy checkpoints run on the samples of --samples, or on drawn ones. A pipeline is compared
+    with a dump by running it with the seed and the actions of the dump. Exits with 0 if nothing
+    differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
 
@@ -396,14 +419,19 @@ def diff(
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     if (checkpoints := _checkpoints(a, b)) is not None:
+        from tdx.cli.progress import activity_on
         from tdx.inspection.checkpoint_diff import compare_checkpoints
+        from tdx.rollouts.samples import read_samples
 
-        if any(value is not None for value in (steps, seed, html, samples)):
+        if any(value is not None for value in (steps, seed, html)):
             raise ArgumentError(
-                "--steps, --seed, --out and --samples do not apply to policy checkpoints",
-                hint="leave them out: both run on one drawn sample",
+                "--steps, --seed and --out do not apply to policy checkpoints",
+                hint="leave them out: both run on the same samples, drawn or those of --samples",
             )
-        report = compare_checkpoints(*checkpoints)
+        recorded = None if samples is None else read_samples(samples)
+        with activity_on(sys.stderr) as show:
+            progress = None if show is None else partial(show, "comparing samples")
+            report = compare_checkpoints(*checkpoints, recorded, progress)
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
     if is_descriptor(b):
@@ -441,7 +469,10 @@ def diff(
             samples=samples,
         )
     if samples is not None:
-        raise ArgumentError("--samples needs data pipelines", hint="name them: module:function")
+        raise ArgumentError(
+            "--samples needs data pipelines or checkpoints",
+            hint="name functions, module:function, or folders of checkpoints",
+        )
     if seed is not None and steps is None:
         raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
     has_dump = any(Path(path).is_dir() for path in (a, b))

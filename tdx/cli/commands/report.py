@@ -18,6 +18,7 @@ from tdx.cli.options import (
     integer_option,
 )
 from tdx.cli.pipelines import TargetOptions
+from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tdx.inspection.pipeline_report import PipelineReport
@@ -70,22 +71,30 @@ def report(
 
     It shows the chain, lint findings, which stages are deferred and what each one costs, specs,
     lineage, frames before and after each image stage, and the rewards and episodes of a rollout
-    with random actions.
+    with random actions. Of a LeRobot or Minari dataset, it shows the findings of tdx check and the
+    statistics of its data.
 
     tdx report pendulum.yaml -o pendulum.html
 
     tdx report Pendulum-v1 -t StepCounter -o chain.svg
     """
     from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import command_words, open_pipeline, read_pipeline
+    from tdx.cli.pipelines import command_words, open_pipeline, read_pipeline, with_target
     from tdx.cli.progress import activity_on
     from tdx.cli.views.graph import chain_svg
     from tdx.inspection.chain import inspect_chain
     from tdx.inspection.pipeline_report import build_report
+    from tdx.stacks.checkpoints import is_dataset
 
     kind = kind or _report_format(out)
     out = out or f"report.{kind}"
     check_target(out, force=force)
+    target = with_target(pipeline).env
+    if target is not None and is_dataset(target):
+        write_file(out, _dataset_text(kind, target, pipeline, steps, out), force=force)
+        if out != STDOUT:
+            print(f"wrote {out}", file=sys.stderr)
+        return
     config = read_pipeline(pipeline)
     seed = config.env.seed or 0
     config = replace(config, env=replace(config.env, seed=seed))
@@ -108,6 +117,31 @@ def _report_format(out: str | None) -> ReportFormat:
     """Return the format that the extension of a file names; HTML for others."""
     extension = Path(out or "").suffix.removeprefix(".").lower()
     return ReportFormat(extension) if extension in list(ReportFormat) else ReportFormat.HTML
+
+
+def _dataset_text(
+    kind: ReportFormat, path: str, pipeline: TargetOptions, steps: int, out: str
+) -> str:
+    """Return the report on a dataset."""
+    from tdx.cli.html import html_page
+    from tdx.cli.output import markdown
+    from tdx.cli.pipelines import compute_facts, given_options, with_target
+    from tdx.cli.views.report import dataset_report_blocks
+    from tdx.inspection.dataset_check import check_dataset
+
+    given = [name for name, _ in given_options(replace(with_target(pipeline), env=None))]
+    given += ["--steps"] if steps != _REPORT_STEPS else []
+    given += ["--format svg"] if kind is ReportFormat.SVG else []
+    if given:
+        raise ArgumentError(
+            f"{given[0]} does not apply to {path}, a dataset",
+            hint="leave it out: a dataset has no stages, and all its steps are read",
+        )
+    facts = compute_facts(path)
+    words = ["tdx", "report", path, "-o", out]
+    words += ["--format", kind] if kind is not _report_format(out) else []
+    blocks = dataset_report_blocks(facts, check_dataset(facts), shlex.join(words))
+    return markdown(blocks) if kind is ReportFormat.MD else html_page(blocks)
 
 
 def _report_text(

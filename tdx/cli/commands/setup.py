@@ -129,12 +129,13 @@ def init(
     return ExitCode.OK
 
 
-def _print_next(file: str, *, needs_code: bool) -> None:
+def _print_next(file: str, *, needs_code: bool, fault: str = "") -> None:
     from tdx.cli.output import STDOUT
 
     if file != STDOUT:
         code = " --allow-code" if needs_code else ""
-        print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
+        written = f"wrote {file}, {fault}" if fault else f"wrote {file}"
+        print(f"{written}; next: tdx check {file}{code}", file=sys.stderr)
 
 
 def _import(source: str, options: PipelineOptions, file: str, *, force: bool) -> int:
@@ -163,8 +164,15 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     for line in summary_lines(imported):
         print(line, file=sys.stderr)
     needs_code = imported.missing_env is not None or has_references(imported.pipeline.env.kwargs)
-    _print_next(file, needs_code=needs_code)
-    return ExitCode.OK if imported.is_equal and not imported.gap else ExitCode.FINDINGS
+    fault = "" if imported.is_equal else "whose values differ: see the first difference above"
+    if imported.missing:
+        # A user who reads the last line only must not take the file for the whole pipeline.
+        fault = (
+            f"which is incomplete: it lacks {', '.join(imported.missing)}; "
+            "add what replaces it, as the comments in the file say"
+        )
+    _print_next(file, needs_code=needs_code, fault=fault)
+    return ExitCode.FINDINGS if fault else ExitCode.OK
 
 
 def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:

@@ -113,10 +113,13 @@ def _specs(title: str, changes: Sequence[KeyChange]) -> Iterator[Block]:
 def _values(report: DiffReport) -> Iterator[Block]:
     if report.steps is None:
         return
-    yield Heading("values", f"{count_text(report.steps, 'step')}, seed {report.seed}")
+    seed = "" if report.seed is None else f", seed {report.seed}"
+    kind = "step" if report.samples is None else f"{report.samples} sample"
+    yield Heading("values", f"{count_text(report.steps, kind)}{seed}")
     differing = [value for value in report.values if value.status != "same"]
     if differing:
-        titles = ("key", "", "largest difference", "first step", "")
+        first = "first step" if report.samples is None else "first sample"
+        titles = ("key", "", "largest difference", first, "")
         rows = [
             [
                 Cell(value.key, "name"),

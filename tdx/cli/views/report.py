@@ -26,11 +26,14 @@ from tdx.cli.views import (
     resolve,
 )
 from tdx.cli.views.chain import chain_view, lineage_view
+from tdx.cli.views.datasets import dataset_view
 from tdx.cli.views.graph import chain_svg
 from tdx.cli.views.plan import WHEN
 from tdx.cli.views.profile_table import micros, whole_number
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.text import count_text
+from tdx.inspection.check_report import CheckReport, Finding
+from tdx.inspection.dataset_check import DatasetFacts
 from tdx.inspection.pipeline_report import MAX_EXTRA_STEPS, EpisodeSummary, PipelineReport
 from tdx.profiling.result import ModeProfile, Profile
 from tdx.specs.leaf import shape_text
@@ -74,7 +77,7 @@ def report_blocks(report: PipelineReport, profile: Profile, command: str) -> Ite
     chain = Picture(lambda: chain_svg(report.chain, report.calls, as_file=False))
     yield Gallery([chain], text="Outputs of the env flow down, actions flow up.")
     yield Heading("Findings")
-    yield from _findings(report)
+    yield from _findings(report.lints)
     yield Heading("Plan and cost")
     yield dim(_how_it_runs(report))
     yield _cost_of_stages(report, mode)
@@ -107,8 +110,29 @@ def _tables(view: View) -> list[Block]:
     return [block for block in resolve(view.blocks(), UNLIMITED) if isinstance(block, Table)]
 
 
-def _findings(report: PipelineReport) -> Iterator[Block]:
-    for lint in report.lints:
+def dataset_report_blocks(facts: DatasetFacts, check: CheckReport, command: str) -> list[Block]:
+    """Return the report on a dataset: findings, and the statistics of each feature.
+
+    Args:
+        facts: The dataset, with the statistics of its data.
+        check: Its findings.
+        command: Command that creates the report.
+    """
+    title, *statistics = dataset_view(facts, whole=False).blocks()
+    return [
+        title,
+        Code(command, "sh"),
+        Heading("Findings"),
+        *_findings(check.findings),
+        dim(f"Checked: {check.parts}."),
+        *(dim(f"Not checked: {reason}.") for reason in check.hidden),
+        Heading("Statistics"),
+        *statistics,
+    ]
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[Block]:
+    for lint in findings:
         stage = lint.where.stage
         place = "" if stage is None else f"{stage} {lint.where.transform or ''}".strip() + ": "
         yield Paragraph(
@@ -119,7 +143,7 @@ def _findings(report: PipelineReport) -> Iterator[Block]:
                 Cell(f"  ({lint.title or lint.message}; {lint.hint or ''})", "dim"),
             ]
         )
-    if not report.lints:
+    if not findings:
         yield dim("No findings.")
 
 

@@ -143,13 +143,15 @@ class DatasetSamples(Sequence[Mapping[str, Array]]):
 
     Raises:
         MissingPackageError: pyarrow is not installed.
-        StorageError: A file cannot be read, or the dataset has no numeric features.
+        StorageError: A file cannot be read, or the dataset has no steps or no numeric features.
     """
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         if not dataset.vectors:
             raise StorageError(f"{dataset.path} has no numeric features")
+        if not dataset.steps:
+            raise StorageError(f"{dataset.path} declares no steps")
         self._begin()
 
     def _begin(self) -> None:
@@ -170,6 +172,8 @@ class DatasetSamples(Sequence[Mapping[str, Array]]):
     ) -> Mapping[str, Array] | Sequence[Mapping[str, Array]]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
         if index < self._start:
             self._begin()
         while index >= self._start + self._count:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,10 +13,8 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, explain_os_error
 from tdx.stacks.checkpoints.groot import GROOT
 from tdx.stacks.checkpoints.lerobot import LEROBOT
-from tdx.stacks.checkpoints.model import Checkpoint
+from tdx.stacks.checkpoints.model import HUB_PREFIX, Checkpoint
 from tdx.stacks.checkpoints.openpi import OPENPI
-
-HUB_PREFIX = "lerobot:"
 
 
 class CheckpointFormat(Protocol):
@@ -87,11 +86,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises:
         StorageError: A file is missing, malformed, or claims sizes that it does not have.
     """
-    folder = _find_snapshot(str(path)) if str(path).startswith(HUB_PREFIX) else Path(path)
+    is_on_hub = str(path).startswith(HUB_PREFIX)
+    folder = _find_snapshot(str(path)) if is_on_hub else Path(path)
+    name = str(path) if is_on_hub else str(folder)
     found = _find(folder)
     if found is None:
         raise StorageError(
-            f"{folder} is no policy checkpoint: it has none of "
+            f"{name} is no policy checkpoint: it has none of "
             f"{', '.join(form.title for form in FORMATS)}",
             hint="pass the folder that LeRobot 0.4 or newer saved; older checkpoints keep "
             "statistics in model.safetensors: convert them with "
@@ -100,12 +101,16 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     form, folder, files = found
     try:
         with Container.open(folder) as container:
-            return form.read(container, files)
-    except StorageError:
-        raise
+            checkpoint = form.read(container, files)
+    except StorageError as error:
+        if not is_on_hub:
+            raise
+        message = error.message.replace(str(folder), name)
+        raise StorageError(message, hint=error.hint, where=error.where) from error
     except OSError as error:
         reason = explain_os_error(error)
-        raise StorageError(f"{folder} cannot be read: {reason}") from error
+        raise StorageError(f"{name} cannot be read: {reason}") from error
+    return replace(checkpoint, target=name)
 
 
 def _find_snapshot(target: str) -> Path:
@@ -126,9 +131,9 @@ def _find_snapshot(target: str) -> Path:
         revision = (repository / "refs" / "main").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         raise StorageError(
-            f"{name} is not in the cache of the Hub, {cache}",
+            f"{target} is not in the cache of the Hub, {cache}",
             hint=f"download it: hf download {name} --include '*.json' '*processor*.safetensors'",
         ) from None
     if not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise StorageError(f"the cache of {name} names no revision", hint="download it again")
+        raise StorageError(f"the cache of {target} names no revision", hint="download it again")
     return repository / "snapshots" / revision

@@ -199,13 +199,28 @@ def table_images(folder: Path, key: str) -> Iterator[Array]:
 
 
 def _decode(value: object, where: str) -> Array:
+    data = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(data, bytes):
+        raise StorageError(f"{where} has no PNG or JPEG files")
+    return decode_image(data, where, mode="RGB")
+
+
+def decode_image(data: bytes, where: str, mode: str | None = None) -> Array:
+    """Decode a PNG or JPEG file.
+
+    Args:
+        data: The file.
+        where: What it is, for messages.
+        mode: Mode of Pillow to convert it to. ``None``: that of the file.
+
+    Raises:
+        MissingPackageError: Pillow is not installed.
+        StorageError: It is too large, or cannot be decoded.
+    """
     try:
         from PIL import Image
     except ImportError as error:
         raise MissingPackageError("Pillow is not installed", hint=install_extra("video")) from error
-    data = value.get("bytes") if isinstance(value, dict) else value
-    if not isinstance(data, bytes):
-        raise StorageError(f"{where} has no PNG or JPEG files")
     if len(data) > MAX_IMAGE_BYTES:
         raise StorageError(f"{where} has an image of {len(data):,} bytes")
     try:
@@ -214,7 +229,7 @@ def _decode(value: object, where: str) -> Array:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
                 _check_pixels(*image.size, where)
-                return np.asarray(image.convert("RGB"))
+                return np.asarray(image.convert(mode or image.mode))
     except StorageError:
         raise
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -2,13 +2,15 @@
 
 The formats: N1.6 and newer write ``processor_config.json``, with the keys, horizon and way of
 normalization of each modality, relative actions, and sizes of images, and ``statistics.json``.
-N1.5 writes ``experiment_cfg/metadata.json``, with statistics and shapes; how they are used is
-Python code. Both have one entry for each embodiment.
+N1.5 writes ``experiment_cfg/metadata.json``, with statistics and shapes, sizes and frames per
+second of the cameras, and what numbers are rotations or flags; how they are used is Python code.
+Both have one entry for each embodiment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,9 +28,10 @@ from tdx.stacks.checkpoints.model import (
     PolicyConfig,
     Processor,
     Step,
+    parse_fps,
 )
 from tdx.stacks.checkpoints.poses import JOINTS, POSE_SIZES
-from tdx.stacks.checkpoints.scaling import SIN_COS
+from tdx.stacks.checkpoints.scaling import BINARY, SIN_COS
 
 METADATA = "experiment_cfg/metadata.json"
 CONFIG, STATISTICS_FILE = "processor_config.json", "statistics.json"
@@ -71,16 +74,33 @@ def _read_metadata(container: Container) -> Checkpoint:
     """Read the metadata of N1.5."""
     document = read_json(container, METADATA)
     features: dict[str, Feature] = {}
+    videos: dict[str, Feature] = {}
     state: dict[str, Array] = {}
+    single: dict[str, Json] = {}
+    rotations: list[str] = []
+    rates: set[float | None] = set()
     for tag, value in document.items():
         embodiment = parse_mapping(value, f"{tag!r} of {METADATA}")
         modalities = parse_mapping(embodiment.get("modalities"), f"the modalities of {tag!r}")
         prefix = f"{tag}/" if len(document) > 1 else ""
-        declared = {
-            f"{part}.{name}": _shape(group)
-            for part in _KINDS
-            for name, group in _groups(modalities, part)
-        }
+        declared: dict[str, tuple[int, ...]] = {}
+        for name, group in _groups(modalities, "video"):
+            camera = parse_mapping(group, f"the camera {name!r} of {tag!r}")
+            # Width and height.
+            sizes = _integers(camera.get("resolution"))[::-1]
+            channels = camera.get("channels")
+            rates.add(parse_fps(camera.get("fps")))
+            if len(sizes) == 2 and isinstance(channels, int):
+                videos[f"{prefix}video.{name}"] = Feature(VIDEO, (1, *sizes, channels))
+        for part in _KINDS:
+            for name, group in _groups(modalities, part):
+                numbers = parse_mapping(group, f"{part}.{name} of {tag!r}")
+                declared[f"{part}.{name}"] = _integers(numbers.get("shape"))
+                if numbers.get("continuous") is False:
+                    # The only mode that its code accepts for them.
+                    single[f"{prefix}{part}.{name}"] = BINARY
+                if isinstance(rotation := numbers.get("rotation_type"), str):
+                    rotations.append(f"{prefix}{part}.{name} ({rotation})")
         known = parse_mapping(embodiment.get("statistics"), f"the statistics of {tag!r}")
         for key, statistics in _statistics(known, tag):
             size = max((array.shape[-1] for array in statistics.values()), default=0)
@@ -94,21 +114,28 @@ def _read_metadata(container: Container) -> Checkpoint:
     possible: dict[str, Json] = {
         kind: ["MIN_MAX", "QUANTILES", "MEAN_STD"] for kind in _KINDS.values()
     }
-    notes = (
-        "how GR00T N1.5 normalizes each key, and how it turns rotations, is Python code: MIN_MAX "
-        "is shown",
-        "images are not read",
+    notes = ["how GR00T N1.5 normalizes each key is Python code: MIN_MAX is shown"]
+    unread = ["tokens of text and images", "the padding of states and actions to one vector"]
+    if videos:
+        unread.insert(0, "the crop and the size of images")
+    if rotations:
+        unread.append(f"other forms of the rotations {', '.join(rotations)}")
+    notes.append(
+        f"{count_text(len(unread), 'part')} of the preprocessing not run, which only code has: "
+        f"{', '.join(unread)}"
     )
-    return _checkpoint(
+    checkpoint = _checkpoint(
         container,
         METADATA,
         ("groot_n15_normalize", "groot_n15_unnormalize"),
         features,
         state,
-        {"norm_map": modes, "possible_modes": possible},
-        notes,
+        {"norm_map": modes, "possible_modes": possible, "feature_modes": single},
+        tuple(notes),
         (1,),
+        videos,
     )
+    return replace(checkpoint, fps=rates.pop() if len(rates) == 1 else None)
 
 
 def _read_processor(container: Container, config_file: str, statistics_file: str) -> Checkpoint:
@@ -255,10 +282,8 @@ def _statistics(value: Json, tag: str) -> Iterator[tuple[str, Mapping[str, Array
             yield f"{part}.{name}", parse_statistics(group, f"{part}.{name} of {tag!r}")
 
 
-def _shape(group: Json) -> tuple[int, ...]:
-    sizes = group.get("shape") if isinstance(group, dict) else None
-    listed = sizes if isinstance(sizes, list) else []
-    return tuple(size for size in listed if isinstance(size, int))
+def _integers(value: Json) -> tuple[int, ...]:
+    return tuple(size for size in _list(value) if isinstance(size, int))
 
 
 def _list(value: Json) -> list[Json]:

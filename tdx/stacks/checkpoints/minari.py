@@ -1,4 +1,7 @@
-"""Read Minari datasets in HDF5: one episode at a time, with T+1 observations and T actions."""
+"""Read Minari datasets in HDF5: episodes with T+1 observations and T actions.
+
+Arrays and JPEG images are read by rows; texts and tuples by whole episodes, as Minari does.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +30,11 @@ from tdx.foundation.errors import MissingPackageError, StorageError, install_ext
 from tdx.foundation.hdf5 import find_datasets, open_hdf5
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.stacks.checkpoints.dataset import Dataset, DatasetFeature, flatten_rows, rows_at_once
-from tdx.stacks.checkpoints.frames import MAX_FILES as MAX_SAMPLED_FILES
-from tdx.stacks.checkpoints.frames import MAX_FRAMES, spread
+from tdx.stacks.checkpoints.frames import MAX_FRAMES, decode_image, spread
 
 if TYPE_CHECKING:
+    import h5py
+    from gymnasium import Space
     from minari.dataset.minari_storage import MinariStorage
 
 METADATA, DATA_FILE = "metadata.json", "main_data.hdf5"
@@ -39,6 +44,7 @@ _MAX_OBJECTS = 10_000_000
 _MAX_EPISODE_BYTES = 2**31
 _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
 _SPACES = ("observation_space", "action_space")
+_FLAGS = {"terminated": "terminations", "truncated": "truncations"}
 _AGAIN = "write the dataset again with Minari 0.5 or newer"
 
 
@@ -47,10 +53,13 @@ def read_steps(path: Path) -> Iterator[MinariReader]:
     """Open a dataset of any program with the columns that Minari defines.
 
     Raises:
-        StorageError: It cannot be read, or an episode, which is read as a whole, is too large.
+        StorageError: It cannot be read, or an episode that is read as a whole is too large.
     """
-    check_dataset(path, _MAX_EPISODE_BYTES)
-    yield MinariReader(open_storage(path))
+    check_dataset(path)
+    reader = MinariReader(open_storage(path))
+    if reader.reads_episodes:
+        check_dataset(path, _MAX_EPISODE_BYTES)
+    yield reader
 
 
 @contextmanager
@@ -176,6 +185,33 @@ def read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the rows of an entry are in an episode.
+
+    Args:
+        path: Path below the group of the episode.
+        is_image: The rows are JPEG files.
+        first: Row of the first step.
+    """
+
+    path: str
+    is_image: bool = False
+    first: int = 0
+
+
+def _leaves(
+    space: Space[Any], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Space[Any]]]:
+    from gymnasium.spaces import Dict
+
+    if isinstance(space, Dict):
+        for key, inner in space.spaces.items():
+            yield from _leaves(inner, (*path, key))
+    else:
+        yield path, space
+
+
 class MinariReader:
     """Reads the columns that Minari defines, of a dataset of any program.
 
@@ -195,6 +231,39 @@ class MinariReader:
         self._ends = np.cumsum(self.lengths)
         self._current_episode: tuple[int, dict[str, Any]] | None = None
         self.env = _parse_env_spec(storage.metadata.get("env_spec"))
+        with _reading(storage):
+            self._places = dict(self._find_places()) if self.lengths else {}
+
+    @property
+    def reads_episodes(self) -> bool:
+        """True if some entries are read by whole episodes."""
+        return any(place is None for place in self._places.values())
+
+    def _find_places(self) -> Iterator[tuple[str, _Place | None]]:
+        """Yield the entries, and where their rows are; ``None`` if only Minari can read them."""
+        from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+        from minari.dataset.minari_storage import is_image_space
+
+        storage = self._storage
+        for part, whole in (
+            ("observations", storage.observation_space),
+            ("actions", storage.action_space),
+        ):
+            for path, space in _leaves(whole):
+                place = None
+                if isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
+                    is_image = storage.jpeg_encoding and is_image_space(space)
+                    place = _Place("/".join((part, *path)), is_image)
+                key = ".".join(path)
+                if part == "actions":
+                    yield f"action.{key}" if key else "action", place
+                    continue
+                key = key or "observation"
+                yield key, place
+                yield f"next.{key}", None if place is None else replace(place, first=1)
+        yield "next.reward", _Place("rewards")
+        for name in ("terminated", "truncated", "done"):
+            yield f"next.{name}", _Place(_FLAGS.get(name, ""))
 
     def columns(self) -> Mapping[str, FileColumn]:
         if not self.lengths:
@@ -202,46 +271,53 @@ class MinariReader:
         total = int(self._ends[-1])
         return {
             name: FileColumn(array.dtype, (total, *array.shape[1:]))
-            for name, array in self._episode(0).items()
+            for name, array in self.read_steps(list(self._places), 0, 1).items()
         }
 
     def read_steps(self, names: Sequence[str], start: int, stop: int) -> Mapping[str, Array]:
         parts: dict[str, list[Array]] = {name: [] for name in names}
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
-        for number in range(int(first), int(last) + 1):
-            begin = int(self._ends[number]) - self.lengths[number]
-            arrays = self._episode(number)
-            with _reading(self._storage):
-                for name, found in parts.items():
-                    found.append(arrays[name][max(0, start - begin) : stop - begin])
+        with open_hdf5(self._storage.data_path / DATA_FILE) as file:
+            for number in range(int(first), int(last) + 1):
+                begin = int(self._ends[number]) - self.lengths[number]
+                rows = max(0, start - begin), min(stop - begin, self.lengths[number])
+                with _reading(self._storage):
+                    for name, found in parts.items():
+                        found.append(self._read(file, number, name, *rows))
         with _reading(self._storage):
             return {name: np.concatenate(found) for name, found in parts.items()}
 
-    def _episode(self, number: int) -> dict[str, Any]:
-        if self._current_episode is None or self._current_episode[0] != number:
-            arrays = read_episode(self._storage, number)
-            with _reading(self._storage):
-                self._current_episode = (number, self._entries(arrays))
-        return self._current_episode[1]
+    def _read(self, file: h5py.File, number: int, name: str, start: int, stop: int) -> Array:
+        place = self._places[name]
+        group = file[f"episode_{number}"]
+        if name == "next.done":
+            flags = (group[path][start:stop].astype(bool) for path in _FLAGS.values())
+            done: Array = np.logical_or(*flags)
+            # An episode without an end flag ends at its last step.
+            done[self.lengths[number] - 1 - start :] = True
+            return done
+        if place is None:
+            return self._read_episode(number)[name][start:stop]
+        rows: Array = group[place.path][start + place.first : stop + place.first]
+        if place.is_image:
+            where = f"{place.path} of episode {number} in {self._storage.data_path}"
+            return np.stack([decode_image(row.tobytes(), where) for row in rows])
+        return rows.astype(bool) if place.path in _FLAGS.values() else rows
 
-    def _entries(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, array in arrays.items():
-            kind, _, rest = name.partition("/")
-            key = rest.replace("/", ".")
-            if kind == "observations":
-                key = key or "observation"
-                found[key], found[f"next.{key}"] = array[:-1], array[1:]
-            elif kind == "actions":
-                found[f"action.{key}" if key else "action"] = array
-        found["next.reward"] = arrays["rewards"]
-        found["next.terminated"] = arrays["terminations"].astype(bool)
-        found["next.truncated"] = arrays["truncations"].astype(bool)
-        done = found["next.terminated"] | found["next.truncated"]
-        # An episode without an end flag ends at its last step.
-        done[-1:] = True
-        found["next.done"] = done
-        return found
+    def _read_episode(self, number: int) -> dict[str, Any]:
+        """Return the observations and actions of an episode that rows cannot be read of."""
+        if self._current_episode is None or self._current_episode[0] != number:
+            entries: dict[str, Any] = {}
+            for place, array in read_episode(self._storage, number).items():
+                kind, _, rest = place.partition("/")
+                key = rest.replace("/", ".")
+                if kind == "observations":
+                    key = key or "observation"
+                    entries[key], entries[f"next.{key}"] = array[:-1], array[1:]
+                elif kind == "actions":
+                    entries[f"action.{key}" if key else "action"] = array
+            self._current_episode = number, entries
+        return self._current_episode[1]
 
     def notes(self) -> tuple[str, ...]:
         notes = ["infos are left out"]
@@ -307,9 +383,5 @@ def _read_rows(
 
 def _read_frames(path: Path, key: str) -> Iterator[Array]:
     with read_steps(path) as reader:
-        # Episodes are read as a whole.
-        episodes = spread(len(reader.lengths), MAX_SAMPLED_FILES)
-        for episode in episodes:
-            start = int(sum(reader.lengths[:episode]))
-            for index in spread(reader.lengths[episode], MAX_FRAMES // len(episodes)):
-                yield reader.read_steps([key], start + index, start + index + 1)[key][0]
+        for index in spread(sum(reader.lengths), MAX_FRAMES):
+            yield reader.read_steps([key], index, index + 1)[key][0]

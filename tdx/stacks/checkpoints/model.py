@@ -15,6 +15,8 @@ Array = NDArray[Any]
 SampleEntries = Mapping[str, object]
 """A sample by key: arrays, and text such as the task."""
 
+HUB_PREFIX = "lerobot:"
+"""What the id of a repository on the Hugging Face Hub begins with."""
 Role = Literal["preprocessor", "postprocessor"]
 ABSOLUTE_ACTIONS = "groot_absolute_actions"
 """Step of a postprocessor that adds the state of the robot, before the preprocessor changed it."""
@@ -135,7 +137,8 @@ class Step:
         """
         declared = self.config.get("possible_modes")
         modes = declared.get(feature.kind) if isinstance(declared, dict) else None
-        if not isinstance(modes, list):
+        single = self.config.get("feature_modes")
+        if not isinstance(modes, list) or (isinstance(single, dict) and key in single):
             return (self.mode_of(key, feature),)
         return tuple(mode for mode in modes if isinstance(mode, str))
 
@@ -176,6 +179,8 @@ class Checkpoint:
         action_lead: Dims of an action of the policy before those of its features.
         library: Library that saved it.
         fps: Steps per second of the training; ``None`` if no file declares it.
+        target: What the user named it by: a folder, a file in it, or ``lerobot:org/name``.
+            ``None``: its folder.
     """
 
     path: Path
@@ -185,6 +190,18 @@ class Checkpoint:
     action_lead: tuple[int, ...] = (1,)
     library: str = "LeRobot"
     fps: float | None = None
+    target: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the user named it by, for messages."""
+        return self.target or str(self.path)
+
+    def file_name(self, processor: Processor) -> str:
+        """Return the name of a file in it, for messages."""
+        if self.name.startswith(HUB_PREFIX):
+            return f"{self.name}/{processor.file}"
+        return str(self.path / processor.file)
 
     @property
     def settings(self) -> Mapping[str, int | float]:

@@ -1,8 +1,12 @@
 """Relative actions of GR00T as absolute ones, and rotations as matrices.
 
 References:
-    ``StateActionProcessor`` and ``EndEffectorPose`` in https://github.com/NVIDIA/Isaac-GR00T. Its
-    six numbers of a rotation are the first two *rows* of the matrix; X-VLA has two columns.
+    ``StateActionProcessor`` and ``EndEffectorPose`` in https://github.com/NVIDIA/Isaac-GR00T.
+
+    Its six numbers of a rotation are the first two *rows* of the matrix:
+    ``gr00t/data/state_action/droid_frame.py`` takes them from the matrix, and in N1.5
+    ``gr00t/data/transform/state_action.py`` calls ``matrix_to_rotation_6d`` of PyTorch3D, which
+    drops the last row. X-VLA has two columns, as has the variant NVIDIA-Medtech/GR00T-H.
 """
 
 from __future__ import annotations

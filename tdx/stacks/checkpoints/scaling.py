@@ -27,7 +27,10 @@ STATISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """The two statistics that each normalization mode reads."""
 SIN_COS = "SIN_COS"
 """Mode of a feature that becomes its sines and cosines."""
-UNSCALED = (IDENTITY, SIN_COS)
+BINARY = "BINARY"
+"""Mode of a feature that becomes 0 or 1, divided at one half."""
+UNSCALED = (IDENTITY, SIN_COS, BINARY)
+"""Modes that read no statistics."""
 _OPENPI_EPS = 1e-6
 
 
@@ -114,7 +117,7 @@ def _groot_unnormalize(step: Step, sample: SampleEntries) -> SampleEntries:
 
 def _groot_n15_normalize(step: Step, sample: SampleEntries) -> SampleEntries:
     """Normalize as GR00T N1.5 does, in the dtype of the value."""
-    result = dict(sample)
+    result = _binarize(step, sample)
     for key, mode, value, low, high in _scaled(step, sample):
         low, high = low.astype(value.dtype), high.astype(value.dtype)
         normalized = np.zeros_like(value)
@@ -133,8 +136,17 @@ def _groot_n15_normalize(step: Step, sample: SampleEntries) -> SampleEntries:
     return result
 
 
-def _groot_n15_unnormalize(step: Step, sample: SampleEntries) -> SampleEntries:
+def _binarize(step: Step, sample: SampleEntries) -> dict[str, object]:
     result = dict(sample)
+    for key, feature in step.features.items():
+        value = sample.get(key)
+        if step.mode_of(key, feature) == BINARY and isinstance(value, np.ndarray):
+            result[key] = (value > 0.5).astype(value.dtype)
+    return result
+
+
+def _groot_n15_unnormalize(step: Step, sample: SampleEntries) -> SampleEntries:
+    result = _binarize(step, sample)
     for key, mode, value, low, high in _scaled(step, sample):
         low, high = low.astype(value.dtype), high.astype(value.dtype)
         is_std = mode == "MEAN_STD"

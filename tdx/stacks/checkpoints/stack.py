@@ -25,7 +25,7 @@ from tdx.stacks.checkpoints.poses import relative_keys
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
 from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
-from tdx.stacks.samples import Part, SampleStack, Spaces, State
+from tdx.stacks.samples import Part, SampleStack, Spaces, State, unbounded_box
 
 
 class CheckpointStack(SampleStack):
@@ -61,6 +61,8 @@ class CheckpointStack(SampleStack):
                 "the features are not known, so that no samples can be drawn",
                 hint="pass recorded ones: --samples FILE.npz",
             )
+        known = (*spaces[0].observation, *spaces[-1].action)
+        self._missing = find_missing(known, samples[0]) if samples and known else []
         calls = checkpoint_calls(checkpoint)
         parts = [
             _StepPart(processor, step, call)
@@ -76,13 +78,30 @@ class CheckpointStack(SampleStack):
 
     @property
     def notes(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`; the steps that are passed over."""
+        """See :class:`~tdx.stacks.Stack`; the steps that are passed over, and missing features."""
+        missing = [key for key in self._missing if key in self.source.observation_space.spaces]
+        unread = [f"the samples do not have {', '.join(missing)}"] if missing else []
         opaque = [
             f"{processor.file} step {step.index} is passed over: {why_opaque(step)}"
             for processor, step in self.checkpoint.stages
             if step.name not in DEFINITIONS
         ]
-        return (*self.checkpoint.notes, *opaque)
+        return (*self.checkpoint.notes, *opaque, *unread)
+
+
+def find_missing(features: Sequence[str], sample: SampleEntries) -> list[str]:
+    """Return the features that a recorded sample does not have.
+
+    Raises:
+        ArgumentError: It has none of them, so that no step would change it.
+    """
+    missing = [key for key in features if key not in sample]
+    if len(missing) == len(features):
+        raise ArgumentError(
+            f"the samples have none of the features {', '.join(features)}",
+            hint=f"they have {', '.join(sample)}",
+        )
+    return missing
 
 
 class DatasetStack(SampleStack):
@@ -96,10 +115,7 @@ class DatasetStack(SampleStack):
 
     def __init__(self, dataset: Dataset) -> None:
         samples = DatasetSamples(dataset)
-        boxes = {
-            key: Box(-np.inf, np.inf, value.shape, value.dtype.type)
-            for key, value in samples[0].items()
-        }
+        boxes = {key: unbounded_box(value) for key, value in samples[0].items()}
         super().__init__(dataset, (), [Spaces(boxes)], samples)
 
     @property

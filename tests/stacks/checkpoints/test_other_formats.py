@@ -188,6 +188,53 @@ def test_n15_normalizes_by_the_range(n15: Path) -> None:
     assert same_bits(normalized(n15, sample)["state.single_arm"], expected)
 
 
+def test_cameras_of_n15_have_the_sizes_and_the_rate_of_the_metadata(tmp_path: Path) -> None:
+    metadata = groot_metadata()
+    checkpoint = read_checkpoint(write_metadata(tmp_path / "one", metadata))
+    assert checkpoint.config is not None
+    assert checkpoint.config.inputs["video.front"].shape == (1, 480, 640, 3)
+    assert checkpoint.settings == {"fps": 30.0}
+    (note,) = [note for note in checkpoint.notes if "not run" in note]
+    assert note.startswith("3 parts of the preprocessing not run, which only code has: the crop")
+    videos = metadata["new_embodiment"]["modalities"]["video"]
+    videos["wrist"] = {"resolution": [320, 240], "channels": 3, "fps": 15.0}
+    assert read_checkpoint(write_metadata(tmp_path / "two", metadata)).fps is None
+
+
+def test_flags_and_rotations_of_n15(tmp_path: Path) -> None:
+    metadata = groot_metadata()
+    modalities = metadata["new_embodiment"]["modalities"]
+    for part in ("state", "action"):
+        modalities[part] = {name: dict(group) for name, group in modalities[part].items()}
+        modalities[part]["gripper"]["continuous"] = False
+    modalities["state"]["single_arm"]["rotation_type"] = "quaternion"
+    # A flag that is rarely set: its quantiles are equal, and nothing divides by their distance.
+    metadata["new_embodiment"]["statistics"]["action"]["gripper"] |= {
+        **{"min": [0.0], "q01": [0.0], "q99": [0.0], "max": [1.0]},
+        **{"mean": [0.005], "std": [0.07]},
+    }
+    path = write_metadata(tmp_path / "flags", metadata)
+    assert codes(path) == []
+    sample = {"state.gripper": np.asarray([0.7], np.float32)}
+    assert same_bits(normalized(path, sample)["state.gripper"], np.ones(1, np.float32))
+    action = {"action.gripper": np.asarray([[0.2]], np.float32)}
+    assert same_bits(unnormalized(path, action)["action.gripper"], np.zeros((1, 1), np.float32))
+    assert "rotations state.single_arm (quaternion)" in read_checkpoint(path).notes[-1]
+
+
+@pytest.mark.parametrize("resolution", [[-1, 5], [2**40, 2**40], "large"])
+def test_camera_of_n15_with_an_impossible_size(resolution: object, tmp_path: Path) -> None:
+    metadata = groot_metadata()
+    videos = metadata["new_embodiment"]["modalities"]["video"]
+    videos["front"]["resolution"] = resolution
+    path = write_metadata(tmp_path / "damaged", metadata)
+    if isinstance(resolution, str):
+        assert "video.front" not in str(inspect_checkpoint(read_checkpoint(path)))
+        return
+    with pytest.raises(ArgumentError, match="shape"):
+        tdx.open_stack(path)
+
+
 def test_faults_of_n15_are_named(tmp_path: Path) -> None:
     metadata = groot_metadata()
     embodiment = metadata["new_embodiment"]
