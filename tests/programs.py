@@ -19,10 +19,17 @@ def is_exhaustive() -> bool:
     return bool(os.environ.get(MUST_EXIST))
 
 
-exhaustive = pytest.mark.skipif(
-    not is_exhaustive(), reason=f"part of the larger sample: {MUST_EXIST} is not set"
-)
+exhaustive = pytest.mark.programs(only=True)
 """Mark of tests that run only in the tests with programs."""
+
+
+def examples(most: int) -> int:
+    """Return the number of random examples of a test: ``most`` in the tests with programs."""
+    return most if is_exhaustive() else max(most // 5, 5)
+
+
+class MissingProgram(pytest.skip.Exception):
+    """Skips a test that needs a missing program; ``tests/conftest.py`` checks its mark."""
 
 
 def require_program(name: str, *alternatives: str) -> str:
@@ -53,4 +60,4 @@ def _miss(name: str) -> NoReturn:
     reason = f"{name} is not installed"
     if is_exhaustive():
         pytest.fail(f"{reason}, and {MUST_EXIST} is set", pytrace=False)
-    pytest.skip(reason)
+    raise MissingProgram(reason)

@@ -88,6 +88,7 @@ def completed_in_fish(folder: Path, environ: dict[str, str]) -> dict[str, list[s
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.programs
 def test_fish_offers_the_candidates(completed_in_fish: dict[str, list[str]], name: str) -> None:
     offered = completed_in_fish[name]
     for text in CASES[name][1]:
@@ -118,6 +119,7 @@ def shell(
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.programs
 def test_bash_and_zsh_offer_the_candidates(shell: Terminal, name: str) -> None:
     """Press TAB once for the common prefix, and again for the list of candidates."""
     line, wanted = CASES[name]

@@ -137,6 +137,7 @@ def start(hostile: Path, program: str, *arguments: str) -> subprocess.CompletedP
     COMMANDS if is_exhaustive() else COMMANDS[:1],
     ids=lambda arguments: arguments[0],
 )
+@pytest.mark.programs
 def test_commands_import_nothing_from_the_current_folder(
     hostile: Path, arguments: tuple[str, ...]
 ) -> None:
@@ -173,6 +174,7 @@ def test_served_app_imports_nothing_from_the_current_folder(
 
 
 @pytest.mark.parametrize(("reference", "batching"), CODE if is_exhaustive() else CODE[:1])
+@pytest.mark.programs
 def test_allowed_code_of_the_current_folder_runs_in_workers(
     hostile: Path, reference: str, batching: str
 ) -> None:

@@ -24,6 +24,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.programs
 def test_damaged_input_has_no_faults(block: int, seeds: Path, tmp_path: Path) -> None:
     wrong = {}
     for number in range(block * BLOCK, (block + 1) * BLOCK):

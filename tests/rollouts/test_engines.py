@@ -61,6 +61,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, wanted: Any) -> Iterator[None]:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.programs
 def test_ray_records_the_same_dump(tmp_path: Path, wanted: Any) -> None:
     # Each number of workers starts as many processes again.
     numbers = (1, 2, 4) if is_exhaustive() else (2,)
@@ -90,6 +91,7 @@ def test_missing_ray_cluster_is_reported(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.programs
 def test_slurm_records_the_same_dump(
     tmp_path: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
