@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Iterable
 from typing import Literal, NoReturn
 
 import pytest
@@ -26,6 +27,14 @@ exhaustive = pytest.mark.programs(only=True)
 def examples(most: int) -> int:
     """Return the number of random examples of a test: ``most`` in the tests with programs."""
     return most if is_exhaustive() else max(most // 5, 5)
+
+
+def sample(cases: Iterable[object], every: int) -> list[object]:
+    """Return parameters of a test of which only one in ``every`` runs outside of that run."""
+    return [
+        pytest.param(case, marks=exhaustive if number % every else ())
+        for number, case in enumerate(cases)
+    ]
 
 
 class MissingProgram(pytest.skip.Exception):

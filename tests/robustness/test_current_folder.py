@@ -173,8 +173,8 @@ def test_served_app_imports_nothing_from_the_current_folder(
     assert not (hostile.parent / "imported").exists()
 
 
-@pytest.mark.parametrize(("reference", "batching"), CODE if is_exhaustive() else CODE[:1])
-@pytest.mark.programs
+@exhaustive
+@pytest.mark.parametrize(("reference", "batching"), CODE)
 def test_allowed_code_of_the_current_folder_runs_in_workers(
     hostile: Path, reference: str, batching: str
 ) -> None:
