@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Iterable
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -29,12 +29,19 @@ def examples(most: int) -> int:
     return most if is_exhaustive() else max(most // 5, 5)
 
 
-def sample(cases: Iterable[object], every: int) -> list[object]:
-    """Return parameters of a test of which only one in ``every`` runs outside of that run."""
-    return [
-        pytest.param(case, marks=exhaustive if number % every else ())
-        for number, case in enumerate(cases)
-    ]
+def sample(cases: Iterable[Any], every: int) -> list[object]:
+    """Return parameters of a test of which only one in ``every`` runs outside of that run.
+
+    Args:
+        cases: The parameters, or what :func:`pytest.param` returns.
+        every: A number that is coprime to periods of the cases.
+    """
+    found: list[object] = []
+    for number, case in enumerate(cases):
+        given = case if isinstance(case, type(pytest.param())) else pytest.param(case)
+        marks = (*given.marks, *((exhaustive,) if number % every else ()))
+        found.append(pytest.param(*given.values, id=given.id, marks=marks))
+    return found
 
 
 class MissingProgram(pytest.skip.Exception):
