@@ -31,7 +31,7 @@ import pytest
 import torch
 from hypothesis import is_hypothesis_test, settings
 
-from tests.programs import MUST_EXIST, MissingProgram, examples, is_exhaustive
+from tests.programs import MUST_EXIST, examples, is_exhaustive
 
 torch.set_num_threads(1)
 sys.dont_write_bytecode = False
@@ -85,10 +85,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Require the mark ``programs`` of a test that needs one: ``.ci/run`` selects by it."""
     report = yield
-    missing = None if call.excinfo is None else call.excinfo.value
-    if isinstance(missing, MissingProgram) and item.get_closest_marker("programs") is None:
+    error = None if call.excinfo is None else call.excinfo.value
+    if getattr(error, "is_program_missing", False) and item.get_closest_marker("programs") is None:
         report.outcome = "failed"
-        report.longrepr = f"mark it with pytest.mark.programs: {missing}"
+        report.longrepr = f"mark it with pytest.mark.programs: {error}"
     return report
 
 

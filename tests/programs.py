@@ -44,10 +44,6 @@ def sample(cases: Iterable[Any], every: int) -> list[object]:
     return found
 
 
-class MissingProgram(pytest.skip.Exception):
-    """Skips a test that needs a missing program; ``tests/conftest.py`` checks its mark."""
-
-
 def require_program(name: str, *alternatives: str) -> str:
     """Return the path of a program; skip the running test, naming the program, if it is missing.
 
@@ -76,4 +72,7 @@ def _miss(name: str) -> NoReturn:
     reason = f"{name} is not installed"
     if is_exhaustive():
         pytest.fail(f"{reason}, and {MUST_EXIST} is set", pytrace=False)
-    raise MissingProgram(reason)
+    skipped = pytest.skip.Exception(reason)
+    # `tests/conftest.py` checks the mark of a test that is skipped with it.
+    skipped.is_program_missing = True
+    raise skipped

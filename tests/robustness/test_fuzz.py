@@ -15,7 +15,7 @@ from tests.robustness.fuzz import answer, faults
 from tests.robustness.seeds import make_seeds
 
 BLOCK = 12
-BLOCKS = 5 if is_exhaustive() else 2
+BLOCKS = 5 if is_exhaustive() else 1
 
 
 @pytest.fixture(scope="module")
