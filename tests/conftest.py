@@ -24,11 +24,14 @@ import multiprocessing
 import random
 import signal
 import sys
+from collections.abc import Generator
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
+
+from tests.programs import MUST_EXIST, examples, is_exhaustive
 
 torch.set_num_threads(1)
 sys.dont_write_bytecode = False
@@ -40,7 +43,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Imports create no garbage. `pytest_collection_finish` enables collection again.
 gc.disable()
 
-settings.register_profile("tdx", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile(
+    "tdx", deadline=None, derandomize=True, print_blob=True, max_examples=examples(100)
+)
 settings.load_profile("tdx")
 
 MOST_WORKERS = 8
@@ -58,12 +63,33 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(cores + cores // 2, MOST_WORKERS)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests that need an accelerator on machines without one."""
+    """Mark tests with random examples; skip tests of the larger sample and of accelerators."""
+    larger = pytest.mark.skip(reason=f"part of the larger sample: {MUST_EXIST} is not set")
+    for item in items:
+        mark = item.get_closest_marker("programs")
+        if mark is None and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("programs")
+        elif mark is not None and mark.kwargs.get("only") and not is_exhaustive():
+            item.add_marker(larger)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Require the mark ``programs`` of a test that needs one: ``.ci/run`` selects by it."""
+    report = yield
+    error = None if call.excinfo is None else call.excinfo.value
+    if getattr(error, "is_program_missing", False) and item.get_closest_marker("programs") is None:
+        report.outcome = "failed"
+        report.longrepr = f"mark it with pytest.mark.programs: {error}"
+    return report
 
 
 def pytest_collection_finish() -> None:

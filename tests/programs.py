@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from typing import Literal, NoReturn
+from collections.abc import Iterable
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -19,10 +20,28 @@ def is_exhaustive() -> bool:
     return bool(os.environ.get(MUST_EXIST))
 
 
-exhaustive = pytest.mark.skipif(
-    not is_exhaustive(), reason=f"part of the larger sample: {MUST_EXIST} is not set"
-)
+exhaustive = pytest.mark.programs(only=True)
 """Mark of tests that run only in the tests with programs."""
+
+
+def examples(most: int) -> int:
+    """Return the number of random examples of a test: ``most`` in the tests with programs."""
+    return most if is_exhaustive() else max(most // 5, 5)
+
+
+def sample(cases: Iterable[Any], every: int) -> list[object]:
+    """Return parameters of a test of which only one in ``every`` runs outside of that run.
+
+    Args:
+        cases: The parameters, or what :func:`pytest.param` returns.
+        every: A number that is coprime to periods of the cases.
+    """
+    found: list[object] = []
+    for number, case in enumerate(cases):
+        given = case if isinstance(case, type(pytest.param())) else pytest.param(case)
+        marks = (*given.marks, *((exhaustive,) if number % every else ()))
+        found.append(pytest.param(*given.values, id=given.id, marks=marks))
+    return found
 
 
 def require_program(name: str, *alternatives: str) -> str:
@@ -53,4 +72,7 @@ def _miss(name: str) -> NoReturn:
     reason = f"{name} is not installed"
     if is_exhaustive():
         pytest.fail(f"{reason}, and {MUST_EXIST} is set", pytrace=False)
-    pytest.skip(reason)
+    skipped = pytest.skip.Exception(reason)
+    # `tests/conftest.py` checks the mark of a test that is skipped with it.
+    skipped.is_program_missing = True
+    raise skipped

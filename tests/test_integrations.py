@@ -72,6 +72,7 @@ def action(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return module
 
 
+@pytest.mark.programs
 def test_findings_of_all_files_are_in_one_run_with_locations(
     repository: Path, action: ModuleType
 ) -> None:
@@ -85,17 +86,20 @@ def test_findings_of_all_files_are_in_one_run_with_locations(
     assert place["region"]["startLine"] == 5
 
 
+@pytest.mark.programs
 def test_findings_of_clean_files_are_an_empty_run(repository: Path, action: ModuleType) -> None:
     assert action.main(["findings", "--out", "tdx.sarif", "pipelines/one.yaml"]) == 0
     (only,) = json.loads((repository / "tdx.sarif").read_text())["runs"]
     assert only["results"] == []
 
 
+@pytest.mark.programs
 def test_report_of_a_missing_file_is_valid(repository: Path, action: ModuleType) -> None:
     assert action.main(["findings", "--out", "tdx.sarif", "pipelines/missing.yaml"]) == 2
     assert json.loads((repository / "tdx.sarif").read_text()) == {"version": "2.1.0", "runs": []}
 
 
+@pytest.mark.programs
 def test_changes_list_stages_specs_and_cost_of_changed_files(
     repository: Path, action: ModuleType
 ) -> None:
@@ -113,6 +117,7 @@ def test_changes_list_stages_specs_and_cost_of_changed_files(
     assert tempfile.gettempdir() not in text
 
 
+@pytest.mark.programs
 def test_changes_are_empty_if_no_pipeline_changed(repository: Path, action: ModuleType) -> None:
     (repository / "pipelines" / "two.yaml").write_text(f"# a comment\n{CLEAN}")
     files = ["pipelines/one.yaml", "pipelines/two.yaml"]
@@ -120,6 +125,7 @@ def test_changes_are_empty_if_no_pipeline_changed(repository: Path, action: Modu
     assert (repository / "tdx.md").read_text() == ""
 
 
+@pytest.mark.programs
 def test_pipeline_that_cannot_be_built_is_reported(repository: Path, action: ModuleType) -> None:
     (repository / "pipelines" / "two.yaml").write_text(f"{CLEAN}  - StepCouter\n")
     assert action.main(["changes", "--out", "tdx.md", "pipelines/two.yaml"]) == 0
@@ -160,6 +166,7 @@ def hostile_repository(repository: Path) -> Path:
     return repository
 
 
+@pytest.mark.programs
 def test_action_runs_no_code_of_a_pull_request(hostile_repository: Path) -> None:
     git("branch", "base")
     git("remote", "add", "origin", str(hostile_repository))
@@ -177,6 +184,7 @@ def test_action_runs_no_code_of_a_pull_request(hostile_repository: Path) -> None
     assert not (hostile_repository / "imported").exists()
 
 
+@pytest.mark.programs
 def test_hook_runs_no_code_of_the_repository(hostile_repository: Path) -> None:
     (hook,) = load_yaml(ROOT / ".pre-commit-hooks.yaml")
     python = shlex.quote(sys.executable)
@@ -221,6 +229,7 @@ def test_steps_of_the_action_use_its_inputs_and_options() -> None:
     assert all(f"| `{name}` |" in documented for name in declared["inputs"])
 
 
+@pytest.mark.programs
 def test_pre_commit_runs_the_hook_on_the_files_of_a_commit(repository: Path) -> None:
     (hook,) = load_yaml(ROOT / ".pre-commit-hooks.yaml")
     python = shlex.quote(sys.executable)

@@ -107,6 +107,7 @@ def run_command(line: str, *, in_process: bool) -> str:
 
 
 @pytest.mark.parametrize("session", sessions(), ids=session_id)
+@pytest.mark.programs
 def test_console_example_prints_the_shown_output(
     session: Session,
     tmp_path: Path,

@@ -39,6 +39,7 @@ from tdx.data.layout import (
 from tdx.data.saved import Saved, load, save
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.torch_internals import unravel_positions
 from tdx.specs.arguments import Value
 
 _SAVED_KINDS = "use a storage of tensors or a ListStorage, or implement as_tensors and load_saved"
@@ -522,7 +523,7 @@ class TensorStorage(Storage):
     def positions(self, steps: Tensor) -> tuple[Tensor, ...]:
         if not self._batch:
             return (steps,)
-        return torch.unravel_index(steps, (self.max_rows, *self._batch))
+        return unravel_positions(steps, (self.max_rows, *self._batch))
 
     def row_positions(self, rows: Tensor) -> Tensor:
         if self.ndim == 1:

@@ -2,12 +2,12 @@
 
 ``tests/foundation/test_private_parts.py`` fails with the name of the part if a release of torch
 changes one. Attributes that ``torch.nn.Module`` leaves to its subclasses, such as ``_apply``, are
-not meant.
+not meant. :func:`unravel_positions` replaces a public function whose import is slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
+    "unravel_positions",
     "version_of",
 ]
 # The trees are those of users' samples: only this module knows which containers torch.utils.data,
@@ -61,3 +62,19 @@ def has_hooks(module: nn.Module) -> bool:
 def is_profiler_enabled() -> bool:
     """Return True if a profiler of torch is running; a second one would end it."""
     return bool(torch._C._autograd._profiler_enabled())
+
+
+def unravel_positions(positions: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the coordinates of flat positions in an array.
+
+    ``torch.unravel_index`` does the same, but imports SymPy, which takes a second.
+
+    Args:
+        positions: int64 ``[N]``.
+        shape: Shape of the array.
+    """
+    places = []
+    for size in reversed(shape):
+        places.append(positions % size)
+        positions = positions // size
+    return tuple(reversed(places))

@@ -158,6 +158,7 @@ def tiny(folder: Path) -> Iterator[Path]:
     subprocess.run([require_program("umount"), str(place)], check=True)
 
 
+@pytest.mark.programs
 def test_full_file_system_keeps_complete_chunks(tiny: Path) -> None:
     ended = run(*PENDULUM, "--steps", "20000", "--chunk", "200", "--out", "tiny/dump")
     assert_refused(ended, 3, "cannot write tiny/dump: no space left on device", "make room")

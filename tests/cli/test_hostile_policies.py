@@ -28,6 +28,10 @@ QUIET = {
 }
 
 
+any_command = pytest.mark.parametrize("marker", ["script"], indirect=True)
+"""Commands open all kinds of policies by the same function, which the other tests call."""
+
+
 @pytest.fixture(params=KINDS)
 def marker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the path that a hostile policy creates; ``p.yaml`` uses that policy."""
@@ -39,6 +43,7 @@ def marker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return marker
 
 
+@any_command
 @pytest.mark.parametrize("command", COMMANDS)
 def test_code_is_refused_with_a_hint(tdx: Tdx, marker: Path, command: str) -> None:
     outcome = tdx(*COMMANDS[command])
@@ -48,6 +53,7 @@ def test_code_is_refused_with_a_hint(tdx: Tdx, marker: Path, command: str) -> No
     assert not marker.exists()
 
 
+@any_command
 @pytest.mark.parametrize("command", QUIET)
 def test_commands_without_a_policy_do_not_open_it(tdx: Tdx, marker: Path, command: str) -> None:
     tdx(*QUIET[command])

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.processes import start
 from tests.processes import becomes_true
+from tests.programs import exhaustive
 
 TIMEOUT_SECONDS = 300.0
 PARALLEL = ("--env", "CartPole-v1", "--num-envs", "2", "--batching", "parallel", "--t", "RewardSum")
@@ -141,7 +142,12 @@ def interrupted(
 
 @pytest.mark.parametrize(
     ("command", "moment"),
-    [("rollout", 0.05), ("rollout --shards", 0.3), ("check", 0.9), ("profile", 1.8)],
+    [
+        ("rollout", 0.05),
+        ("rollout --shards", 0.3),
+        pytest.param("check", 0.9, marks=exhaustive),
+        ("profile", 1.8),
+    ],
 )
 def test_interrupt_at_any_time_exits_with_130(
     interrupted: Callable[..., Interrupted], command: str, moment: float

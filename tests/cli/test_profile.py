@@ -143,6 +143,7 @@ def test_html_page_is_self_contained() -> None:
     assert "Example CPU" in page.text
 
 
+@pytest.mark.programs
 def test_html_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
     measures(both())
     target = tmp_path / "profile.html"

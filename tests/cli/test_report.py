@@ -188,6 +188,7 @@ def test_frames_show_the_images_of_the_rollout(html: str) -> None:
     assert torch.equal(frames[0], frames[1])
 
 
+@pytest.mark.programs
 def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
     """Check that the page has no errors and does not scroll horizontally at 1,200 px."""
     browser = require_program(*BROWSERS)

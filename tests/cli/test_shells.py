@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import require_program
+from tests.programs import require_program, sample
 from tests.tui.tmux import Terminal
 
 SCRIPT_VARIABLE = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
@@ -88,6 +88,7 @@ def completed_in_fish(folder: Path, environ: dict[str, str]) -> dict[str, list[s
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.programs
 def test_fish_offers_the_candidates(completed_in_fish: dict[str, list[str]], name: str) -> None:
     offered = completed_in_fish[name]
     for text in CASES[name][1]:
@@ -117,7 +118,8 @@ def shell(
             terminal.close()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sample(CASES, 2))
+@pytest.mark.programs
 def test_bash_and_zsh_offer_the_candidates(shell: Terminal, name: str) -> None:
     """Press TAB once for the common prefix, and again for the list of candidates."""
     line, wanted = CASES[name]

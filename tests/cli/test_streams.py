@@ -71,6 +71,7 @@ def test_closed_stdin_is_a_usage_error() -> None:
     assert done.stderr.startswith("error: standard input is closed\nhint: ")
 
 
+@pytest.mark.programs
 def test_reader_of_help_that_exits_is_not_an_error() -> None:
     done = tdx(
         "rollout",

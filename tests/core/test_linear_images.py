@@ -16,6 +16,7 @@ from tdx import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from tdx.core.plan.image_fusion import ImageKernel, compile_image, has_linear_image, linear_form
 from tdx.core.transforms import Transform
 from tdx.transforms.image.resize import INTERPOLATIONS
+from tests.programs import examples
 
 Shape = tuple[int, int, int]
 SIZES = st.integers(1, 40)
@@ -72,7 +73,7 @@ def chains(draw: st.DrawFn) -> tuple[list[Transform], np.ndarray[Any, Any]]:
 
 
 @given(chains())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_one_kernel_equals_its_stages(
     case: tuple[list[Transform], np.ndarray[Any, Any]],
 ) -> None:

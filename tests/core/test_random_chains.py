@@ -28,6 +28,7 @@ from tdx import (
     check_env_specs,
 )
 from tests.core.stages import DISHONEST, HONEST, STAGES
+from tests.programs import examples
 
 ENVS: dict[str, Callable[[], EnvBase]] = {
     "Blackjack": lambda: GymEnv("Blackjack-v1"),
@@ -41,7 +42,7 @@ ENVS: dict[str, Callable[[], EnvBase]] = {
 }
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     env=st.sampled_from(sorted(ENVS)),
     names=st.lists(st.sampled_from(sorted(HONEST)), min_size=1, max_size=7, unique=True),
@@ -118,7 +119,7 @@ def stepped(env: TransformedEnv, actions: torch.Tensor, masks: torch.Tensor) -> 
     return steps
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     names=st.lists(st.sampled_from(sorted(BATCHED)), min_size=1, max_size=7, unique=True),
     stops=st.lists(st.integers(2, 6), min_size=3, max_size=3),

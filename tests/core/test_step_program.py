@@ -32,6 +32,7 @@ from tdx import (
 )
 from tests.core.stages import STAGES
 from tests.envs.mocks import CountingEnv
+from tests.programs import examples
 
 
 class CountsFrames(CatFrames):
@@ -96,7 +97,7 @@ def assert_same(mine: TensorDictBase, other: TensorDictBase) -> None:
         torch.testing.assert_close(mine[key], other[key], rtol=0, atol=0, equal_nan=True)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(
     names=st.lists(st.sampled_from(sorted(STAGES)), min_size=1, max_size=8, unique=True),
     plan=st.lists(

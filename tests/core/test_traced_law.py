@@ -31,6 +31,7 @@ from tdx import (
 from tests.core.stages import STAGES
 from tests.core.test_random_chains import Sums
 from tests.envs.mocks import NoisyEnv, TwoGroupsEnv
+from tests.programs import examples
 
 
 class AddsInPlace(Transform):
@@ -145,7 +146,7 @@ def made(env: str, names: list[str], cut: int | None) -> EnvBase:
     return TransformedEnv(TransformedEnv(ENVS[env](), chain(names[:cut])), chain(names[cut:]))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     env=st.sampled_from(sorted(ENVS)),
     names=st.lists(st.sampled_from(sorted(CHAIN)), max_size=7, unique=True),

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from tdx import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler
 from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.data.stored import batched, rollout
+from tests.programs import examples
 
 
 def buffer_of(
@@ -150,7 +151,7 @@ def test_batches_of_envs() -> None:
     assert_pieces(ring.sample(400), 4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_never_across_episodes(draw: st.DataObject) -> None:
     """Any episodes, cut anywhere, written in any parts into a ring of any size."""

@@ -61,6 +61,7 @@ def test_functions_of_tensordict_compile_after_imports_in_any_order(imports: str
     assert run_python(f"{imports}\n{COMPILE}") == ""
 
 
+@exhaustive
 def test_compile_needs_the_marks() -> None:
     code = (
         "import sys, tdx, tensordict\n"

@@ -10,6 +10,7 @@ from tdx.inspection.check_report import fix_pipeline
 from tdx.inspection.lint.linter import select_rules
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage, validate
 from tdx.pipeline.arguments import name_arguments
+from tests.programs import examples
 
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 
@@ -74,7 +75,7 @@ STAGES = [
 ]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(STAGES), min_size=2, max_size=6), st.booleans())
 def test_fixed_pipeline_has_no_new_errors_and_no_more_fixes(
     stages: list[str], strict: bool

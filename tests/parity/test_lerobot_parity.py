@@ -20,6 +20,8 @@ from tdx.stacks.samples import Sample, SampleStack
 from tests.programs import require_package
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
 
+pytestmark = pytest.mark.programs
+
 MODES = ("IDENTITY", *STATISTICS)
 
 

@@ -23,6 +23,8 @@ from tests.parity.test_lerobot_parity import as_theirs, assert_same_bits, draw, 
 from tests.programs import require_package
 from tests.stacks.checkpoints.folders import ACTION, Folder, stock_statistics
 
+pytestmark = pytest.mark.programs
+
 POLICIES = {
     "act": ("act.configuration_act:ACTConfig", "act.processor_act"),
     "diffusion": (

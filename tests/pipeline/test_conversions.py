@@ -25,6 +25,7 @@ from tdx.pipeline import (
 )
 from tdx.pipeline.arguments import name_arguments
 from tests.pipeline.strategies import ENVS, KNOWN_STAGES, PIPELINES, exactly
+from tests.programs import examples
 
 
 def fully_named(pipeline: Pipeline) -> Pipeline:
@@ -36,14 +37,14 @@ def without_places(pipeline: Pipeline) -> Pipeline:
     return replace(pipeline.with_stages(*stages), file=None)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(PIPELINES)
 def test_file(pipeline: Pipeline) -> None:
     read = read_pipeline(write_pipeline(pipeline), "f.yaml")
     assert exactly(without_places(read)) == exactly(fully_named(pipeline))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(PIPELINES)
 def test_flags(pipeline: Pipeline) -> None:
     assert exactly(from_flags(to_flags(pipeline))) == exactly(pipeline)

@@ -26,6 +26,7 @@ from tdx.pipeline import (
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.editing import Draft
 from tests.pipeline.strategies import PIPELINES, STAGES, exactly
+from tests.programs import examples
 
 TEXT = """\
 # a pipeline
@@ -310,7 +311,7 @@ def test_every_layout_can_be_edited(text: str) -> None:
     assert read_pipeline(file.text, "again") == file.pipeline
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(PIPELINES, st.lists(STAGES, max_size=4).map(tuple), st.integers(0, 9))
 def test_any_pipeline_can_be_updated_to_any_other(
     pipeline: Pipeline, stages: tuple[StageConfig, ...], seed: int
@@ -400,7 +401,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.sampled_from([*PIECES, "{", "}", "&a ", "*a", "!t ", "- ", "# c", "'", "1"])))
 def test_any_text_is_parsed_or_refused(pieces: list[str]) -> None:
     outcome = read_or_error("version: 1\nenv: x\n" + "".join(pieces))

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from tdx.pipeline import Pipeline, check_arguments, load_catalog, read_pipeline, write_pipeline
 from tdx.pipeline.generate import SCHEMA_FILE
 from tests.pipeline.strategies import KNOWN_STAGES
+from tests.programs import examples
 
 SAMPLES = Path(__file__).parents[2] / "sample_pipelines"
 SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
@@ -118,7 +119,7 @@ def test_invalid_files(text: str, place: str) -> None:
     assert problems(text) == [place]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(KNOWN_STAGES)
 def test_written_pipelines_match_the_schema(stage: Any) -> None:
     assert problems(write_pipeline(Pipeline.of("Pendulum-v1", stage))) == []

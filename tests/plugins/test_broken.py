@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,17 +68,23 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_doctor_reports_package_entry_and_reason(case: str, tmp_path: Path) -> None:
-    group, name, target, source, reason = BROKEN[case]
-    install(tmp_path, {group: {name: target}}, source)
+def test_doctor_reports_package_entry_and_reason(tmp_path: Path) -> None:
+    """All are installed at once: each probe of the plugins is a process."""
+    expected = {}
+    for number, (group, *parts, reason) in enumerate(BROKEN.values()):
+        name, target, source = (re.sub("[Tt]oy", rf"\g<0>{number}", part) for part in parts)
+        install(tmp_path, {group: {name: target}}, source, f"toy{number}")
+        expected[f"toy{number} 1.0"] = (name, reason)
     with installed(tmp_path):
-        (found,) = check_plugins(plugin_exporters)
-        assert (found.status, found.name.split()[-1]) == ("warn", name)
-        assert "toy 1.0" in found.value
-        assert reason in found.value
-        assert found.hint is not None
-        assert "TDX_PLUGINS=0" in found.hint
+        found = list(check_plugins(plugin_exporters))
+        assert len(found) == len(BROKEN)
+        for each in found:
+            (package,) = re.findall(r"toy\d+ 1\.0", each.value)
+            name, reason = expected.pop(package)
+            assert (each.status, each.name.split()[-1]) == ("warn", name)
+            assert reason in each.value, package
+            assert each.hint is not None
+            assert "TDX_PLUGINS=0" in each.hint
         # Everything else still works.
         env = build_checked_env(
             Pipeline.of("Pendulum-v1", "CatFrames(4, -1, in_keys=['observation'])")

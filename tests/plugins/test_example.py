@@ -18,6 +18,7 @@ from tdx.cli.process import run as run_tdx
 from tdx.inspection.transform_example import find_example
 from tdx.pipeline import load_catalog
 from tests.plugins.installed import EXAMPLE, install_example, installed
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -137,6 +138,7 @@ def test_completion_does_not_import_the_plugin(
     assert "tdx_symlog" not in completed.stderr
 
 
+@exhaustive
 def test_plugin_passes_the_contract_tests(run: Run) -> None:
     """Run the contract tests of tdx for the transform of the plugin."""
     tests = str(ROOT / "tests/plugins/test_catalog_contract.py")
@@ -148,10 +150,12 @@ def test_plugin_passes_the_contract_tests(run: Run) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_one_variable_disables_all_plugins(run: Run) -> None:
-    done = run("-m", "tdx", "inspect", "spec", "Pendulum-v1", "-t", "SymLog", TDX_PLUGINS="0")
-    assert done.returncode == 2
-    assert "unknown transform SymLog" in done.stderr
+def test_one_variable_disables_all_plugins(output: Output) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TDX_PLUGINS", "0")
+        code, _, error = output("inspect", "spec", "Pendulum-v1", "-t", "SymLog")
+    assert code == 2
+    assert "unknown transform SymLog" in error
 
 
 def test_example_is_one_file() -> None:

@@ -137,6 +137,7 @@ def start(hostile: Path, program: str, *arguments: str) -> subprocess.CompletedP
     COMMANDS if is_exhaustive() else COMMANDS[:1],
     ids=lambda arguments: arguments[0],
 )
+@pytest.mark.programs
 def test_commands_import_nothing_from_the_current_folder(
     hostile: Path, arguments: tuple[str, ...]
 ) -> None:
@@ -172,7 +173,8 @@ def test_served_app_imports_nothing_from_the_current_folder(
     assert not (hostile.parent / "imported").exists()
 
 
-@pytest.mark.parametrize(("reference", "batching"), CODE if is_exhaustive() else CODE[:1])
+@exhaustive
+@pytest.mark.parametrize(("reference", "batching"), CODE)
 def test_allowed_code_of_the_current_folder_runs_in_workers(
     hostile: Path, reference: str, batching: str
 ) -> None:

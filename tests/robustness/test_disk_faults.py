@@ -22,6 +22,7 @@ SAMPLE = (
 
 
 @pytest.mark.parametrize("names", SAMPLE if is_exhaustive() else (("resume",),))
+@pytest.mark.programs
 def test_failing_disk_leaves_the_old_or_the_new_state(names: tuple[str, ...]) -> None:
     require_program("gcc")
     options = [word for name in names for word in ("--only", name)]

@@ -15,7 +15,7 @@ from tests.robustness.fuzz import answer, faults
 from tests.robustness.seeds import make_seeds
 
 BLOCK = 12
-BLOCKS = 5 if is_exhaustive() else 2
+BLOCKS = 5 if is_exhaustive() else 1
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.programs
 def test_damaged_input_has_no_faults(block: int, seeds: Path, tmp_path: Path) -> None:
     wrong = {}
     for number in range(block * BLOCK, (block + 1) * BLOCK):

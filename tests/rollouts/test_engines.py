@@ -20,7 +20,7 @@ from tdx.rollouts.dump.folder import LockedError
 from tdx.rollouts.dump.progress import ignore_progress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan
 from tdx.rollouts.recording.shards import ShardJob
-from tests.programs import is_exhaustive, require_program
+from tests.programs import exhaustive, require_program
 from tests.rollouts.recordings import hash_tree, request
 
 SHARDS = 3
@@ -59,11 +59,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch, wanted: Any) -> Iterator[None]:
     ray.shutdown()
 
 
+@exhaustive
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_ray_records_the_same_dump(tmp_path: Path, wanted: Any) -> None:
     # Each number of workers starts as many processes again.
-    numbers = (1, 2, 4) if is_exhaustive() else (2,)
+    numbers = (1, 2, 4)
     for workers in numbers:
         folder = tmp_path / f"dump-{workers}"
         result = roll_out_shards(wanted, folder, SHARDS, engine="ray", workers=workers)
@@ -89,6 +90,7 @@ def test_missing_ray_cluster_is_reported(
     assert read_progress(tmp_path / "dump", ShardPlan.load(tmp_path / "dump")).committed == 0
 
 
+@exhaustive
 @pytest.mark.filterwarnings("ignore")
 def test_slurm_records_the_same_dump(
     tmp_path: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
@@ -98,10 +100,6 @@ def test_slurm_records_the_same_dump(
     local = functools.partial(SlurmEngine, cluster="local")
     monkeypatch.setitem(ENGINES, "slurm", local)
     shards = 2
-    if not is_exhaustive():
-        # submitit waits ten seconds for the result of a killed process.
-        shards = 1
-        (tmp_path / "kills" / "0").unlink()
     result = roll_out_shards(wanted, tmp_path / "dump", shards, engine="slurm")
     assert (result.committed, result.failures) == (shards, ())
     assert hash_tree(tmp_path / "dump") == expected_hash(tmp_path, wanted, shards)

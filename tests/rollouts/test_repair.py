@@ -25,6 +25,7 @@ from tdx.rollouts import (
     verify,
 )
 from tests.cli.conftest import Tdx, tdx
+from tests.programs import examples
 from tests.rollouts.recordings import (
     CutError,
     hash_tree,
@@ -84,7 +85,7 @@ def has_intact_chunk(whole: Path, name: str, place: int, how: str) -> bool:
 FILES = ("chunks.jsonl", "data/action.memmap", "data/next/reward.memmap", "data/next/meta.json")
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(30))
 @given(
     name=st.sampled_from(FILES),
     share=st.floats(0, 1, exclude_max=True),

@@ -36,6 +36,7 @@ def roll_out_in_child(folder: Path, die_at: int | None, **options: Any) -> int:
     return run_and_kill_at(die_at, lambda: roll_out(request(**options), folder))
 
 
+@pytest.mark.programs
 def test_killed_rollout_loses_no_chunk(tmp_path: Path) -> None:
     options: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 2, "raw": True}
     whole = tmp_path / "whole"

@@ -318,6 +318,7 @@ def many_shards() -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.programs
 def test_many_shards_open_without_reading_them(
     many_shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

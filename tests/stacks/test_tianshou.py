@@ -16,6 +16,8 @@ from tdx.foundation.errors import ArgumentError
 from tdx.stacks import open_stack
 from tests.programs import require_package
 
+pytestmark = pytest.mark.programs
+
 LIMIT = 30
 
 

@@ -141,6 +141,7 @@ def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, 
 
 
 @pytest.mark.skipif(find_spec("miniworld") is not None, reason="miniworld is installed")
+@exhaustive
 def test_invalid_settings_changing_files_and_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_invalid_settings_changing_files_and_a_full_disk(
     assert file.read_text().count("- RewardSum") == 2
 
 
+@exhaustive
 def test_terminals_of_any_size_with_an_env_of_many_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

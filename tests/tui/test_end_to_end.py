@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from tdx.pipeline import Pipeline
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tests.processes import PATIENCE, all_ended, family
@@ -21,6 +23,7 @@ SAVED = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.programs
 def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
     with terminal(folder=tmp_path, then="echo ended: $?; sleep 100") as tdx:
         tdx.sees("Welcome to tdx")

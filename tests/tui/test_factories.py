@@ -38,7 +38,7 @@ def names(app: Driver) -> list[str]:
 # TorchRL
 
 
-async def test_transforms_of_torchrl_are_stages_with_specs_and_lineage() -> None:
+async def test_transforms_of_torchrl_are_read_only_stages_with_specs_and_lineage() -> None:
     async with driven(env=TORCHRL, allow_code=True) as app:
         assert names(app) == ["RewardScaling", "StepCounter"]
         assert "2 stages · torchrl" in app.text("ChainPane")
@@ -51,11 +51,7 @@ async def test_transforms_of_torchrl_are_stages_with_specs_and_lineage() -> None
         await app.press("down", "2")
         assert "+ step_count [1] int64 ≥ 0" in app.text("SpecsTab")
         assert "observation@0 by env → output" in app.text("#lineage")
-
-
-async def test_a_stage_of_torchrl_is_not_edited() -> None:
-    async with driven(env=TORCHRL, allow_code=True) as app:
-        await app.press("down", "space", "d")
+        await app.press("1", "escape", "home", "down", "space", "d")
         assert set(app.notices) == {f"the stages are Python code of {TORCHRL}: edit them there"}
         assert names(app) == ["RewardScaling", "StepCounter"]
 
@@ -192,8 +188,10 @@ def test_suggestions_for_a_factory_run_nothing() -> None:
 # Copying and reloading
 
 
-async def test_copied_command_includes_allow_code() -> None:
+async def test_copied_command_includes_allow_code_and_ctrl_c_names_the_key_that_quits() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
+        await app.press("ctrl+c")
+        assert app.notices == ["press ^q to quit"]
         await app.press("y")
         assert "Python" not in app.text()
         await app.press("enter")
@@ -243,12 +241,6 @@ async def test_values_start_at_the_selected_stage() -> None:
 
 
 # Errors
-
-
-async def test_ctrl_c_names_the_key_that_quits() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
-        await app.press("ctrl+c")
-        assert app.notices == ["press ^q to quit"]
 
 
 async def test_a_step_that_raises_names_the_line_and_keeps_the_history() -> None:

@@ -27,6 +27,7 @@ from tdx.tui.backend.requests import DumpRollout, ListEnvs
 from tdx.tui.live.requests import RunSession
 from tdx.tui.profile.messages import PROGRESS, ProfileProgress
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tests.programs import is_exhaustive
 from tests.tui import wrapped_env
 from tests.tui.files.filing import TEXT, storage_in
 from tests.tui.idle import resize
@@ -53,7 +54,7 @@ WALKS = (
     ((200, 60), f"{wrapped_env.__name__}:make_vec_normalize", ()),
 )
 """Size of the terminal, env and chain of each walk."""
-STEPS = int(os.environ.get("TDX_WALK_STEPS", "25"))
+STEPS = int(os.environ.get("TDX_WALK_STEPS", "25" if is_exhaustive() else "8"))
 """Number of keys and clicks of each walk."""
 SEED = int(os.environ.get("TDX_WALK_SEED", "0"))
 _EXPECTED_ERRORS = (
@@ -194,6 +195,7 @@ def _open_env(pipeline: Pipeline) -> EnvBase | StackEnv:
     return StackEnv(stack) if stack.chain_env is None else stack.chain_env
 
 
+@pytest.mark.programs
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(("size", "env", "chain"), WALKS)
 async def test_any_keys_and_clicks_leave_the_app_usable(

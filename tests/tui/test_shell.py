@@ -135,13 +135,16 @@ async def test_keys_of_a_tab_work_before_it_is_drawn(
         assert app.app.focused is app.find("#spec-tree")
 
 
-async def test_names_of_all_tabs_are_visible() -> None:
-    async with driven(size=(80, 24)) as app:
+async def test_screen_that_is_large_enough_shows_the_names_of_all_tabs(tmp_path: Path) -> None:
+    async with driven(size=(40, 10), hints=HintState(tmp_path / "hints.json")) as app:
+        assert not app.app.screen.show_vertical_scrollbar
+        assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
         for width in (80, 115, 116):
             await resize(app.pilot, width, 24)
             await app.settle()
             for title in ("1 Stage", "2 Specs", "3 Live", "4 Profile", "5 Log"):
                 assert title in app.text(), width
+        assert "Pendulum-v1" in app.text("#chain")
 
 
 async def test_pane_is_expanded_and_resized_by_key() -> None:
@@ -174,15 +177,6 @@ async def test_widened_pane_leaves_room_for_the_others() -> None:
         await app.press("a")  # on a narrow screen, the catalog replaces the tabs
         panes = (app.find("#chain-pane"), app.find("#catalog-pane"))
         assert all(pane.size.width >= 18 and pane.region.right <= 60 for pane in panes)
-
-
-async def test_message_is_shown_while_the_screen_is_too_small(tmp_path: Path) -> None:
-    async with driven(size=(40, 10), hints=HintState(tmp_path / "hints.json")) as app:
-        assert not app.app.screen.show_vertical_scrollbar
-        assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
-        await resize(app.pilot, 80, 24)
-        await app.settle()
-        assert "Pendulum-v1" in app.text("#chain")
 
 
 async def test_invalid_settings_are_reported_and_ignored() -> None:

@@ -34,6 +34,7 @@ from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
+from tests.tui.idle import resize
 from tests.tui.pictures import until
 from tests.tui.playing import playing
 
@@ -425,13 +426,14 @@ async def test_findings_of_a_checkpoint_are_at_their_stages() -> None:
         assert "TDX601 'action' passes unchanged" in app.text("StageTab")
 
 
-@pytest.mark.parametrize("keys", [("space",), ("d",), ("a", "text:StepCounter", "enter")])
-async def test_stages_of_a_checkpoint_cannot_be_edited(keys: tuple[str, ...]) -> None:
+async def test_stages_of_a_checkpoint_cannot_be_edited() -> None:
     async with driven(env=SOUND) as app:
         await app.press("down")
-        await app.press(*keys)
-        assert f"the stages are the files of {SOUND}, which tdx does not edit" in app.notices
-        assert names(app) == STEPS
+        for keys in (["space"], ["d"], ["a", "text:StepCounter", "enter"]):
+            app.notices.clear()
+            await app.press(*keys)
+            assert f"the stages are the files of {SOUND}, which tdx does not edit" in app.notices
+            assert names(app) == STEPS
 
 
 async def test_a_checkpoint_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -448,25 +450,20 @@ async def test_a_stage_in_a_file_with_a_checkpoint_is_refused() -> None:
         assert "does not apply to a policy checkpoint" in problem.message
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_the_live_tab_shows_the_samples_of_a_checkpoint(size: tuple[int, int]) -> None:
-    def make(pipeline: Pipeline) -> Any:
-        return StackEnv(build_stack(pipeline))
-
-    async with playing(env=SOUND, make=make, size=size) as live:
-        await live.press("s")
-        shown = live.text()
-        assert "↑ 5 unnormalizer" in shown
-        if size[1] > 24:
-            assert "~ observation.state@1" in shown
-
-
-async def test_live_draws_features_of_a_checkpoint_and_no_rewards() -> None:
+async def test_live_shows_samples_of_a_checkpoint_draws_features_and_no_rewards() -> None:
     def make(pipeline: Pipeline) -> Any:
         return StackEnv(build_stack(pipeline))
 
     async with playing(env=SOUND, make=make, size=(120, 40)) as live:
-        await live.press("s", "s", "s")
+        await live.press("s")
+        shown = live.text()
+        assert "↑ 5 unnormalizer" in shown
+        assert "~ observation.state@1" in shown
+        await resize(live.pilot, 80, 24)
+        await live.settle()
+        assert "↑ 5 unnormalizer" in live.text()
+        await resize(live.pilot, 120, 40)
+        await live.press("s", "s")
         assert [plot.name for plot in live.tab.panes.plots.curves] == [
             *("observation.state[0]", "action[0]", "observation.state[1]", "action[1]")
         ]

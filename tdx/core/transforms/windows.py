@@ -31,6 +31,7 @@ from tdx.core.transforms.scan import follow_device, reset_rows
 from tdx.foundation.errors import KeyNotFoundError, Where
 from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.foundation.tensordicts import read, write
+from tdx.foundation.torch_internals import unravel_positions
 from tdx.specs import Composite
 
 
@@ -262,7 +263,7 @@ class WindowTransform(ObservationTransform):
             entry = torch.where(since == -1, fresh, torch.where(since < -1, padded, entry))
             window.append(entry)
         repaired = self._combine(window)
-        result[(steps, *torch.unravel_index(rows, batch))] = repaired
+        result[(steps, *unravel_positions(rows, batch))] = repaired
         is_last = steps == chunk.length - 1
         for kept, entry in zip(newest, window[1:], strict=True):
             kept.view(count, *feature)[rows[is_last]] = entry[is_last]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError
+from tdx.foundation.torch_internals import unravel_positions
 from tdx.rollouts.dump.reading import Dump, open_dump
 
 
@@ -51,7 +52,7 @@ class DumpStorage(Storage):
     def positions(self, steps: Tensor) -> tuple[Tensor, ...]:
         if not self._batch:
             return (steps,)
-        return torch.unravel_index(steps, (self.max_rows, *self._batch))
+        return unravel_positions(steps, (self.max_rows, *self._batch))
 
     def gather(self, steps: Tensor, name: str | None = None) -> Any:
         time, *rows = self.positions(steps)

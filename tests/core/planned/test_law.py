@@ -31,6 +31,7 @@ from tdx import (
 )
 from tdx.core.plan import plan_of
 from tests.core.planned.drawing import CHAINS_OF, ENVS, policy_reading
+from tests.programs import examples
 
 
 def compared(planned: TensorDictBase, eager: TensorDictBase, rtol: float = 0.0) -> None:
@@ -72,7 +73,7 @@ def rolled_out(
     return env, [*parts, env.rand_step(root)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     env=st.sampled_from(sorted(ENVS)),
     names=st.lists(st.sampled_from(sorted(CHAINS_OF)), max_size=7, unique=True),

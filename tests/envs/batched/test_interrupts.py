@@ -95,11 +95,8 @@ def nothing_runs(program: subprocess.Popen[str]) -> bool:
     return becomes_true(lambda: not session_members(program.pid))
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork"])
-def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(
-    start: Start, method: str
-) -> None:
-    program = start("played", method=method)
+def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(start: Start) -> None:
+    program = start("played")
     assert interrupt(program) == (130, "")
     assert nothing_runs(program)
 
@@ -115,21 +112,20 @@ def test_ctrl_c_while_the_workers_start(start: Start, processes: int) -> None:
     assert nothing_runs(program)
 
 
-def test_ctrl_c_while_a_worker_hangs(start: Start) -> None:
+def test_ctrl_c_while_a_forked_worker_hangs(start: Start) -> None:
     program = start("hangs", fault="hang", method="fork")
     assert interrupt(program) == (130, "")
     assert nothing_runs(program)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork"])
-def test_workers_end_with_a_parent_that_is_killed(start: Start, method: str) -> None:
-    program = start("played", method=method)
+def test_workers_end_with_a_parent_that_is_killed(start: Start) -> None:
+    program = start("played")
     assert len(session_members(program.pid)) >= 3
     program.kill()
     assert nothing_runs(program)
 
 
-def test_a_worker_that_hangs_ends_with_its_parent_too(start: Start) -> None:
+def test_a_forked_worker_that_hangs_ends_with_its_parent_too(start: Start) -> None:
     program = start("hangs", fault="hang", method="fork")
     program.kill()
     assert nothing_runs(program)

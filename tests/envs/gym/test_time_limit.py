@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 import tdx
+from tests.programs import examples
 
 ENV = "CartPole-v1"
 
@@ -38,6 +39,7 @@ def elapsed(env: Any) -> list[int]:
     return [limit._elapsed_steps for limit in time_limits(env)]
 
 
+@settings(max_examples=examples(40))
 @given(chunk=st.integers(1, 40), rows=st.sampled_from([0, 3]), seed=st.integers(0, 99))
 def test_chunks_equal_single_steps(chunk: int, rows: int, seed: int) -> None:
     results, ends = [], []

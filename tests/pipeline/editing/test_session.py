@@ -13,6 +13,7 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.sessions import Session, session_from_json, session_to_json
 from tests.pipeline.strategies import PIPELINES, STAGES, exactly
+from tests.programs import examples
 
 
 def edited(pipeline: Pipeline, steps: int) -> Editor:
@@ -29,7 +30,7 @@ def edited(pipeline: Pipeline, steps: int) -> Editor:
 
 
 @given(PIPELINES, st.integers(0, 7), st.integers(0, 4))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_session_survives_a_round_trip(pipeline: Pipeline, steps: int, back: int) -> None:
     editor = edited(pipeline, steps)
     for _ in range(back):
@@ -40,7 +41,7 @@ def test_a_session_survives_a_round_trip(pipeline: Pipeline, steps: int, back: i
 
 
 @given(st.lists(STAGES, max_size=3))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_draft_without_an_env_is_saved(stages: list[object]) -> None:
     editor = Editor()
     editor.apply("add", editor.draft.insert(0, stages))  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from tensordict import TensorDict
 import tdx
 from tdx import from_torchrl, to_torchrl
 from tdx.stacks.torchrl import from_torchrl_spec
+from tests.programs import is_exhaustive
 from tests.stacks.torchrl.chains import (
     BASES,
     Camera,
@@ -26,7 +27,7 @@ from tests.stacks.torchrl.chains import (
     rollout,
 )
 
-CHAINS = int(os.environ.get("TDX_TORCHRL_CHAINS", "25"))
+CHAINS = int(os.environ.get("TDX_TORCHRL_CHAINS", "25" if is_exhaustive() else "10"))
 """Number of random chains; 300 for the acceptance run, which makes 200 steps with each."""
 STEPS = 200 if CHAINS >= 300 else 30
 
@@ -142,6 +143,7 @@ def test_rollouts_and_specs_are_equal(make: Make) -> None:
         assert differences(expected, found) == []
 
 
+@pytest.mark.programs
 def test_random_chains() -> None:
     equal = seed = 0
     while equal < CHAINS:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tdx import Binary, Bounded, Categorical, Composite, NonTensor, SpecError, Unbounded
 from tdx.stacks.torchrl import from_torchrl_spec, to_torchrl_spec
+from tests.programs import examples
 from tests.specs import kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -60,7 +61,7 @@ def test_either_accepts_what_the_other_draws(name: str) -> None:
 
 
 @given(spec=kinds.leaves)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_round_trip_of_random_specs(spec: Any) -> None:
     converted = to_torchrl_spec(spec)
     assert from_torchrl_spec(converted) == spec
@@ -70,7 +71,7 @@ def test_round_trip_of_random_specs(spec: Any) -> None:
 
 
 @given(entries=st.lists(kinds.leaves, max_size=3), lead=st.integers(1, 3), locked=st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_round_trip_of_random_composites(entries: list[Any], lead: int, locked: bool) -> None:
     wide = [spec.expand(lead, *spec.shape) for spec in entries]
     inner = Composite({f"k{i}": spec for i, spec in enumerate(wide)}, shape=(lead,))
