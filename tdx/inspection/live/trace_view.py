@@ -39,7 +39,8 @@ def _describe_object(
     rows = value if isinstance(value, list) else [value]
     shape = (len(rows),) if isinstance(value, list) else tuple(getattr(value, "shape", ()))
     text, before = _shorten(value), _shorten(old) if is_known else ""
-    change: Change = "new" if not is_known else "same" if text == before else "changed"
+    one, other = (getattr(side, "tolist", lambda side=side: side)() for side in (old, value))
+    change: Change = "new" if not is_known else "same" if is_same(one, other) else "changed"
     kind = getattr(rows[0], "dtype", None) if rows else None
     dtype = type(value).__name__ if kind is None else str(kind).removeprefix("torch.")
     return ValueView(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import NonTensorData
 
 from tdx import (
     CatFrames,
@@ -68,6 +69,23 @@ def test_view_compares_with_another_trace() -> None:
     assert (count.change, count.before, count.text, count.delta) == ("changed", "1", "2", 1.0)
     assert value(view, "terminated@0").change == "same"
     assert value(view_trace(two), "step_count@1").change == "new"
+
+
+def test_texts_that_differ_behind_what_is_shown_have_changed() -> None:
+    mission = "go to the red ball behind the door on your left, then pick up the "
+
+    def writes(thing: str) -> At:
+        return At(0, lambda tensordict: tensordict.set("mission", NonTensorData(mission + thing)))
+
+    tracer = Tracer(pendulum(writes("green key"), writes("green key")))
+    tracer.reset()
+    first = tracer.step()
+    other = Tracer(pendulum(writes("green key"), writes("grey key")))
+    other.reset()
+    view = view_trace(other.step(), against=first)
+    same, changed = value(view, "mission@1"), value(view, "mission@2")
+    assert (same.change, changed.change) == ("same", "changed")
+    assert changed.text == changed.before == f"{mission[:59]}…"
 
 
 def test_a_stage_that_writes_the_same_nan_changes_nothing() -> None:
