@@ -15,7 +15,7 @@ from torch import Tensor
 from tdx.core.chain import chain_stages
 from tdx.core.tracing import StepTrace, TraceChecker, list_passages
 from tdx.core.tracing.passages import PassageId
-from tdx.core.transforms.running_norm import RunningNorm
+from tdx.core.transforms.statistics import RunningNorm
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.patches import Patches
