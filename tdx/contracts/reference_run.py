@@ -50,7 +50,7 @@ def collect_inputs(
     """
     recorder = _Recorder()
     actions: list[list[RowEntries]] = []
-    with stack.seeded(seed), replaced_env(observed_levels(stack), recorder):
+    with stack.seeded(seed), replaced_env(observed_levels(stack), recorder.answer):
         for length in (-(-steps * 2 // 3), steps // 3):
             if not length:
                 continue
@@ -269,7 +269,7 @@ def run_inputs(
             opened.enter_context(stack.seeded(seed))
             if not learning:
                 opened.enter_context(stack.paused_learning())
-            with replaced_env(observed_levels(stack), source), located_errors(traces):
+            with replaced_env(observed_levels(stack), source.answer), located_errors(traces):
                 for index, segment in enumerate(inputs):
                     source.begin(index)
                     driver = stack.driver()
