@@ -24,7 +24,7 @@ from tdx.stacks.observe import Levels, RowEntries, base_key, preserved_generator
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace
-    from tdx.stacks import Stack
+    from tdx.stacks import Stack, StackState
 
 STEPS = 12
 """Golden steps by default."""
@@ -181,9 +181,6 @@ class RecordedResults:
         }
 
 
-State = Mapping[int, Mapping[str, Tensor]]
-
-
 @dataclass(frozen=True, slots=True)
 class ReferenceRun:
     """What the stages of a stack did with recorded inputs.
@@ -196,8 +193,8 @@ class ReferenceRun:
     """
 
     values: Mapping[Place, Values] = field(default_factory=dict)
-    before: State = field(default_factory=dict)
-    after: State = field(default_factory=dict)
+    before: StackState = field(default_factory=dict)
+    after: StackState = field(default_factory=dict)
     error: TdxError | None = None
 
     def changed(self, index: int, name: str) -> bool:

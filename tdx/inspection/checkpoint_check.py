@@ -22,7 +22,7 @@ from tdx.stacks.checkpoints.steps import ACTION, DEFINITIONS, why_opaque
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tdx.stacks.checkpoints.model import Array
+    from tdx.foundation.array_files import Array
 
 TINY_STD = 1e-4
 """A standard deviation below it amplifies noise; features are of the order of 1."""

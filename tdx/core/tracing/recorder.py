@@ -39,7 +39,7 @@ from tdx.foundation.torch_internals import in_place_count, version_of
 from tdx.specs.violations import get_entry
 
 
-class Leaves:
+class LeafReader:
     """Reads the leaves of TensorDicts, so that an unchanged entry is the same object.
 
     A lazy stack returns a new tensor for each read. This class returns the same one for the same
@@ -307,7 +307,7 @@ class Recorder:
         self.has_env = self.is_busy = False
         self._clock, self._hook, self._doing, self._values = clock, phase, doing, values
         self._probe, self._on_in_place, self._earlier = probe, on_in_place, earlier
-        self._leaves: Leaves | None = None
+        self._leaves: LeafReader | None = None
         self._forward: CallEntries = {}
         self._inverse: CallEntries = {}
         # All tensors so far, and how often each was written in place.
@@ -442,7 +442,7 @@ class Recorder:
 
     def _read(self, tensordict: TensorDictBase) -> CallEntries:
         """Return all leaves, also those of nested and lazily stacked TensorDicts."""
-        self._leaves = self._leaves or Leaves()
+        self._leaves = self._leaves or LeafReader()
         return self._leaves.of(tensordict)
 
     def _update(

@@ -26,7 +26,7 @@ from tdx.inspection.live.views import (
     TraceView,
     ValueView,
 )
-from tdx.inspection.value_stats import Numbers
+from tdx.inspection.value_stats import NumberSummary
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StageTrace, StepTrace, TraceChecker, ValueVersion
@@ -245,7 +245,7 @@ class _TraceReader:
         by_writer: Change = "new"
         if previous is not None:
             by_writer = "same" if is_same(self.rows.of(previous.value), value) else "changed"
-        statistics = Numbers(value)
+        statistics = NumberSummary(value)
         low, high = statistics.extremes
         return ValueView(
             key=key,

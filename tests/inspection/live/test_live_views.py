@@ -34,7 +34,7 @@ from tdx.inspection.live.arrays import (
 )
 from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import TraceView, ValueView
-from tdx.inspection.value_stats import Numbers
+from tdx.inspection.value_stats import NumberSummary
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan, writes_too_much
 
 
@@ -160,7 +160,7 @@ def test_missing_key_is_attributed_to_its_stage() -> None:
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
 def test_statistics_match_the_numbers(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float32)
-    statistics = Numbers(torch.from_numpy(array))
+    statistics = NumberSummary(torch.from_numpy(array))
     (low, high), mean = statistics.extremes, statistics.mean
     assert statistics.nans == sum(map(math.isnan, numbers))
     assert statistics.finite == sum(map(math.isfinite, numbers))
@@ -175,7 +175,7 @@ def test_statistics_match_the_numbers(numbers: list[float]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.uint16, torch.int64])
 def test_statistics_of_whole_numbers(dtype: torch.dtype) -> None:
-    statistics = Numbers(torch.tensor([0, 1, 1]).to(dtype))
+    statistics = NumberSummary(torch.tensor([0, 1, 1]).to(dtype))
     assert (*statistics.extremes, statistics.mean) == (0, 1, pytest.approx(2 / 3))
 
 
