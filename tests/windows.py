@@ -115,12 +115,12 @@ async def drive_app() -> None:
     from tdx.pipeline import Pipeline
     from tdx.pipeline.editing import Draft
     from tdx.tui.app import TdxApp
-    from tdx.tui.backend.client import ProcessBackend
+    from tdx.tui.backend.client import Backend
     from tdx.tui.files.document import watch_signals
     from tests.tui.driving import screen_text
     from tests.tui.idle import until
 
-    backend = ProcessBackend()
+    backend = Backend()
     app = TdxApp(Draft.of(Pipeline.of("Pendulum-v1", "StepCounter")), backend=backend)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "sitecustomize.py").write_text(WORKER_START)

@@ -14,7 +14,7 @@ from tdx.rollouts import Dump, open_dump
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.inspection.diff import Leaves
+    from tdx.inspection.diff import SideLeaves
     from tdx.pipeline import Pipeline
 
 
@@ -38,7 +38,7 @@ class DumpSide:
         env = replace(dump.pipeline.env, seed=None)
         self.pipeline: Pipeline = replace(dump.pipeline, env=env)
 
-    def specs(self) -> tuple[Leaves, Leaves]:
+    def specs(self) -> tuple[SideLeaves, SideLeaves]:
         """Return the specs before and after the chain."""
         return self._built.specs()
 

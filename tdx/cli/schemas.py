@@ -115,12 +115,13 @@ class SchemaBuilder:
 
     def _fields(self, kind: Any) -> tuple[dict[str, Schema], list[str]]:
         hints, helps = get_type_hints(kind), parse_argument_help(getdoc(kind) or "")
-        kept = [field for field in fields(kind) if not field.metadata.get("omit")]
         properties = {
             field.name: _described(self.schema_of(hints[field.name]), helps.get(field.name))
-            for field in kept
+            for field in fields(kind)
         }
-        return properties, [field.name for field in kept if not field.metadata.get("omit_empty")]
+        return properties, [
+            field.name for field in fields(kind) if not field.metadata.get("omit_empty")
+        ]
 
     def _entries(self, kind: type, entries: list[Entry]) -> tuple[dict[str, Schema], list[str]]:
         properties: dict[str, Schema] = {}

@@ -40,7 +40,7 @@ from tdx.stacks.observe import (
 from tdx.stacks.states import StateKeeper
 
 if TYPE_CHECKING:
-    from tdx.stacks import Stack
+    from tdx.stacks import Stack, StackState
 
 MAX_ROWS = 2
 """Sub-envs of a vector env whose values are recorded."""
@@ -139,8 +139,8 @@ def _learning(stack: Stack, learning: bool) -> AbstractContextManager[None]:
 def _episode_state(
     stack: Stack,
     levels: NestedLevels,
-    before: Mapping[int, Mapping[str, Tensor]],
-    after: Mapping[int, Mapping[str, Tensor]],
+    before: StackState,
+    after: StackState,
 ) -> dict[int, dict[str, Tensor]]:
     """Return the counters, flags and queues that belong to an episode.
 

@@ -24,7 +24,7 @@ from tdx.stacks.observe import Levels, RowEntries, base_key, preserved_generator
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace
-    from tdx.stacks import Stack
+    from tdx.stacks import Stack, StackState
 
 STEPS = 12
 """Golden steps by default."""
@@ -50,7 +50,7 @@ def collect_inputs(
     """
     recorder = _Recorder()
     actions: list[list[RowEntries]] = []
-    with stack.seeded(seed), replaced_env(observed_levels(stack), recorder):
+    with stack.seeded(seed), replaced_env(observed_levels(stack), recorder.answer):
         for length in (-(-steps * 2 // 3), steps // 3):
             if not length:
                 continue
@@ -181,9 +181,6 @@ class RecordedResults:
         }
 
 
-State = Mapping[int, Mapping[str, Tensor]]
-
-
 @dataclass(frozen=True, slots=True)
 class ReferenceRun:
     """What the stages of a stack did with recorded inputs.
@@ -196,8 +193,8 @@ class ReferenceRun:
     """
 
     values: Mapping[Place, Values] = field(default_factory=dict)
-    before: State = field(default_factory=dict)
-    after: State = field(default_factory=dict)
+    before: StackState = field(default_factory=dict)
+    after: StackState = field(default_factory=dict)
     error: TdxError | None = None
 
     def changed(self, index: int, name: str) -> bool:
@@ -269,7 +266,7 @@ def run_inputs(
             opened.enter_context(stack.seeded(seed))
             if not learning:
                 opened.enter_context(stack.paused_learning())
-            with replaced_env(observed_levels(stack), source), located_errors(traces):
+            with replaced_env(observed_levels(stack), source.answer), located_errors(traces):
                 for index, segment in enumerate(inputs):
                     source.begin(index)
                     driver = stack.driver()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +16,7 @@ from tdx.stacks import open_stack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.stacks import Stack
-
-State = dict[int, dict[str, "Tensor"]]
+    from tdx.stacks import Stack, StackState
 
 
 def save_state(env: object, path: str | Path, *, force: bool = False) -> tuple[str, ...]:
@@ -41,7 +38,7 @@ def save_state(env: object, path: str | Path, *, force: bool = False) -> tuple[s
     """
     check_replaceable(path, force=force)
     stack = open_stack(env)
-    state: State = {}
+    state: dict[int, dict[str, Tensor]] = {}
     known = stack.state()
     for stage in stack.stages:
         values = dict(known.get(stage.index, {}))
@@ -95,7 +92,7 @@ def load_state(env: object, path: str | Path) -> tuple[str, ...]:
     return tuple(name for name in loaded if name not in missing)
 
 
-def _read(stack: Stack, path: str | Path) -> State:
+def _read(stack: Stack, path: str | Path) -> dict[int, dict[str, Tensor]]:
     try:
         data = read_limited(Path(path), MAX_POLICY_BYTES)
     except OSError as error:
@@ -106,7 +103,7 @@ def _read(stack: Stack, path: str | Path) -> State:
             hint="`tdx inspect state --export` writes such a file",
         ) from error
     names = {stage.index: stage.name for stage in stack.stages}
-    state: State = {}
+    state: dict[int, dict[str, Tensor]] = {}
     for full, value in parse_tensors(data, str(path)).items():
         kind, *rest = full.split("/", 3)
         if len(rest) != 3 or not rest[0].isdecimal() or len(rest[0]) > 6:
@@ -130,9 +127,9 @@ def _read(stack: Stack, path: str | Path) -> State:
     return state
 
 
-def _check_shapes(stack: Stack, state: State, path: str | Path) -> None:
+def _check_shapes(stack: Stack, state: dict[int, dict[str, Tensor]], path: str | Path) -> None:
     """Refuse statistics of other shapes, and leave out other tensors."""
-    current: Mapping[int, Mapping[str, Tensor]] = stack.state()
+    current: StackState = stack.state()
     for index, values in state.items():
         known = current.get(index, {})
         in_rows = stack.stages[index].rows is not None

@@ -18,7 +18,7 @@ from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transf
 from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
-from tdx.data.layout import Index, Info, State, map_tree, to_time_first, to_written_order
+from tdx.data.layout import Index, Info, StateDict, map_tree, to_time_first, to_written_order
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
 from tdx.data.saved import load, save
 from tdx.data.storage import (
@@ -80,7 +80,7 @@ class Batch(NamedTuple):
     data: Any
     info: Info
     ended: bool
-    before: State
+    before: StateDict
 
 
 class ChainProgram:
@@ -712,7 +712,7 @@ class ReplayBuffer(ChainOwner):
     save = dump = dumps
     load = loads
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """Return a copy of the data and the state of every part."""
         with self._locked_without_prefetch():
             generator = self._sampler.generator
@@ -725,7 +725,7 @@ class ReplayBuffer(ChainOwner):
                 "_batch_size": self._batch_size,
             }
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from a copy of what :meth:`state_dict` returned.
 
         Raises:
@@ -746,13 +746,13 @@ class ReplayBuffer(ChainOwner):
                 sampler.generator.set_state(state_dict["_rng"])
             self._batch_size = state_dict["_batch_size"]
 
-    def __getstate__(self) -> State:
+    def __getstate__(self) -> StateDict:
         """Return the parts, without threads, locks and prefetched batches."""
         with self._locked_without_prefetch():
             parts = {"_lock": None, "_prefetcher": self._prefetcher.ahead, "_program": None}
             return self.__dict__ | parts
 
-    def __setstate__(self, state: State) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
         self._lock = RLock()
         self._prefetcher = Prefetcher(state["_prefetcher"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.core.transforms import Compose, Transform
 from tdx.data.buffer import Batch, ChainProgram, ReplayBuffer, Stage
-from tdx.data.layout import Index, Info, State
+from tdx.data.layout import Index, Info, StateDict
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage, collate
 from tdx.data.writers import Writer
@@ -131,10 +131,10 @@ class StorageEnsemble(Storage):
         for storage in self._storages:
             storage.empty(empty_write_count)
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         return {str(i): storage.state_dict() for i, storage in enumerate(self._storages)}
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         for i, storage in enumerate(self._storages):
             storage.load_state_dict(state_dict[str(i)])
 
@@ -237,17 +237,17 @@ class SamplerEnsemble(Sampler):
         for sampler in self._samplers:
             sampler.reset()
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         return {str(i): sampler.state() for i, sampler in enumerate(self._samplers)}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         for i, sampler in enumerate(self._samplers):
             sampler.restore(state[str(i)])
 
-    def position(self) -> State:
+    def position(self) -> StateDict:
         return {str(i): sampler.position() for i, sampler in enumerate(self._samplers)}
 
-    def rewind(self, position: State) -> None:
+    def rewind(self, position: StateDict) -> None:
         for i, sampler in enumerate(self._samplers):
             sampler.rewind(position[str(i)])
 
@@ -281,10 +281,10 @@ class WriterEnsemble(Writer):
             return self._writers[members]
         return WriterEnsemble(*(self._writers[i] for i in members))
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         return {str(i): writer.state_dict() for i, writer in enumerate(self._writers)}
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         for i, writer in enumerate(self._writers):
             writer.load_state_dict(state_dict[str(i)])
 
@@ -517,12 +517,12 @@ class ReplayBufferEnsemble(ReplayBuffer):
             member.loads(FilePath(path) / str(i))
         self._discard_prefetched()
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """Return the state of each buffer, by its number, and of the chain."""
-        state: State = {str(i): member.state_dict() for i, member in enumerate(self._members)}
+        state: StateDict = {str(i): member.state_dict() for i, member in enumerate(self._members)}
         return state | {"_transforms": self._transform.state_dict()}
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from a copy of what :meth:`state_dict` returned."""
         for i, member in enumerate(self._members):
             member.load_state_dict(state_dict[str(i)])

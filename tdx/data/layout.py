@@ -20,10 +20,10 @@ from tdx.foundation.torch_internals import TreeSpec, tree_flatten, tree_map, tre
 from tdx.specs.arguments import Value
 
 Path = tuple[str, ...]
-Leaves = dict[Path, Tensor]
+LeavesByPath = dict[Path, Tensor]
 """Tensors by path: the parts of their keys. A bare tensor has the empty path."""
 
-State = dict[str, Any]
+StateDict = dict[str, Any]
 """State of a part of a buffer: plain data and tensors, by name."""
 Info = dict[NestedKey, Any]
 """What a sampler says about a batch: tensors by key, and a tuple of them for several dims."""
@@ -49,7 +49,7 @@ class Layout:
     names: tuple[str | None, ...] = ()
 
     @classmethod
-    def of(cls, data: object, leaves: Leaves, ndim: int) -> Layout:
+    def of(cls, data: object, leaves: LeavesByPath, ndim: int) -> Layout:
         """Return the layout of data whose first ``ndim`` dims count steps."""
         groups: dict[Path, torch.Size] = {}
         names: tuple[str | None, ...] = ()
@@ -105,7 +105,7 @@ def _collect_groups(
             _collect_groups(value, (*path, key), ndim, groups)
 
 
-def leaves_of(data: object, ndim: int) -> Leaves:
+def leaves_of(data: object, ndim: int) -> LeavesByPath:
     """Return every tensor of the data by path.
 
     Args:
@@ -117,7 +117,7 @@ def leaves_of(data: object, ndim: int) -> Leaves:
     """
     hint = "use ListStorage for other objects"
     if isinstance(data, Tensor):
-        leaves: Leaves = {(): data.detach()}
+        leaves: LeavesByPath = {(): data.detach()}
     elif isinstance(data, TensorDictBase):
         leaves = {}
         _collect_leaves(data, (), leaves)
@@ -134,7 +134,7 @@ def leaves_of(data: object, ndim: int) -> Leaves:
     return leaves
 
 
-def _collect_leaves(data: TensorDictBase, path: Path, leaves: Leaves) -> None:
+def _collect_leaves(data: TensorDictBase, path: Path, leaves: LeavesByPath) -> None:
     for key, value in data.items():
         if isinstance(value, TensorDictBase) and not is_non_tensor(value):
             _collect_leaves(value, (*path, key), leaves)

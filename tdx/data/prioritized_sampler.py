@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tdx.data.layout import Index, State
+from tdx.data.layout import Index, StateDict
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.writers import REDUCTIONS
 from tdx.foundation.errors import ArgumentError, StorageError
 
 WEIGHT = "priority_weight"
-Steps = NDArray[np.int64]
+StepNumbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
@@ -116,7 +116,7 @@ class PrioritizedSampler(Sampler):
 
     # Drawing
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
         if not any(listener is self for listener in storage.listeners):
             self.fill_missing(storage)
         part = torch.rand(batch_size, generator=self.generator, dtype=torch.float64)
@@ -125,7 +125,7 @@ class PrioritizedSampler(Sampler):
             "info": {WEIGHT: self.weights(steps, storage)}
         }
 
-    def weights(self, steps: Steps, storage: Storage) -> Tensor:
+    def weights(self, steps: StepNumbers, storage: Storage) -> Tensor:
         """Return the importance weight of each step, ``[N]``."""
         ratio = self._sum_tree[steps] / self._min_tree.query(0, len(storage))
         weights = torch.from_numpy(ratio ** -float(self.beta))
@@ -202,7 +202,7 @@ class PrioritizedSampler(Sampler):
         if self._max_priority_within_buffer and (rises or place in steps):
             self._find_largest()
 
-    def _steps(self, index: Index, storage: Storage | None) -> Steps:
+    def _steps(self, index: Index, storage: Storage | None) -> StepNumbers:
         """Return step numbers, int64 ``[N]``."""
         if isinstance(index, np.ndarray):
             return index
@@ -227,7 +227,7 @@ class PrioritizedSampler(Sampler):
         self._sum_tree = SegmentTree(self._max_capacity, np.add, 0.0)
         self._min_tree = SegmentTree(self._max_capacity, np.minimum, float("inf"))
 
-    def _write(self, steps: Steps, values: NDArray[np.floating] | float) -> None:
+    def _write(self, steps: StepNumbers, values: NDArray[np.floating] | float) -> None:
         self._grow(int(steps.max()) + 1 if len(steps) else 0)
         self._sum_tree[steps] = values
         self._min_tree[steps] = np.where(np.asarray(values) > 0, values, np.inf)
@@ -243,7 +243,7 @@ class PrioritizedSampler(Sampler):
 
     # State
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the priorities, float64 ``[max_capacity]``, and the parameters."""
         largest, place = self._max_priority
         return {
@@ -255,14 +255,14 @@ class PrioritizedSampler(Sampler):
             "eps": self._eps,
         }
 
-    def position(self) -> State:
+    def position(self) -> StateDict:
         """Return nothing: drawing changes no priority."""
         return {}
 
-    def rewind(self, position: State) -> None:
+    def rewind(self, position: StateDict) -> None:
         """Do nothing."""
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Continue from what :meth:`state` returned.
 
         Raises:

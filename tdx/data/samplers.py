@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.data.layout import Index, Info, State
+from tdx.data.layout import Index, Info, StateDict
 from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
@@ -61,11 +61,11 @@ class Sampler:
         index = storage.positions(steps)
         return index[0] if len(index) == 1 else index, self.describe(storage, steps, notes)
 
-    def describe(self, storage: Storage, steps: Tensor, notes: State) -> Info:
+    def describe(self, storage: Storage, steps: Tensor, notes: StateDict) -> Info:
         """Return the entries that :meth:`mark` writes, by key."""
         return self.mark(None, notes)
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
         """Choose steps.
 
         Args:
@@ -80,7 +80,7 @@ class Sampler:
         index, info = self.sample(storage, batch_size)
         return storage.step_numbers(index).to(storage.device), {"info": info}
 
-    def mark(self, data: object, notes: State) -> dict[NestedKey, Tensor]:
+    def mark(self, data: object, notes: StateDict) -> dict[NestedKey, Tensor]:
         """Write entries into a batch ``[N]``; by default none.
 
         Returns:
@@ -134,27 +134,27 @@ class Sampler:
 
     # State
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return what a saved buffer needs to continue drawing: plain data and tensors."""
         return {}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Continue from what :meth:`state` returned."""
         self.ran_out = False
 
-    def position(self) -> State:
+    def position(self) -> StateDict:
         """Return what :meth:`rewind` needs to draw the next batches again."""
         return self.state()
 
-    def rewind(self, position: State) -> None:
+    def rewind(self, position: StateDict) -> None:
         """Draw again from a :meth:`position`, since prefetched batches were discarded."""
         self.restore(position)
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """Return a copy of the state."""
         return deepcopy(self.state())
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from a copy of what :meth:`state_dict` returned."""
         self.restore(deepcopy(state_dict))
 
@@ -218,7 +218,7 @@ class RandomSampler(Sampler):
     def __init__(self, *, replacement: bool = True) -> None:
         """Do nothing: the argument selects the class."""
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
         return self._integers(len(storage), batch_size).to(storage.device), {}
 
 
@@ -256,7 +256,7 @@ class SamplerWithoutReplacement(Sampler):
         self._size = 0
         self.ran_out = False
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
         if self._sample_list is not None and self._size > len(storage):
             self._sample_list = None
         return self.take(len(storage), batch_size).to(storage.device), {}
@@ -291,12 +291,12 @@ class SamplerWithoutReplacement(Sampler):
         device = "cpu" if self.generator is None else self.generator.device
         return torch.randperm(size, generator=self.generator, device=device)
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the steps that the pass has left, int64 ``[n]``."""
-        state: State = {"size": self._size}
+        state: StateDict = {"size": self._size}
         return state if self._sample_list is None else state | {"left": self._sample_list}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         """Continue from what :meth:`state` returned.
 
         Raises:

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from tdx.data.layout import Layout, Path, State
+from tdx.data.layout import Layout, Path, StateDict
 from tdx.foundation.container import Container, UnsyncedError, make_folders, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.files import report_read_errors, report_write_errors
@@ -52,7 +52,7 @@ Other = TypeVar("Other")
 
 
 @dataclass(frozen=True)
-class _Array:
+class _StoredArray:
     """A file of raw numbers.
 
     Args:
@@ -97,7 +97,7 @@ class Content(Generic[Stored]):
     cursor: int
     max_rows: int
     write_count: int
-    sampler: State
+    sampler: StateDict
 
     def map(self, function: Callable[[Stored], Other]) -> Content[Other]:
         """Replace each tensor or file."""
@@ -111,7 +111,7 @@ class Content(Generic[Stored]):
             self.max_rows,
             self.write_count,
             {
-                name: function(state) if isinstance(state, (Tensor, _Array)) else state  # type: ignore[arg-type]
+                name: function(state) if isinstance(state, (Tensor, _StoredArray)) else state  # type: ignore[arg-type]
                 for name, state in self.sampler.items()
             },
         )
@@ -149,12 +149,12 @@ def _save(folder: Container, saved: Saved, token: str) -> None:
             _parse(text, MANIFEST).map(lambda array: outdated.add(array.file))
     written: list[str] = []
 
-    def write(tensor: Tensor) -> _Array:
+    def write(tensor: Tensor) -> _StoredArray:
         file = f"{len(written):03}-{token}.bin"
         written.append(file)
         flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         crc32 = folder.write(file, [memoryview(flat)])
-        return _Array(file, tensor.dtype, tuple(tensor.shape), crc32)
+        return _StoredArray(file, tensor.dtype, tuple(tensor.shape), crc32)
 
     try:
         manifest, _ = seal(_to_document(saved.map(write)), indent=1)
@@ -170,10 +170,10 @@ def _save(folder: Container, saved: Saved, token: str) -> None:
     folder.discard(left.difference(written))
 
 
-def _to_document(content: Content[_Array]) -> Document:
+def _to_document(content: Content[_StoredArray]) -> Document:
     layout, sampler = content.layout, content.sampler
     groups = {} if layout is None else layout.groups
-    arrays = {name: array for name, array in sampler.items() if isinstance(array, _Array)}
+    arrays = {name: array for name, array in sampler.items() if isinstance(array, _StoredArray)}
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -221,7 +221,7 @@ def _missing(folder: FilePath, name: str) -> StorageError:
     return StorageError(f"{folder} has no saved buffer: {name} is missing", hint=_PASS_FOLDER)
 
 
-def _map_file(folder: Container, array: _Array) -> Tensor:
+def _map_file(folder: Container, array: _StoredArray) -> Tensor:
     """Map a file into memory, privately, after comparing its size and checksum."""
     path, size = folder.path / array.file, math.prod(array.shape) * array.dtype.itemsize
     with folder.open_file(array.file) as file:
@@ -239,7 +239,7 @@ def _map_file(folder: Container, array: _Array) -> Tensor:
         raise StorageError(f"{path} cannot be read as {array.dtype}", hint=_SAVE_AGAIN) from error
 
 
-def _parse(text: bytes, source: str | FilePath) -> Content[_Array]:
+def _parse(text: bytes, source: str | FilePath) -> Content[_StoredArray]:
     """Read and validate a manifest.
 
     Args:
@@ -271,7 +271,7 @@ def _parse(text: bytes, source: str | FilePath) -> Content[_Array]:
         raise StorageError(f"{source} is not a valid manifest: {reason}", hint=_DAMAGED) from error
 
 
-def _parse_document(document: Document) -> Content[_Array]:
+def _parse_document(document: Document) -> Content[_StoredArray]:
     names = ("rows", "cursor", "max_rows", "write_count")
     rows, cursor, max_rows, write_count = (_count(document, name) for name in names)
     batch = validate_shape(document["batch"], "batch")
@@ -280,7 +280,7 @@ def _parse_document(document: Document) -> Content[_Array]:
         raise ValueError("the numbers of rows contradict each other")
     first = document["version"] == 1
     shapes: dict[Path, tuple[int, ...]] = {}
-    leaves: dict[Path, _Array] = {}
+    leaves: dict[Path, _StoredArray] = {}
     if not isinstance(document["leaves"], list):
         raise TypeError("leaves is not a list")
     for number, entry in enumerate(document["leaves"]):
@@ -291,8 +291,8 @@ def _parse_document(document: Document) -> Content[_Array]:
         full = validate_shape((rows, *batch, *shapes[path]), "shape")
         if path in leaves or (not first and array.shape != full):
             raise ValueError(f"the leaf {path} is listed twice or has another shape")
-        leaves[path] = _Array(array.file, array.dtype, full, array.crc32)
-    begins = _Array(f"{len(leaves):03}.bin", torch.bool, (rows, width), None)
+        leaves[path] = _StoredArray(array.file, array.dtype, full, array.crc32)
+    begins = _StoredArray(f"{len(leaves):03}.bin", torch.bool, (rows, width), None)
     if not first:
         begins = _array(document["begins"])
     if begins.dtype is not torch.bool or begins.shape != (rows, width):
@@ -312,7 +312,7 @@ def _parse_document(document: Document) -> Content[_Array]:
 
 
 def _layout(
-    document: Document, shapes: dict[Path, tuple[int, ...]], leaves: Mapping[Path, _Array]
+    document: Document, shapes: dict[Path, tuple[int, ...]], leaves: Mapping[Path, _StoredArray]
 ) -> Layout | None:
     if not leaves:
         return None
@@ -335,13 +335,15 @@ def _layout(
     return Layout({path: leaf.dtype for path, leaf in leaves.items()}, sizes, groups, names)
 
 
-def _array(entry: Document) -> _Array:
+def _array(entry: Document) -> _StoredArray:
     file, crc32 = entry["file"], entry.get("crc32")
     if not isinstance(file, str) or not _FILE.fullmatch(file):
         raise ValueError(f"{file!r} is not the name of a data file")
     if crc32 is not None and not isinstance(crc32, str):
         raise ValueError(f"{crc32!r} is not a checksum")
-    return _Array(file, DTYPES[entry["dtype"]], validate_shape(entry["shape"], "shape"), crc32)
+    return _StoredArray(
+        file, DTYPES[entry["dtype"]], validate_shape(entry["shape"], "shape"), crc32
+    )
 
 
 def _path(parts: object) -> Path:
@@ -359,7 +361,7 @@ def _count(document: Document, name: str) -> int:
     return value
 
 
-def save_state(folder: str | os.PathLike[str], name: str, state: State) -> None:
+def save_state(folder: str | os.PathLike[str], name: str, state: StateDict) -> None:
     """Write a state of plain data and tensors, which become lists.
 
     Args:
@@ -375,7 +377,7 @@ def save_state(folder: str | os.PathLike[str], name: str, state: State) -> None:
         container.replace(name, json.dumps(lists))
 
 
-def load_state(folder: str | os.PathLike[str], name: str) -> State:
+def load_state(folder: str | os.PathLike[str], name: str) -> StateDict:
     """Read what :func:`save_state` wrote.
 
     Raises:

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.layout import Info, State
+from tdx.data.layout import Info, StateDict
 from tdx.data.prioritized_sampler import WEIGHT, PrioritizedSampler
 from tdx.data.samplers import Sampler, SamplerWithoutReplacement
 from tdx.data.storage import Storage, TensorStorage
@@ -329,7 +329,7 @@ class SliceSampler(Sampler):
                     hint="pass a number of steps or slices",
                 )
 
-    def __getstate__(self) -> State:
+    def __getstate__(self) -> StateDict:
         """Return the arguments and the state, without cached episodes."""
         return self.__dict__ | {"_known": None}
 
@@ -340,7 +340,7 @@ class SliceSampler(Sampler):
 
     # Drawing
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
         if not isinstance(storage, TensorStorage) or not (storage.layout and storage.layout.groups):
             raise ChainError(
                 f"SliceSampler cannot find episodes in this {type(storage).__name__}",
@@ -349,7 +349,7 @@ class SliceSampler(Sampler):
         count, length = self._sizes(batch_size)
         plan = self._plan(storage, count, length)
         chosen, offset, info = self._choose(storage, plan, count)
-        notes: State = {"flags": plan.flags, "info": info}
+        notes: StateDict = {"flags": plan.flags, "info": info}
         first = plan.firsts[: len(chosen)]
         if self.strict_length and not any(self.span):
             last = plan.lasts[: len(chosen)]
@@ -484,7 +484,7 @@ class SliceSampler(Sampler):
 
     # The batch
 
-    def mark(self, data: object, notes: State) -> dict[NestedKey, Tensor]:
+    def mark(self, data: object, notes: StateDict) -> dict[NestedKey, Tensor]:
         written: dict[NestedKey, Tensor] = super().mark(data, notes)
         if "mask" in notes:
             written[MASK] = notes["mask"]
@@ -509,7 +509,7 @@ class SliceSampler(Sampler):
             data.set(MASK, written[MASK].to(data.device))
         return written
 
-    def describe(self, storage: Storage, steps: Tensor, notes: State) -> Info:
+    def describe(self, storage: Storage, steps: Tensor, notes: StateDict) -> Info:
         batch = storage.gather(steps, self.dim_name)
         info = self.mark(batch, notes)
         if self.truncated_key is not None:
@@ -613,11 +613,11 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         super().reset()
         self._pass.reset()
 
-    def state(self) -> State:
+    def state(self) -> StateDict:
         """Return the episodes that the pass has left, int64 ``[n]``."""
         return self._pass.state() | {"episodes": self._episodes}
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: StateDict) -> None:
         super().restore(state)
         self._pass.restore(state)
         self._episodes = int(state.get("episodes", 0))
@@ -700,7 +700,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
             self, max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer
         )
 
-    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, State]:
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
         steps, notes = SliceSampler.draw(self, storage, batch_size)
         weights = notes["info"][WEIGHT]
         lengths = notes.get("lengths", len(steps) // len(weights))

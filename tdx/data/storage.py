@@ -24,9 +24,9 @@ from tdx.data.layout import (
     Form,
     Index,
     Layout,
-    Leaves,
+    LeavesByPath,
     Path,
-    State,
+    StateDict,
     as_entries,
     build_tensordict,
     leaves_of,
@@ -266,11 +266,11 @@ class Storage(ABC):
         """Replace stored data at an index."""
 
     @abstractmethod
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """Return a copy of the data, for :meth:`load_state_dict`."""
 
     @abstractmethod
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Replace the data by a copy of what :meth:`state_dict` returned.
 
         Raises:
@@ -295,7 +295,7 @@ class Storage(ABC):
         """
         raise ArgumentError(f"a {type(self).__name__} cannot be loaded", hint=_SAVED_KINDS)
 
-    def snapshot(self, sampler: State) -> Saved:
+    def snapshot(self, sampler: StateDict) -> Saved:
         """Return the content to save, with the state of a sampler; memory is shared."""
         tensors = self.as_tensors()
         rows = tensors.rows
@@ -437,10 +437,10 @@ class TensorStorage(Storage):
     layout: Layout | None
     _form: Form | None
     _batch: torch.Size
-    _leaves: Leaves
+    _leaves: LeavesByPath
     _packs: list[Tensor]
     _tree: dict[str, Any]
-    _incoming: Leaves
+    _incoming: LeavesByPath
 
     def __init__(
         self,
@@ -516,7 +516,7 @@ class TensorStorage(Storage):
         return self._batch
 
     @property
-    def leaves(self) -> Leaves:
+    def leaves(self) -> LeavesByPath:
         """Tensors by path, ``[max_rows, *B, ...]``."""
         return self._leaves
 
@@ -654,7 +654,7 @@ class TensorStorage(Storage):
         self,
         layout: Layout,
         batch: tuple[int, ...],
-        leaves: Leaves,
+        leaves: LeavesByPath,
         begins: Tensor,
         order: Tensor,
     ) -> None:
@@ -786,7 +786,7 @@ class TensorStorage(Storage):
             order = (order + saved.cursor) % saved.rows
         self.fill(saved.layout, saved.batch, saved.leaves, saved.begins, order)
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         if self.layout is None:
             return {"_storage": None, "_len": 0}
         view = self._view()
@@ -797,7 +797,7 @@ class TensorStorage(Storage):
             "begins": self.begins[: self.rows].clone(),
         }
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         try:
             data, rows = state_dict["_storage"], state_dict["_len"]
             if rows and not isinstance(data, Tensor):
@@ -830,10 +830,10 @@ class TensorStorage(Storage):
         layout = Layout.of(data, leaves, self.ndim)
         self.fill(layout, tuple(batch), leaves, begins, torch.arange(rows))
 
-    def __getstate__(self) -> State:
+    def __getstate__(self) -> StateDict:
         """Return the filled rows, each leaf once."""
         saved = None if self.layout is None else (self._view().clone(), self.begins[: self.rows])
-        state: State = {
+        state: StateDict = {
             "_leaves": {},
             "_packs": [],
             "_tree": {},
@@ -842,7 +842,7 @@ class TensorStorage(Storage):
         }
         return self.__dict__ | state | {"layout": None, "_continuity": saved}
 
-    def __setstate__(self, state: State) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         self.__dict__.update(state)
         saved, self._continuity = state["_continuity"], Continuity()
         if saved is not None:
@@ -982,9 +982,9 @@ class LazyMemmapStorage(LazyTensorStorage):
                 self.scratch_dir.rmdir()
         return bool(existing)
 
-    def __getstate__(self) -> State:
+    def __getstate__(self) -> StateDict:
         """Return the data. A copy stores it in a temporary folder."""
-        owned: State = {
+        owned: StateDict = {
             "scratch_dir": None,
             "existsok": False,
             "auto_cleanup": True,
@@ -1141,10 +1141,10 @@ class ListStorage(Storage):
         super().empty(empty_write_count)
         self._items = []
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         return {"_storage": [map_tree(_copy, item) for item in self._items]}
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         items = state_dict.get("_storage")
         if not isinstance(items, list):
             raise StorageError(

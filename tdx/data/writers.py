@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.data.layout import State
+from tdx.data.layout import StateDict
 from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
@@ -57,12 +57,12 @@ class Writer(ABC):
     def _cursor(self) -> int:
         return 0 if self._storage is None else int(self._storage.cursor)
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """Return the row that is written next, and the number of rows ever written."""
         count = 0 if self._storage is None else self._storage.write_count
         return {"_cursor": self._cursor, "_write_count": count}
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from what :meth:`state_dict` returned.
 
         Raises:
@@ -248,10 +248,10 @@ class TensorDictMaxValueWriter(Writer):
         heapq.heapify(self._current_top_values)
         self._storage.cursor = rows % self._storage.max_rows
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         return super().state_dict() | {"_current_top_values": list(self._current_top_values)}
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         super().load_state_dict(state_dict)
         top = state_dict.get("_current_top_values", [])
         try:

@@ -24,15 +24,14 @@ from tdx.foundation.keys import NestedKey, format_key
 T = TypeVar("T")
 
 
-def json_field(*, omit: bool = False, omit_empty: bool = False, **options: Any) -> Any:
+def json_field(*, omit_empty: bool = False, **options: Any) -> Any:
     """Declare a dataclass field with a special plain form.
 
     Args:
-        omit: Leave the field out.
         omit_empty: Leave the field out if its value is empty, zero or ``None``.
         **options: Passed to :func:`dataclasses.field`, such as ``default``.
     """
-    return field(metadata={"omit": omit, "omit_empty": omit_empty}, **options)
+    return field(metadata={"omit_empty": omit_empty}, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +123,9 @@ def key_entry(name: str, attribute: str | None = None) -> Entry:
     return Entry(name, attribute, format_key)
 
 
-def keys_entry(name: str, attribute: str | None = None) -> Entry:
+def keys_entry(name: str) -> Entry:
     """Declare an entry that holds several TensorDict keys."""
-    return Entry(name, attribute, format_keys)
+    return Entry(name, convert=format_keys)
 
 
 def rounded(value: float) -> float:
@@ -181,8 +180,7 @@ def to_plain(value: object, digits: int | None = None, *, strict: bool = False) 
         return {
             field.name: to_plain(item, digits, strict=strict)
             for field in fields(value)
-            if not field.metadata.get("omit")
-            and ((item := getattr(value, field.name)) or not field.metadata.get("omit_empty"))
+            if (item := getattr(value, field.name)) or not field.metadata.get("omit_empty")
         }
     if isinstance(value, Mapping):
         return {key: to_plain(item, digits, strict=strict) for key, item in value.items()}

@@ -153,20 +153,19 @@ def validate_shape(sizes: Iterable[object], what: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def check_claimed_bytes(claimed: int, file: str | Path | int, what: str, ratio: int = 1) -> None:
+def check_claimed_bytes(claimed: int, file: str | Path | int, what: str) -> None:
     """Check that a file is large enough for the size that its header declares.
 
     Args:
         claimed: Number of bytes that the header declares.
         file: Path or open descriptor of the file.
         what: Name of the data in error messages.
-        ratio: Highest plausible compression ratio.
 
     Raises:
         StorageError: The file is too small.
     """
     found = (os.fstat(file) if isinstance(file, int) else os.stat(file)).st_size
-    if claimed > found * ratio:
+    if claimed > found:
         raise StorageError(
             f"{what} declares {claimed:,} bytes, but the file has only {found:,}",
             hint=_DAMAGED,

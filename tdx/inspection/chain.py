@@ -29,7 +29,7 @@ OBSERVED_STEPS = 20
 """Number of steps in which the writes of a stage are observed."""
 
 Direction = Literal["forward", "inverse"]
-Leaves = Mapping[NestedKey, LeafSpec]
+LeafSpecs = Mapping[NestedKey, LeafSpec]
 
 
 class Rename(TypedDict):
@@ -127,8 +127,8 @@ class StageFlow(Result):
     forward: KeyFlow
     inverse: KeyFlow
     carried: tuple[NestedKey, ...]
-    outputs: Leaves
-    inputs: Leaves
+    outputs: LeafSpecs
+    inputs: LeafSpecs
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,8 @@ class ChainFlow:
         stages: Data flow of each stage.
     """
 
-    outputs: Leaves
-    inputs: Leaves
+    outputs: LeafSpecs
+    inputs: LeafSpecs
     stages: tuple[StageFlow, ...]
 
 
@@ -195,7 +195,7 @@ def analyze_chain(env: EnvBase) -> ChainFlow:
     return ChainFlow(outputs, inputs, tuple(stages))
 
 
-def _leaves(specs: StageSpecs) -> tuple[Leaves, Leaves]:
+def _leaves(specs: StageSpecs) -> tuple[LeafSpecs, LeafSpecs]:
     leaves = composite_leaves(specs.input_spec, specs.output_spec)
     return (
         {leaf.key: leaf for leaf in leaves if leaf.part in OUTPUT_PARTS},
@@ -203,7 +203,7 @@ def _leaves(specs: StageSpecs) -> tuple[Leaves, Leaves]:
     )
 
 
-def _inverse_flow(transform: Transform, inner: Leaves, outer: Leaves) -> KeyFlow:
+def _inverse_flow(transform: Transform, inner: LeafSpecs, outer: LeafSpecs) -> KeyFlow:
     """Return the inverse flow: ``outer`` is the policy's side, ``inner`` the env's."""
     if not transform.invertible:
         return KeyFlow()
@@ -221,9 +221,9 @@ def _key_flow(
     pairs: Mapping[NestedKey, NestedKey],
     reads: Sequence[NestedKey],
     declared: Sequence[NestedKey],
-    before: Leaves,
-    after: Leaves,
-    available: Leaves,
+    before: LeafSpecs,
+    after: LeafSpecs,
+    available: LeafSpecs,
 ) -> KeyFlow:
     """Return the flow in one direction; ``pairs`` maps each written key to its source."""
     renames = tuple(
@@ -256,7 +256,7 @@ def _key_flow(
 
 
 def _pair_keys(
-    sources: Sequence[NestedKey], targets: Sequence[NestedKey], leaves: Leaves
+    sources: Sequence[NestedKey], targets: Sequence[NestedKey], leaves: LeafSpecs
 ) -> dict[NestedKey, NestedKey]:
     """Map each target key to its source; groups are expanded to their leaves."""
     if len(sources) != len(targets):
@@ -270,7 +270,7 @@ def _pair_keys(
     return sources_by_target
 
 
-def _expand_groups(keys: Iterable[NestedKey], leaves: Leaves) -> list[NestedKey]:
+def _expand_groups(keys: Iterable[NestedKey], leaves: LeafSpecs) -> list[NestedKey]:
     """Replace groups by their leaves; ignore unknown keys."""
     expanded: list[NestedKey] = []
     for key in keys:
@@ -298,8 +298,8 @@ class ChainReport(Result):
     before: EnvFacts
     after: EnvFacts
     stages: tuple[StageFlow, ...]
-    outputs: Leaves
-    inputs: Leaves
+    outputs: LeafSpecs
+    inputs: LeafSpecs
 
 
 def inspect_chain(env: object, name: str | None = None) -> ChainReport:
@@ -413,7 +413,7 @@ class _Observed:
 
 
 def _observed_flow(
-    observed: _Observed, before: Leaves, after: Leaves, known: set[NestedKey]
+    observed: _Observed, before: LeafSpecs, after: LeafSpecs, known: set[NestedKey]
 ) -> KeyFlow:
     altered = [key for key, leaf in after.items() if before.get(key) != leaf]
     writes = tuple(

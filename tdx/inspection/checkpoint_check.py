@@ -22,7 +22,7 @@ from tdx.stacks.checkpoints.steps import ACTION, DEFINITIONS, why_opaque
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tdx.stacks.checkpoints.model import Array
+    from tdx.foundation.array_files import Array
 
 TINY_STD = 1e-4
 """A standard deviation below it amplifies noise; features are of the order of 1."""
@@ -534,21 +534,34 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:
         one, other = ours.get(name), theirs.get(name)
         if one is None or other is None or one.shape != other.shape:
             continue
-        if not np.allclose(one, other, rtol=1e-5, atol=1e-8):
-            gaps = 2 * ~np.isclose(one.reshape(-1, 1), other.reshape(1, -1), rtol=1e-5)
-            if find_order(one.size, gaps.item) is not None:
-                how = "is in another order"
-            else:
-                at = int(np.argmax(np.abs(one.astype(float) - other.astype(float))))
-                how = (
-                    f"has {float(one.flat[at]):.4g} instead of {float(other.flat[at]):.4g} at {at}"
-                )
+        how = _differing_statistics(one, other)
+        if how is not None:
             yield CheckpointViolation(
                 f"it does not invert the normalizer: {name!r} of the action {how}",
                 "save both processors with the statistics of the training",
                 *(after, step, ACTION),
             )
             return
+
+
+def _differing_statistics(one: Array, other: Array) -> str | None:
+    """Return how two arrays of one shape differ; ``None`` if they agree."""
+    if np.array_equal(one, other):
+        return None
+    # A sound checkpoint is checked without loading torch.
+    import torch
+
+    from tdx.compare.values import Tolerance, differing_elements, element_gaps
+
+    a, b = torch.from_numpy(one).flatten(), torch.from_numpy(other).flatten()
+    tolerance = Tolerance(1e-5, 1e-8)
+    if not bool(differing_elements(a, b, tolerance).any()):
+        return None
+    differing = 2 * differing_elements(a[:, None], b, tolerance)
+    if find_order(len(a), lambda first, second: int(differing[first, second])) is not None:
+        return "is in another order"
+    at = int(element_gaps(a, b).argmax())
+    return f"has {float(a[at]):.4g} instead of {float(b[at]):.4g} at {at}"
 
 
 def _missing_step(checkpoint: Checkpoint) -> Iterator[CheckpointViolation]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tdx.compare.alignment import match_stages
 from tdx.compare.arguments import MISSING, changed_arguments
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.text import count_text
 from tdx.inspection.checkpoint_report import inspect_checkpoint
@@ -26,7 +27,6 @@ from tdx.inspection.spec_report import compare_leaves
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints import Checkpoint, SampleEntries, Step
 from tdx.stacks.checkpoints.dataset import Progress
-from tdx.stacks.checkpoints.model import Array
 from tdx.stacks.checkpoints.specs import checkpoint_calls
 from tdx.stacks.checkpoints.steps import DEFINITIONS, run
 

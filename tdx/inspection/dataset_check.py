@@ -46,7 +46,7 @@ from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.steps import IMAGENET_MEAN, IMAGENET_STD, SCALES_PIXELS
 
 if TYPE_CHECKING:
-    from tdx.stacks.checkpoints.model import Array
+    from tdx.foundation.array_files import Array
 
 TOLERANCE = 0.01
 """Share of the standard deviation or of the range by which statistics may differ from the data."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 StageStatus = Literal["same", "changed", "moved", "added", "removed"]
 ValueStatus = Literal["same", "different", "shape", "only_a", "only_b"]
-Leaves = tuple[LeafSpec, ...]
+SideLeaves = tuple[LeafSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class DiffSide(Protocol):
     def stages(self) -> Sequence[StageConfig]:
         """Its stages: those of the pipeline, or of the env that its factory returns."""
 
-    def specs(self) -> tuple[Leaves, Leaves]:
+    def specs(self) -> tuple[SideLeaves, SideLeaves]:
         """Return the specs before and after the chain."""
 
     def rollout(self, steps: int, seed: int) -> TensorDictBase:
@@ -191,7 +191,7 @@ class PipelineSide:
         else:
             self._env = build_env(pipeline, allow_code)
 
-    def specs(self) -> tuple[Leaves, Leaves]:
+    def specs(self) -> tuple[SideLeaves, SideLeaves]:
         """Return the specs before and after the chain."""
         from tdx.core.chain import flatten_chain
 

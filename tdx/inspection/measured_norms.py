@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tdx.core.transforms.running_norm import RunningNorm
+from tdx.core.transforms.statistics import RunningNorm
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import format_key
 from tdx.pipeline.arguments import name_arguments

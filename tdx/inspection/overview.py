@@ -21,7 +21,7 @@ from tdx.foundation.errors import (
 from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
-from tdx.pipeline.stack_facts import StackFacts, Wrapper
+from tdx.pipeline.model import StackFacts, Wrapper
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.stack import Stack, format_argument
 

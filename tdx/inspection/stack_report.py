@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,14 +9,10 @@ from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.chain import ChainReport, FlowObserver, report_flow
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.inspection.values_report import ValuesReport, inspect_values
-from tdx.stacks import StageInfo, open_stack
+from tdx.stacks import StackState, StageInfo, open_stack
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tdx.core.tracing import BaseTracer
-
-State = Mapping[int, Mapping[str, "Tensor"]]
 
 
 def _stages_to_data(stages: tuple[StageInfo, ...]) -> list[dict[str, Any]]:
@@ -27,7 +22,7 @@ def _stages_to_data(stages: tuple[StageInfo, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def _state_to_data(state: State) -> list[dict[str, Any]]:
+def _state_to_data(state: StackState) -> list[dict[str, Any]]:
     return [
         {"stage": index, "values": {name: value.tolist() for name, value in values.items()}}
         for index, values in state.items()
@@ -58,7 +53,7 @@ class StackReport(Result):
     env: str
     stages: tuple[StageInfo, ...]
     spec: SpecReport
-    state: State
+    state: StackState
     values: ValuesReport | None = None
     chain: ChainReport | None = None
     notes: tuple[str, ...] = ()

@@ -67,7 +67,7 @@ class ValueStats(Result):
     violations: tuple[str, ...]
 
 
-class Numbers:
+class NumberSummary:
     """Statistics of one value, which may pass several stages.
 
     Args:
@@ -144,10 +144,12 @@ class RunningStats:
         self.key, self.leaf = key, leaf
         self.present = self.changed = 0
         self.violations: dict[str, None] = {}
-        self._numbers = Numbers([])
+        self._numbers = NumberSummary([])
         self._outside: int | None = None if leaf is None else 0
 
-    def add(self, numbers: Numbers, outside: int | None = None, *, is_changed: bool = True) -> None:
+    def add(
+        self, numbers: NumberSummary, outside: int | None = None, *, is_changed: bool = True
+    ) -> None:
         """Add a value.
 
         Args:

@@ -11,7 +11,7 @@ from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, did
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.value_stats import (
-    Numbers,
+    NumberSummary,
     Phase,
     PhaseValues,
     RunningStats,
@@ -342,13 +342,13 @@ class _TraceNumbers:
     """Statistics of the values of one trace, each of which may pass many stages."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, Numbers] = {}
+        self._numbers: dict[int, NumberSummary] = {}
         self._outside: dict[tuple[int, int], int | None] = {}
 
-    def numbers(self, value: Any) -> Numbers:
+    def numbers(self, value: Any) -> NumberSummary:
         known = self._numbers.get(id(value))
         if known is None:
-            known = self._numbers[id(value)] = Numbers(value)
+            known = self._numbers[id(value)] = NumberSummary(value)
         return known
 
     def outside(self, value: Any, leaf: Any) -> int | None:

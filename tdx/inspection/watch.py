@@ -15,11 +15,11 @@ from torch import Tensor
 from tdx.core.chain import chain_stages
 from tdx.core.tracing import StepTrace, TraceChecker, list_passages
 from tdx.core.tracing.passages import PassageId
-from tdx.core.transforms.running_norm import RunningNorm
+from tdx.core.transforms.statistics import RunningNorm
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.patches import Patches
-from tdx.inspection.value_stats import Numbers, RunningStats, count_outside
+from tdx.inspection.value_stats import NumberSummary, RunningStats, count_outside
 from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of
 from tdx.specs import TensorSpec
 from tdx.stacks import open_stack
@@ -284,7 +284,7 @@ def _record(
     changed: bool | None = None,
 ) -> KeyRecord:
     stats = RunningStats(key, leaf)
-    stats.add(Numbers(value), None if leaf is None else count_outside(leaf, value))
+    stats.add(NumberSummary(value), None if leaf is None else count_outside(leaf, value))
     result = stats.result("", None)
     std = None
     if isinstance(value, Tensor) and not value.is_complex() and value.numel():

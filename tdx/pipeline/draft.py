@@ -7,8 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from tdx.foundation.errors import ArgumentError
-from tdx.pipeline.model import DisabledStage, EnvConfig, Pipeline, RolloutConfig
-from tdx.pipeline.stack_facts import StackFacts, Wrapper
+from tdx.pipeline.model import (
+    DisabledStage,
+    EnvConfig,
+    Pipeline,
+    RolloutConfig,
+    StackFacts,
+    Wrapper,
+)
 from tdx.pipeline.values import StageConfig
 
 FIRST_WRAPPER_NUMBER = 100_000

@@ -170,7 +170,7 @@ class TransformInfo:
     summary: str
     doc: str
     default_in_keys: tuple[NestedKey, ...] | None = field(default=None, kw_only=True)
-    package: str = field(default="", kw_only=True, metadata={"omit": False, "omit_empty": True})
+    package: str = field(default="", kw_only=True, metadata={"omit_empty": True})
     parameters: tuple[Parameter, ...]
 
     @property

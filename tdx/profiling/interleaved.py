@@ -21,7 +21,7 @@ from tdx.foundation import accelerators
 from tdx.foundation.errors import TdxError
 from tdx.foundation.serialization import Entries, Entry, Result, finite
 from tdx.profiling.machine import quiet_environment
-from tdx.profiling.result import Mode, Numbers
+from tdx.profiling.result import FloatArray, Mode
 from tdx.profiling.run import ProfilePlan, profile_env, rollout_mode
 
 MIN_SHARE = 0.01
@@ -84,7 +84,7 @@ class InterleavedTimes:
         interrupted: Whether Ctrl-C ended the measurement early.
     """
 
-    step_us: Numbers
+    step_us: FloatArray
     failures: dict[int, str] = field(default_factory=dict)
     interrupted: bool = False
 
@@ -93,7 +93,7 @@ class InterleavedTimes:
         return compute_difference(self.step_us[:, before], self.step_us[:, after])
 
 
-def compute_difference(before: Numbers, after: Numbers) -> TimeDifference:
+def compute_difference(before: FloatArray, after: FloatArray) -> TimeDifference:
     """Compute the difference between two series measured in alternation.
 
     Args:
@@ -158,7 +158,7 @@ def measure_interleaved(
             failures[place] = str(error) or type(error).__name__
             return float("nan")
 
-    turns: list[Numbers] = []
+    turns: list[FloatArray] = []
     parts = min(max(plan.steps // _MIN_PART_STEPS, 1), _MAX_PARTS)
     steps = plan.steps // parts
     interrupted = False

@@ -17,7 +17,7 @@ from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse, describe_preemption
 
-Numbers = npt.NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 
@@ -35,7 +35,7 @@ class Statistics:
     iqr: float
 
 
-def compute_statistics(times: Numbers) -> Statistics:
+def compute_statistics(times: FloatArray) -> Statistics:
     """Compute statistics of times ``[n]``.
 
     Raises:
@@ -175,7 +175,7 @@ class Row:
         return float(self.steps.mean())
 
     @cached_property
-    def samples_us(self) -> Numbers:
+    def samples_us(self) -> FloatArray:
         """Time of each call, float64 ``[n]``; a call may run a chunk of many steps."""
         return self.times_ns / 1000
 

@@ -230,19 +230,14 @@ def encode_samples(numbers: Counts) -> str:
     return base64.b64encode(zlib.compress(differences.tobytes())).decode("ascii")
 
 
-def decode_samples(text: str) -> Counts:
-    """Decode integers from :func:`encode_samples`, int64 ``[n]``.
+class SampleDecoder:
+    """Decodes the columns of one document, up to a limit on their total size.
 
     Example:
         >>> import numpy as np
-        >>> decode_samples(encode_samples(np.array([3, 1, 4]))).tolist()
+        >>> SampleDecoder().decode(encode_samples(np.array([3, 1, 4]))).tolist()
         [3, 1, 4]
     """
-    return _SampleDecoder().decode(text)
-
-
-class _SampleDecoder:
-    """Decodes the columns of one document, up to a limit on their total size."""
 
     def __init__(self) -> None:
         self._left = MAX_SAMPLE_BYTES
@@ -271,7 +266,7 @@ def profile_from_json(document: Mapping[str, Any], name: str = "this document") 
             hint="measure again with `tdx profile -o FILE`",
         )
     try:
-        samples = _SampleDecoder()
+        samples = SampleDecoder()
         return Profile(
             subject=str(document["subject"]),
             stages=tuple(map(str, document["stages"])),
@@ -315,7 +310,7 @@ def format_profile(profile: Profile) -> str:
     return escape_json(f'{dump(document)[:-1]},\n"modes": [{",".join(modes)}]}}\n')
 
 
-def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile:
+def _parse_mode(data: Mapping[str, Any], samples: SampleDecoder) -> ModeProfile:
     mode: Any = data["mode"]
     if mode not in get_args(Mode):
         raise ValueError(f"unknown mode {mode!r:.50}")
@@ -344,7 +339,7 @@ def _by_key(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Key, Mapping
         yield (entry["label"], entry["lane"]), entry
 
 
-def _parse_row(data: Mapping[str, Any], samples: _SampleDecoder) -> Row:
+def _parse_row(data: Mapping[str, Any], samples: SampleDecoder) -> Row:
     names = (*_COLUMNS, _WALL) if _WALL in data["samples"] else _COLUMNS
     columns = {name: samples.decode(data["samples"][name]) for name in names}
     if len({len(column) for column in columns.values()}) != 1:

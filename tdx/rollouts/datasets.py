@@ -22,8 +22,8 @@ from tdx.stacks.checkpoints.openpi import NAMES_IN_DATA
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tdx.foundation.array_files import Array
     from tdx.rollouts.dump.reading import Dump
-    from tdx.stacks.checkpoints.model import Array
 
 
 def read_data(path: str | Path, *, has_results: bool = False) -> Dataset:

@@ -7,7 +7,7 @@ from .bounded import UnboundedDiscrete as UnboundedDiscrete
 from .categorical import Categorical as Categorical
 from .categorical import OneHot as OneHot
 from .composite import Composite as Composite
-from .inference import make_composite_from_td as make_composite_from_td
+from .composite import make_composite_from_td as make_composite_from_td
 from .bounded import ContinuousBox as ContinuousBox
 from .categorical import Binary as Binary
 from .categorical import MultiCategorical as MultiCategorical

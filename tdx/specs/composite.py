@@ -10,7 +10,14 @@ from types import EllipsisType
 from typing import Any, Self, TypeAlias, TypeGuard
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    TensorDictBase,
+    is_non_tensor,
+    is_tensor_collection,
+    is_tensorclass,
+)
 from torch import Tensor
 
 from tdx.foundation.errors import AttributeKeyError, KeyNotFoundError, SpecError, did_you_mean
@@ -30,6 +37,7 @@ from tdx.specs.arguments import (
     size_from_args,
 )
 from tdx.specs.bounded import Unbounded
+from tdx.specs.non_tensor import NonTensor
 from tdx.specs.spaces import indent
 from tdx.specs.spec import SpecStack, Stacked, TensorSpec, stack
 
@@ -1184,3 +1192,46 @@ def _without_elements(specs: Sequence[TensorSpec], batch_dims: int) -> TensorSpe
     if 0 not in sizes:
         sizes = [size if i < batch_dims else 0 for i, size in enumerate(sizes)]
     return Unbounded(torch.Size(sizes), first.device, first.dtype)
+
+
+def make_composite_from_td(
+    data: TensorDictBase, *, unsqueeze_null_shapes: bool = True, dynamic_shape: bool = False
+) -> Composite:
+    """Return the spec of a TensorDict, with all numbers unbounded.
+
+    Args:
+        data: TensorDict or tensorclass, ``[*B]``.
+        unsqueeze_null_shapes: If True, tensors without dims are declared with shape ``[1]``.
+        dynamic_shape: If True, declare the size of the last dim after the batch dims as -1.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> spec = make_composite_from_td(TensorDict(observation=torch.zeros(3), step=1))
+        >>> spec["observation"].shape, spec["step"].dtype
+        (torch.Size([3]), torch.int64)
+    """
+    entries: TensorDictBase = data.to_tensordict() if is_tensorclass(data) else data
+    leaves = {
+        name: _infer(entries.get(name), data.ndim, unsqueeze_null_shapes, dynamic_shape)
+        for name in entries.keys()
+    }
+    kind = type(data) if is_tensorclass(data) else None
+    return Composite(leaves, shape=data.batch_size, device=data.device, data_cls=kind)
+
+
+def _infer(
+    value: Value, batch_dims: int, unsqueeze_null_shapes: bool, dynamic_shape: bool
+) -> TensorSpec:
+    if is_non_tensor(value):
+        return NonTensor(shape=value.batch_size, device=value.device, example_data=value.data)
+    if is_tensor_collection(value):
+        return make_composite_from_td(
+            value, unsqueeze_null_shapes=unsqueeze_null_shapes, dynamic_shape=dynamic_shape
+        )
+    shape = value.shape
+    if unsqueeze_null_shapes and not shape:
+        shape = torch.Size((1,))
+    if dynamic_shape and len(shape) > batch_dims:
+        shape = torch.Size((*shape[:-1], -1))
+    return Unbounded(shape=shape, device=value.device, dtype=value.dtype)

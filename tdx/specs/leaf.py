@@ -25,7 +25,7 @@ Field = Literal["kind", "shape", "dtype", "device", "domain"]
 _FIELDS: tuple[Field, ...] = ("kind", "shape", "dtype", "device", "domain")
 MAX_LISTED_BOUNDS = 1_000
 """Largest number of bounds that are listed element by element."""
-Numbers = Any
+Bounds = Any
 """A number, or numbers in lists nested like the shape."""
 _MAX_LENGTH = 34
 _MAX_PERIOD = 64
@@ -52,8 +52,8 @@ class Domain(Result):
         Entry("digest", omit_none=True),
     )
 
-    low: Numbers = None
-    high: Numbers = None
+    low: Bounds = None
+    high: Bounds = None
     choices: int | tuple[int, ...] | None = None
     digest: str | None = None
 
@@ -193,7 +193,7 @@ def _without_repeats(bound: Tensor) -> Tensor:
     return bound
 
 
-def _numbers(bound: Tensor) -> Numbers:
+def _numbers(bound: Tensor) -> Bounds:
     """Convert bounds to one number or nested lists; ``None`` if they have no elements."""
     return bound.tolist() if bound.numel() else None
 
@@ -291,7 +291,7 @@ def _choices_text(kind: str, choices: int | tuple[int, ...]) -> str:
     return f"0 … {_format_numbers([count - 1 for count in choices])}"
 
 
-def _format_numbers(numbers: Numbers) -> str:
+def _format_numbers(numbers: Bounds) -> str:
     """Format one number or a list, in which a repeated pattern is written once."""
     if not isinstance(numbers, list):
         return _format_number(numbers)
@@ -302,7 +302,7 @@ def _format_numbers(numbers: Numbers) -> str:
     return f"{text} ×{times}" if times > 1 else text
 
 
-def _one_row(numbers: Numbers) -> Numbers:
+def _one_row(numbers: Bounds) -> Bounds:
     """Return the numbers of one row if all rows agree."""
     while isinstance(numbers, list) and isinstance(numbers[0], list):
         if any(row != numbers[0] for row in numbers):
@@ -320,7 +320,7 @@ def _period(numbers: list[int | float]) -> list[int | float]:
     return numbers
 
 
-def _flat(numbers: Numbers) -> list[int | float]:
+def _flat(numbers: Bounds) -> list[int | float]:
     if not isinstance(numbers, list):
         return [numbers]
     if not any(isinstance(inner, list) for inner in numbers):

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tdx.stacks.kinds import StackKind, open_stack
-from tdx.stacks.stack import Stack, StageInfo
+from tdx.stacks.stack import Stack, StackState, StageInfo
 
 if TYPE_CHECKING:
     from tdx.stacks.tracer import StackTracer
 
-__all__ = ["Stack", "StackKind", "StackTracer", "StageInfo", "open_stack"]
+__all__ = ["Stack", "StackKind", "StackState", "StackTracer", "StageInfo", "open_stack"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
-from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, State, unbounded_box
+from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, StageArrays, unbounded_box
 from tdx.stacks.sources import class_location
 from tdx.stacks.states import StateKeeper
 
@@ -243,7 +243,7 @@ class _CallablePart(Part):
             return {f"{key}.{index}": value for index, value in enumerate(result)}
         return {key: result}
 
-    def state(self) -> State:
+    def state(self) -> StageArrays:
         if self._is_function:
             return {}
         state = level_state(Level(0, (self._owner,), None))

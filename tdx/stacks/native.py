@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches
-from tdx.stacks.stack import Direction, Stack, StageInfo
+from tdx.stacks.stack import Direction, Stack, StackState, StageInfo
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -178,7 +178,7 @@ class NativeStack(Stack):
 
         return timed_env(self.target, meter, all_wrappers=all_stages)
 
-    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+    def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
         from torch.nn.parameter import is_lazy
 
@@ -218,7 +218,7 @@ class NativeStack(Stack):
 
         return [part for stage in chain_stages(self.target) for part in stage.modules()]
 
-    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+    def load_state(self, state: StackState) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
         from tdx.stacks.states import write_tensor

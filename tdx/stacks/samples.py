@@ -34,11 +34,11 @@ from tdx.stacks.observe import Event, Method
 from tdx.stacks.observe.copies import LevelEntries
 from tdx.stacks.observe.env_inside import fit
 from tdx.stacks.observe.levels import RowEntries
-from tdx.stacks.stack import Direction, StageInfo
+from tdx.stacks.stack import Direction, StackState, StageInfo
 
 Sample = Mapping[str, object]
 """Arrays by key, and other values that are passed on."""
-State = Mapping[str, NDArray[Any]]
+StageArrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Part:
         """Return the action after the part."""
         return action
 
-    def state(self) -> State:
+    def state(self) -> StageArrays:
         """Return the arrays that the part keeps."""
         return {}
 
@@ -363,7 +363,7 @@ class SampleStack(LevelStack):
             for key, box in self.target.action_space.spaces.items()
         }
 
-    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+    def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`."""
         states = {
             index: {name: torch.from_numpy(array.copy()) for name, array in part.state().items()}
@@ -375,6 +375,6 @@ class SampleStack(LevelStack):
         """See :class:`~tdx.stacks.Stack`."""
         return [owner for part in self.parts for owner in part.owners()]
 
-    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+    def load_state(self, state: StackState) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; what a pipeline keeps cannot be replaced."""
         return [f"{index}.{name}" for index, values in state.items() for name in values]

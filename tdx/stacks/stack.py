@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tdx.stacks.tracer import Driver, OnTrace
 
 Direction = Literal["forward", "inverse", "both"]
+StackState = Mapping[int, Mapping[str, "Tensor"]]
+"""Running statistics, counters and queues of each stage, by index and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ class Stack(Protocol):
         """
         return None
 
-    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+    def state(self) -> StackState:
         """Return copies of the state of each stage: running statistics, counters, queues.
 
         Default: no stage has a state.
@@ -285,7 +287,7 @@ class Stack(Protocol):
         """Return the objects that hold the state of the stages. Default: there are none."""
         return ()
 
-    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+    def load_state(self, state: StackState) -> Sequence[str]:
         """Write tensors of :meth:`state` back; return the names of unknown ones.
 
         Args:

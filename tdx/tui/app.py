@@ -19,7 +19,7 @@ from tdx.foundation.processes import ExitReason
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.transform_info import markdown
-from tdx.tui.backend.client import Backend, ProcessBackend
+from tdx.tui.backend.client import Backend
 from tdx.tui.backend.messages import worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.document import report_crash, watch_signals
@@ -83,7 +83,7 @@ class TdxApp(CrashReportingApp):
         super().__init__()
         self.preferences = preferences or Preferences()
         journal = Journal()
-        self.backend: Backend = backend or ProcessBackend(
+        self.backend: Backend = backend or Backend(
             self._report_worker_exit, journal.record_worker_event
         )
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code, journal, samples)

@@ -12,7 +12,7 @@ from textual.signal import Signal
 
 from tdx.inspection.overview import Problem
 from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
-from tdx.pipeline.stack_facts import StackFacts
+from tdx.pipeline.model import StackFacts
 from tdx.tui.backend.client import (
     CANCELLED,
     Backend,

@@ -226,6 +226,28 @@ def test_reward_classifier_normalizes_inputs_and_outputs_in_two_steps(tmp_path: 
     assert findings(folder, tmp_path / "checkpoint") == []
 
 
+def test_rounded_statistics_of_the_unnormalizer_agree(tmp_path: Path) -> None:
+    folder = Folder()
+    statistics = folder.statistics["after"][ACTION]
+    for name, values in statistics.items():
+        statistics[name] = values * np.float32(1.000005)
+    assert findings(folder, tmp_path / "rounded") == []
+    statistics["mean"][2] += 0.5
+    report = check_checkpoint(read_checkpoint(folder.write(tmp_path / "moved")))
+    [message] = [finding.message for finding in report.findings if finding.code == "TDX611"]
+    wanted = folder.statistics["before"][ACTION]["mean"][2]
+    assert f"instead of {wanted:.4g} at 2" in message
+
+
+def test_the_same_nan_in_both_processors_is_no_difference(tmp_path: Path) -> None:
+    folder = Folder()
+    for side in ("before", "after"):
+        folder.statistics[side][ACTION]["mean"][0] = np.nan
+    codes = {code for code, *_ in findings(folder, tmp_path / "checkpoint")}
+    assert "TDX605" in codes
+    assert "TDX611" not in codes
+
+
 def test_hint_names_the_key_of_the_statistics(tmp_path: Path) -> None:
     folder = Folder()
     statistics_under_another_name(folder)

@@ -33,7 +33,7 @@ from tdx import (
     Unbounded,
 )
 from tdx.inspection.value_stats import (
-    Numbers,
+    NumberSummary,
     RunningStats,
     StageValues,
     ValueStats,
@@ -75,7 +75,7 @@ def value(report: ValuesReport, place: str, version: str) -> ValueStats:
 def collect_stats(leaf: TensorSpec | None, *values: Any) -> ValueStats:
     stats = RunningStats("a", leaf)
     for value in values:
-        stats.add(Numbers(value), None if leaf is None else count_outside(leaf, value))
+        stats.add(NumberSummary(value), None if leaf is None else count_outside(leaf, value))
     return stats.result("a@0", None)
 
 

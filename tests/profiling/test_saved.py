@@ -15,7 +15,7 @@ import pytest
 from tdx.foundation.errors import ArgumentError
 from tdx.profiling.result import Profile
 from tdx.profiling.saved import (
-    decode_samples,
+    SampleDecoder,
     encode_samples,
     format_profile,
     profile_from_json,
@@ -55,15 +55,15 @@ def test_read_profile_equals_the_saved_one(tmp_path: Path) -> None:
 
 def test_encoded_samples_are_small_and_exact() -> None:
     numbers = np.array([0, 2**62, -5, 7], np.int64)
-    assert decode_samples(encode_samples(numbers)).tolist() == numbers.tolist()
-    assert decode_samples(encode_samples(np.zeros(0, np.int64))).tolist() == []
+    assert SampleDecoder().decode(encode_samples(numbers)).tolist() == numbers.tolist()
+    assert SampleDecoder().decode(encode_samples(np.zeros(0, np.int64))).tolist() == []
     assert len(encode_samples(np.arange(10_000, dtype=np.int64) * 1000)) < 200
 
 
 def test_calls_in_workers_of_an_earlier_profile_are_those_that_a_step_waited_for() -> None:
     document = profile_to_json(sample_profile())
     samples = document["modes"][0]["rows"][0]["samples"]
-    times = decode_samples(samples["times_ns"])
+    times = SampleDecoder().decode(samples["times_ns"])
     samples["wall_ns"] = encode_samples(np.where(np.arange(len(times)) % 2, times // 2, 0))
     row = profile_from_json(document).modes[0].rows[0]
     assert row.times_ns.tolist() == (times[1::2] // 2).tolist()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tdx.inspection.overview import Problem
-from tdx.tui.backend.client import RequestError, SupersededError, Ticket
+from tdx.tui.backend.client import Backend, RequestError, SupersededError, Ticket
 from tdx.tui.backend.messages import Failure, Job, Request
 from tdx.tui.backend.requests import CheckChain, InspectChain
 from tdx.tui.backend.worker import answer
@@ -16,7 +15,7 @@ from tdx.tui.backend.worker import answer
 T = TypeVar("T")
 
 
-class InlineBackend:
+class InlineBackend(Backend):
     """Backend that answers one request per turn of the event loop, in this process.
 
     A request without an end, which would block the loop, is never answered: its worker is starting.
@@ -26,8 +25,8 @@ class InlineBackend:
     """
 
     def __init__(self, *, looks: bool = True) -> None:
+        super().__init__()
         self.looks = looks
-        self._numbers = itertools.count(1)
         self._caches: dict[str, dict[str, Any]] = {}
         self._jobs: dict[int, Job] = {}
         self._open: dict[int, Ticket[Any]] = {}
@@ -40,7 +39,6 @@ class InlineBackend:
         slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
-        """See :meth:`~tdx.tui.backend.client.Backend.ask`."""
         loop = asyncio.get_running_loop()
         if isinstance(request, InspectChain | CheckChain) and not self.looks:
             return Ticket(0, loop.create_future())
@@ -56,24 +54,20 @@ class InlineBackend:
         return ticket
 
     def cancel(self, ticket: Ticket[Any]) -> None:
-        """See :meth:`~tdx.tui.backend.client.Backend.cancel`."""
         if ticket.number in self._jobs:
             self._jobs[ticket.number].cancel()
 
     def send(self, ticket: Ticket[Any], value: Any) -> None:
-        """See :meth:`~tdx.tui.backend.client.Backend.tell`."""
         if ticket.number in self._jobs:
             self._jobs[ticket.number].send(value)
 
     def restart(self, worker: str) -> None:
-        """See :meth:`~tdx.tui.backend.client.Backend.restart`."""
         self._caches.pop(worker, None)
 
     def hold(self) -> None:
-        """See :meth:`~tdx.tui.backend.client.Backend.hold`."""
+        """Intermediate values arrive at once."""
 
     def close(self) -> None:
-        """See :meth:`~tdx.tui.backend.client.Backend.close`."""
         for cache in self._caches.values():
             for kept in cache.values():
                 if hasattr(kept, "close"):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tdx.pipeline import EnvConfig, Pipeline, parse_stage
 from tdx.pipeline.editing import Draft
-from tdx.tui.backend.client import ProcessBackend
+from tdx.tui.backend.client import Backend
 from tdx.tui.contract.worker import freeze_contract
 from tests.tui import idle
 from tests.tui.driving import Driver, driven
@@ -55,7 +55,7 @@ def sample() -> Draft:
 
 async def draw_tabs() -> None:
     """Draw the tabs that show the chain and its values."""
-    async with driven(draft=sample(), size=SIZE, backend=ProcessBackend()) as app:
+    async with driven(draft=sample(), size=SIZE, backend=Backend()) as app:
         await until(app, " keys")
         await app.press("down", "down", "down")
         keep(app, "stage")
@@ -74,7 +74,7 @@ async def draw_tabs() -> None:
 
 async def draw_profile() -> None:
     """Draw a measurement, and the log after it."""
-    async with driven(draft=sample(), size=SIZE, backend=ProcessBackend()) as app:
+    async with driven(draft=sample(), size=SIZE, backend=Backend()) as app:
         await until(app, " keys")
         await app.press("down", "down", "down", "4")
         await until(app, "Press r to measure")
@@ -106,7 +106,7 @@ async def draw_stack(name: str, stage: int) -> None:
         stage: Stage to select.
     """
     draft = Draft.of(Pipeline.of(EnvConfig(f"sample_pipelines/{name}_pendulum.py:make", seed=0)))
-    async with driven(draft=draft, size=SIZE, backend=ProcessBackend(), allow_code=True) as app:
+    async with driven(draft=draft, size=SIZE, backend=Backend(), allow_code=True) as app:
         await until(app, " keys")
         await app.press("down", *["down"] * stage)
         await app.pilot.press("k")
@@ -130,7 +130,7 @@ async def draw_finding() -> None:
             *STAGES[4:],
         )
     )
-    async with driven(draft=draft, size=SIZE, backend=ProcessBackend()) as app:
+    async with driven(draft=draft, size=SIZE, backend=Backend()) as app:
         await until(app, " keys")
         await app.press("down", *["down"] * 3)
         await app.pilot.press("k")
@@ -146,7 +146,7 @@ async def draw_contract() -> None:
     trained = Pipeline.of("Pendulum-v1", norm.format(0.5), frames, "RewardSum", "ActionScaling")
     chain = trained.with_stages(parse_stage(norm.format(0.25)), *trained.transforms[1:3])
     freeze_contract(trained, "walker")
-    async with driven(draft=Draft.of(chain), size=SIZE, backend=ProcessBackend()) as app:
+    async with driven(draft=Draft.of(chain), size=SIZE, backend=Backend()) as app:
         await until(app, " keys")
         await app.press("C", "text:walker", "enter")
         await until(app, "first difference")

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from tdx.foundation.processes import ExitReason
-from tdx.tui.backend.client import ProcessBackend, RequestError, SupersededError
+from tdx.tui.backend.client import Backend, RequestError, SupersededError
 from tdx.tui.backend.process import TAIL_BYTES
 from tests.processes import PATIENCE, all_ended, group_members, is_alive
 from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
 
 
 @asynccontextmanager
-async def backend() -> AsyncIterator[ProcessBackend]:
+async def backend() -> AsyncIterator[Backend]:
     """Run a backend; check at the end that no process is left."""
-    made = ProcessBackend()
+    made = Backend()
     try:
         yield made
         pids = made.pids().values()
@@ -164,10 +164,10 @@ async def test_hanging_worker_is_killed_with_its_child_processes() -> None:
 def test_worker_exits_when_the_app_is_killed(how: str) -> None:
     code = (
         "import asyncio, os\n"
-        "from tdx.tui.backend.client import ProcessBackend\n"
+        "from tdx.tui.backend.client import Backend\n"
         "from tests.tui.asked import Hang\n"
         "async def main():\n"
-        "    backend, event = ProcessBackend(), asyncio.Event()\n"
+        "    backend, event = Backend(), asyncio.Event()\n"
         "    def push(topic, pid):\n"
         "        print(pid, flush=True)\n"
         "        event.set()\n"

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
-from tdx.tui.backend.client import ProcessBackend
+from tdx.tui.backend.client import Backend
 from tdx.tui.live.live_tab import LiveTab
 from tests.tui.idle import until
 
@@ -63,7 +63,7 @@ async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
         assert tab.panes.values.view.index == tab.connection.state.shown < 3
 
         backend = pilot.app.backend  # type: ignore[attr-defined]
-        assert isinstance(backend, ProcessBackend)
+        assert isinstance(backend, Backend)
         hung = backend.pids()["live"]
         await pilot.press("ctrl+k")
         assert "live" not in backend.pids()

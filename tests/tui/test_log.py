@@ -9,7 +9,7 @@ import pytest
 
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.backend.client import ProcessBackend, RequestError
+from tdx.tui.backend.client import Backend, RequestError
 from tdx.tui.backend.messages import WorkerEvent
 from tdx.tui.backend.process import TAIL_BYTES, Output
 from tdx.tui.log import journal as journals
@@ -88,7 +88,7 @@ def test_output_is_read_in_whole_lines_with_a_limit() -> None:
 
 async def test_log_has_requests_and_output_of_workers() -> None:
     journal = Journal()
-    backend = ProcessBackend(on_event=lambda news: journal.record_worker_event(news))
+    backend = Backend(on_event=lambda news: journal.record_worker_event(news))
     try:
         await backend.ask(Print(f"{NASTY}\nsecond"), worker="live")
         while "second" not in texts(journal):  # lines arrive as soon as they are written

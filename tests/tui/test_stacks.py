@@ -15,7 +15,7 @@ from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.pipeline.draft import FIRST_WRAPPER_NUMBER, Draft
-from tdx.pipeline.stack_facts import StackFacts, Wrapper
+from tdx.pipeline.model import StackFacts, Wrapper
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
 from tdx.tui.contract.worker import compare_contract, freeze_contract

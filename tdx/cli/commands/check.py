@@ -450,7 +450,9 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
         report = check_pipeline(
             config, allow_code=one.allow_code, rules=rules, evaluation=options.evaluation
         )
-    text = None if pipeline.transforms or source is None else _text_on_disk(source)
+    text = None
+    if not pipeline.transforms and source is not None:
+        text = source.text.replace("\n", source.newline)  # as it is on disk
     return _Checked(report, rules, None if fixes is None else fixes.output(fix=options.fix), text)
 
 
@@ -504,10 +506,6 @@ def _check_stack(
             return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
         finally:
             stack.close()
-
-
-def _text_on_disk(source: PipelineFile) -> str:
-    return source.text.replace("\n", source.newline)
 
 
 def _write_report(checked: _Checked, options: FindingsOptions, *, verbose: bool) -> None:

@@ -294,7 +294,7 @@ def _mode(profile: Profile, mode: ModeProfile, options: TableOptions) -> Iterato
         yield fact("note", note)
     rows = ordered(mode, options)
     yield cost_table(_lines(mode, rows))
-    for note in table_notes(mode, rows):
+    for note in table_notes(rows):
         yield dim(note, 2)
     flames = Picture(lambda: flame_chart(build_mean_step(mode)))
     yield Gallery([flames], Heading("mean step", level=3), _FLAMES_TEXT)
@@ -308,7 +308,7 @@ def _mode(profile: Profile, mode: ModeProfile, options: TableOptions) -> Iterato
     yield from details(mode, rows)
 
 
-def table_notes(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[str]:
+def table_notes(rows: Sequence[Row]) -> Iterator[str]:
     """Yield what the columns of a cost table hold, and which means a few calls dominate."""
     yield (
         "n, µs/call and p50 to IQR: single calls, in µs; "

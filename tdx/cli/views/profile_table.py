@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdx.cli.views import Cell, Column, Style, Table, sparkline
-from tdx.profiling.result import ModeProfile, Numbers, Row, Statistics, compute_statistics
+from tdx.profiling.result import FloatArray, ModeProfile, Row, Statistics, compute_statistics
 
 _BAR_WIDTH, _BINS = 12, 12
 _TEXT_TITLES = ("part", "lane", "", "histogram")
@@ -36,7 +36,7 @@ class Line:
     name: str
     lane: str
     statistics: Statistics | None
-    samples: Numbers | None
+    samples: FloatArray | None
     step_us: float | None
     share: float | None
     frames_per_second: float | None
@@ -212,13 +212,13 @@ def share_bar(share: float, largest: float) -> str:
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
-def _histogram(samples: Numbers | None) -> str:
+def _histogram(samples: FloatArray | None) -> str:
     if samples is None or len(samples) < 2:
         return ""
     return sparkline(histogram(samples, _BINS)[0])
 
 
-def histogram(samples: Numbers, bins: int) -> tuple[list[int], list[float]]:
+def histogram(samples: FloatArray, bins: int) -> tuple[list[int], list[float]]:
     """Count samples in bins; the last bin includes all samples above p99.
 
     Args:

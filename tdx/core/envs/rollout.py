@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -20,10 +20,8 @@ from tdx.foundation.errors import ArgumentError
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-class Callback(Protocol):
-    """Called after each step with the env and that step's TensorDict."""
-
-    def __call__(self, env: Any, tensordict: TensorDictBase, /) -> object: ...
+Callback = Callable[[Any, TensorDictBase], object]
+"""Called after each step with the env and that step's TensorDict."""
 
 
 @dataclass(frozen=True, slots=True)

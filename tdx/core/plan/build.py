@@ -178,7 +178,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     rows, workers = base.raw_rows, base.chunk_workers
     why = ""
     if workers is not None:
-        why = reason or workers.reason or next(_stepwise_reasons(env, stages), "")
+        why = reason or workers.reason or next(_stepwise_reasons(stages), "")
     kinds = [type(forms.stage) for forms in stages]
     has_images = any(owner(kind, "linear_image") is not Transform for kind in kinds)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
@@ -436,7 +436,7 @@ def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> I
 # Why workers cannot run whole chunks
 
 
-def _stepwise_reasons(env: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
+def _stepwise_reasons(stages: Sequence[StageForms]) -> Iterator[str]:
     """Yield why the workers of an env get each step from this process."""
     for forms in stages:
         stage = forms.stage

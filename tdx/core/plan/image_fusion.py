@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,9 @@ from tdx.core.meter import Part
 from tdx.core.transforms import Transform
 from tdx.core.transforms.images import LinearImage, Matrix
 from tdx.core.transforms.kernels import implements_together
+from tdx.foundation.array_files import Array
 from tdx.foundation.keys import NestedKey, normalize_key
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Real = np.float32
 
 # What a block costs beyond its products, counted in products; measured with OpenBLAS.

@@ -26,7 +26,6 @@ from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.kernels import (
-    Array,
     ArrayForm,
     ArrayKernel,
     Columns,
@@ -34,6 +33,7 @@ from tdx.core.transforms.kernels import (
     EntryMapping,
     implements_together,
 )
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import EnvError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 

@@ -13,28 +13,32 @@ step is a round trip to every process: P12 and P13 of
 
 from __future__ import annotations
 
+import io
+import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
+import cloudpickle
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from tdx.core.chain import stage_modes
 from tdx.core.envs.eager_run import RolloutChunk, reset_done_rows
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import with_step
+from tdx.core.envs.policies import ActionCheck
 from tdx.core.plan.build import Program
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions, action_source
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
-from tdx.core.planned.copies import pack
-from tdx.core.planned.keyed_policy import KeyedPolicy, check_policy_copy
+from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.transforms import Transform
 from tdx.core.transforms.kernels import Columns
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where, summarize_error
 from tdx.foundation.keys import NestedKey
 
 Memory = list[dict[str, dict[NestedKey, Any]]]
@@ -413,3 +417,167 @@ def _values(memory: Memory) -> Iterator[Any]:
 
 def _has_rows(value: Any, rows: int) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == rows
+
+
+# Copies of the stages and the policy. Their tensors live in memory that the processes share, where
+# new weights are written; a copy is only sent again if anything else about it has changed.
+
+_COPY_HINT = "remove it, or pass planned=False to the env"
+_tensors: ContextVar[Sequence[Tensor]] = ContextVar("tensors of a copy that is unpickled")
+
+
+def pack(content: Any, name: str) -> tuple[bytes, list[Tensor]]:
+    """Pickle an object without its tensors.
+
+    Args:
+        content: Any object; functions are pickled by value if they cannot be imported.
+        name: Name of the object in messages.
+
+    Returns:
+        The pickle, and the tensors in the order in which it refers to them.
+
+    Raises:
+        ArgumentError: A part of it cannot be pickled, or a tensor is not plain CPU memory.
+    """
+    file, tensors = io.BytesIO(), list[Tensor]()
+    try:
+        _Pickler(file, tensors, name).dump(content)
+    except ArgumentError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"{name} cannot be copied: {error}", hint=_COPY_HINT) from error
+    return file.getvalue(), tensors
+
+
+def unpack(data: bytes, tensors: Sequence[Tensor]) -> Any:
+    """Return the object that :func:`pack` pickled, with these tensors in it."""
+    token = _tensors.set(tensors)
+    try:
+        return pickle.loads(data)
+    finally:
+        _tensors.reset(token)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles a reference instead of a tensor."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[Tensor], name: str) -> None:
+        super().__init__(file)
+        self._found, self._name = tensors, name
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, Tensor):
+            return super().reducer_override(obj)
+        is_plain = type(obj) in (Tensor, nn.Parameter)
+        if not is_plain or obj.device.type != "cpu" or obj.layout is not torch.strided:
+            raise ArgumentError(
+                f"{self._name} holds a {type(obj).__name__} on {obj.device}, which cannot be "
+                "shared",
+                hint=_COPY_HINT,
+            )
+        self._found.append(obj)
+        is_parameter = isinstance(obj, nn.Parameter)
+        return _take, (len(self._found) - 1, is_parameter, obj.requires_grad)
+
+
+def _take(place: int, is_parameter: bool, requires_grad: bool) -> Tensor:
+    tensor = _tensors.get()[place]
+    return nn.Parameter(tensor, requires_grad) if is_parameter else tensor
+
+
+_STEPWISE_HINT = "the rollout requests each step from the workers"
+
+
+def check_policy_copy(
+    data: bytes,
+    tensors: Sequence[Tensor],
+    env: EnvBase,
+    root: Mapping[NestedKey, Tensor],
+    groups: Sequence[range],
+) -> None:
+    """Check that a copy of a policy acts for each row alone, and remembers nothing.
+
+    Args:
+        data: Pickle of the :class:`KeyedPolicy`.
+        tensors: Its tensors.
+        env: The env that it acts in.
+        root: Root entries, ``[*B, ...]``.
+        groups: Rows of each process.
+
+    Raises:
+        ArgumentError: The action of a row depends on other rows or on earlier calls.
+    """
+    state = torch.get_rng_state()
+    copies = [tensor.detach().clone() for tensor in tensors]
+    policy: KeyedPolicy = unpack(data, copies)
+    packed = pack(policy, "the policy")[0]
+    given = {key: root[key].detach().clone() for key in policy.reads if key in root}
+    if len(given) < len(policy.reads):
+        raise ArgumentError(
+            "the policy reads entries that a reset does not return", hint=_STEPWISE_HINT
+        )
+    # Other values in the other rows.
+    others = {
+        key: torch.zeros_like(value) if value.any() else torch.ones_like(value)
+        for key, value in given.items()
+    }
+    try:
+        with torch.no_grad():
+            whole = policy.act({key: value.clone() for key, value in given.items()})
+            after = torch.get_rng_state()
+            ActionCheck(env)(whole.get)
+            for rows in groups:
+                torch.set_rng_state(state)
+                act = act_for_rows(policy, rows, others)
+                part = act({k: v[rows.start : rows.stop].clone() for k, v in given.items()})
+                same = all(torch.equal(part[k], whole[k][rows.start : rows.stop]) for k in whole)
+                if not same or not torch.equal(torch.get_rng_state(), after):
+                    raise ArgumentError(
+                        "the action that the policy takes for a row depends on the other rows, or "
+                        "on random numbers of its own",
+                        hint=_STEPWISE_HINT,
+                    )
+    except TdxError:
+        raise
+    except Exception as error:
+        # The rollout raises it again, and names the step.
+        raise ArgumentError(
+            f"the policy raised {summarize_error(error)}", hint=_STEPWISE_HINT
+        ) from error
+    finally:
+        torch.set_rng_state(state)
+    is_unchanged = all(map(torch.equal, copies, tensors))
+    if not is_unchanged or pack(policy, "the policy")[0] != packed:
+        raise ArgumentError("the policy changes when it acts", hint=_STEPWISE_HINT)
+
+
+def act_for_rows(
+    policy: KeyedPolicy, rows: range, batch: Mapping[NestedKey, Tensor]
+) -> Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]:
+    """Return a policy as a function of some rows, which it is called with as part of the batch.
+
+    Kernels may round in another way for another number of rows, and a policy draws random numbers
+    for the whole batch.
+
+    Args:
+        policy: The policy for the batch.
+        rows: The rows.
+        batch: Entries of the batch, ``[n, ...]``, which complete the rows.
+    """
+    start, stop, act_for_all = rows.start, rows.stop, policy.act
+    given = {key: value.clone() for key, value in batch.items()}
+    places = [(key, value[start:stop]) for key, value in given.items()]
+    memory = [(value.data_ptr(), value.data_ptr() + value.nbytes) for value in given.values()]
+
+    def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
+        for key, place in places:
+            place.copy_(root[key])
+        written = {}
+        for key, value in act_for_all(given).items():
+            address = value.data_ptr()
+            # A policy may return a part of its input, which the next step overwrites.
+            is_input = any(first <= address < end for first, end in memory)
+            written[key] = (value.clone() if is_input else value)[start:stop]
+        return written
+
+    return act

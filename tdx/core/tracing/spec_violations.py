@@ -31,7 +31,7 @@ from tdx.specs.violations import (
     unique_violations,
 )
 
-Leaves = dict[NestedKey, TensorSpec]
+TensorSpecs = dict[NestedKey, TensorSpec]
 Side = Literal["input", "output", "state", "reward"]
 
 
@@ -64,10 +64,10 @@ class ChainLeaves:
     def __init__(self, specs: Sequence[StageSpecs], any_size: bool) -> None:
         self.specs = specs
         self._any_size = any_size
-        self._leaves: dict[tuple[int, Side, torch.Size], Leaves] = {}
-        self._changed: dict[tuple[int, torch.Size], Leaves] = {}
+        self._leaves: dict[tuple[int, Side, torch.Size], TensorSpecs] = {}
+        self._changed: dict[tuple[int, torch.Size], TensorSpecs] = {}
 
-    def get(self, index: int, side: Side, batch_size: torch.Size) -> Leaves:
+    def get(self, index: int, side: Side, batch_size: torch.Size) -> TensorSpecs:
         """Return the leaf specs by key, ``[*B, ...]``.
 
         Args:
@@ -81,7 +81,7 @@ class ChainLeaves:
         specs = self.specs[index + 1]
         whole = specs.input_spec if side in ("input", "state") else specs.output_spec
         parts = whole.values() if side in ("input", "output") else [whole[f"full_{side}_spec"]]
-        leaves: Leaves = {}
+        leaves: TensorSpecs = {}
         for part in parts:
             try:
                 leaves |= spec_leaves(self.expand(part, batch_size))
@@ -97,7 +97,7 @@ class ChainLeaves:
         larger = self._any_size and ahead > 0 and batch_size[ahead:] == spec.shape
         return spec.expand(batch_size) if larger else spec
 
-    def changed(self, index: int, batch_size: torch.Size) -> Leaves:
+    def changed(self, index: int, batch_size: torch.Size) -> TensorSpecs:
         """Return the leaves that a stage returns with a spec other than the one before it."""
         declared = self.get(index, "output", batch_size)
         if index < 0:
@@ -149,7 +149,7 @@ class TraceChecker:
         self._leaves = ChainLeaves(specs, not env.batch_locked)
         self._free_keys = () if isinstance(env, EnvBase) else env.free_keys
 
-    def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:
+    def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> TensorSpecs:
         """Return the declared specs of the keys that a stage may write.
 
         Args:

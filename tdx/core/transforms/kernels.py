@@ -24,6 +24,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, nearest_mask
 from tdx.core.envs.failures import note_key
 from tdx.core.transforms.spec_maps import missing_key_error
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, StoredDataError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.tensordicts import read, write
@@ -204,8 +205,6 @@ class ChunkKernel:
 
 
 # Arrays of one step
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)

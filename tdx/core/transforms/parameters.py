@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.core.transforms.kernels import Array, ArrayForm, ArrayKernel, quiet
+from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, quiet
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.transform import Transform
 from tdx.core.transforms.validation import check_finite, check_number
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec

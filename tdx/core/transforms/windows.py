@@ -13,7 +13,6 @@ from torch import Tensor
 from tdx.core.transforms.episodes import Window, known_steps, stored_window
 from tdx.core.transforms.families import ObservationTransform
 from tdx.core.transforms.kernels import (
-    Array,
     ArrayForm,
     ArrayKernel,
     Chunk,
@@ -28,6 +27,7 @@ from tdx.core.transforms.kernels import (
     owner,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import KeyNotFoundError, Where
 from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.foundation.tensordicts import read, write

@@ -21,15 +21,16 @@ from tdx.core.envs.eager_run import RolloutChunk
 from tdx.core.envs.failures import failed_row
 from tdx.core.envs.policies import ActionSequence
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
-from tdx.core.planned.copies import unpack
 from tdx.core.planned.executor import PlannedRun, cached_program
-from tdx.core.planned.keyed_policy import KeyedPolicy, act_for_rows
+from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.planned.workers import (
     ChunkTask,
     Copies,
     Groups,
     Memory,
+    act_for_rows,
     read_memory,
+    unpack,
     write_memory,
 )
 from tdx.envs.batched import protocol

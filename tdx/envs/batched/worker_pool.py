@@ -220,7 +220,12 @@ class WorkerPool:
             is_open = remaining is None or remaining > 0
             events = self._selector.select(remaining) if is_open else []
             if not events and deadline is not None and time.monotonic() >= deadline:
-                raise _timeout_error(self.groups[min(pending)], operation, limit)
+                raise WorkerTimeoutError(
+                    f"{describe_workers(self.groups[min(pending)])} did not respond within "
+                    f"{limit:g} s during {operation}",
+                    hint="increase worker_timeout if the env is slow; in a pipeline it is a field "
+                    "of env",
+                )
             for key, _ in events:
                 index, has_ended = key.data
                 connection = self._children[index].connection
@@ -271,13 +276,6 @@ def _reply_error(rows: range, reply: bytes, operation: str) -> BaseException:
     if operation == _CREATING and isinstance(error, TdxError) and error.hint == ENV_ERROR_HINT:
         error.hint = _CREATING_HINT
     return error
-
-
-def _timeout_error(rows: range, operation: str, limit: float | None) -> WorkerTimeoutError:
-    return WorkerTimeoutError(
-        f"{describe_workers(rows)} did not respond within {limit:g} s during {operation}",
-        hint="increase worker_timeout if the env is slow; in a pipeline it is a field of env",
-    )
 
 
 def _shut_down(

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDictBase
 
-from tdx.envs.gym.interface import Array, Info
+from tdx.envs.gym.interface import Info
 from tdx.envs.gym.numeric_spaces import tensor_dtype
 from tdx.envs.gym.spaces import encode_object
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.tensordicts import write

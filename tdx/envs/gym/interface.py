@@ -8,11 +8,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from tdx.foundation.array_files import Array
+
 AnyEnv = gymnasium.Env[Any, Any]
 AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
 AnySpace = gymnasium.Space[Any]
 AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
-Array = np.ndarray[Any, Any]
 DType = np.dtype[Any]
 
 Batch = Array | Sequence[Any]

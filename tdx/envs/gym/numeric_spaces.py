@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 from gymnasium import spaces
 
-from tdx.envs.gym.interface import Array, Batch, DType
+from tdx.envs.gym.interface import Batch, DType
 from tdx.envs.gym.values import to_array, to_index, wrong_value_error
+from tdx.foundation.array_files import Array
 from tdx.specs import (
     Binary,
     Bounded,

@@ -13,8 +13,9 @@ from tdx.core.planned.columns import flatten
 from tdx.core.planned.immediate import iter_rows
 from tdx.core.transforms.kernels import ArrayForm, Columns
 from tdx.envs.gym.conversion import Conversion, EntryForm, EntryPart
-from tdx.envs.gym.interface import Array, Batch, DType
+from tdx.envs.gym.interface import Batch, DType
 from tdx.envs.gym.values import WrongValueError, find_lost_number
+from tdx.foundation.array_files import Array
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict
 from tdx.specs.arguments import Value

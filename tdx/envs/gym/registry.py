@@ -313,13 +313,12 @@ class _Parts(NamedTuple):
     version: int
 
 
-def find_similar_ids(env_id: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Find ids with the same name in another version or namespace, then those with similar names.
+def find_similar_ids(env_id: str, known: Iterable[str]) -> list[str]:
+    """Find up to 3 ids: the same name in another version or namespace, then similar names.
 
     Args:
         env_id: The unknown id.
         known: Registered ids.
-        limit: Maximum number of results.
 
     Example:
         >>> find_similar_ids("cartpole-v9", ["CartPole-v0", "CartPole-v1", "phys2d/CartPole-v1"])
@@ -348,7 +347,7 @@ def find_similar_ids(env_id: str, known: Iterable[str], limit: int = 3) -> list[
         )
         same_name = newest_first if name == target.name else _newest(newest_first)
         ids += [parts.id for parts in same_name]
-    return ids[:limit]
+    return ids[:3]
 
 
 def _parts(env_id: str) -> _Parts:

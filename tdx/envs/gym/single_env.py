@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx.core.envs.capabilities import StepFields
 from tdx.envs.gym.conversion import Conversion, root_spec
-from tdx.envs.gym.interface import AnyEnv, Array, Batch, Info, StepResult
+from tdx.envs.gym.interface import AnyEnv, Batch, Info, StepResult
 from tdx.envs.gym.observation_store import (
     EntryRows,
     MappedStore,
@@ -23,6 +23,7 @@ from tdx.envs.gym.observation_store import (
     stack_entries,
 )
 from tdx.envs.gym.values import WrongValueError, as_numbers, cast_numbers, wrong_value_error
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import TdxError
 from tdx.foundation.tensordicts import make_tensordict_factory, read
 from tdx.specs.arguments import Value

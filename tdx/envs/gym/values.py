@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tdx.envs.gym.interface import Array, DType
+from tdx.envs.gym.interface import DType
+from tdx.foundation.array_files import Array
 
 Check = Callable[[object], object]
 

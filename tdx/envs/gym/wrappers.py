@@ -8,15 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tdx.envs.gym.conversion import is_image, reward_encoder, reward_space_of
-from tdx.envs.gym.interface import (
-    AnyEnv,
-    AnySpace,
-    AnyWrapper,
-    Array,
-    Info,
-    ResetResult,
-    StepResult,
-)
+from tdx.envs.gym.interface import AnyEnv, AnySpace, AnyWrapper, Info, ResetResult, StepResult
 from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of, entry_key
@@ -28,6 +20,7 @@ from tdx.envs.gym.values import (
     require_mapping,
     to_array,
 )
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, EnvError
 
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from tdx.core.tracing import StageTrace
     from tdx.inspection.value_stats import ValueViolation
     from tdx.specs.leaf import LeafSpec
-    from tdx.stacks import Stack, StageInfo
-
-State = Mapping[int, Mapping[str, "Tensor"]]
+    from tdx.stacks import Stack, StackState, StageInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +114,8 @@ class StackContext:
     leaves: Sequence[Mapping[NestedKey, LeafSpec]] = ()
     facts: dict[int, Mapping[type[Fact], Fact]] = field(default_factory=dict)
     failures: dict[type[Fact], Exception] = field(default_factory=dict)
-    before: State = field(default_factory=dict)
-    after: State = field(default_factory=dict)
+    before: StackState = field(default_factory=dict)
+    after: StackState = field(default_factory=dict)
     steps: int = 0
     violations: Sequence[ValueViolation] = ()
     declared: Collection[int] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_FIELDS = 32
 _UNBOUNDED_LIMIT = 3.0
 """Limit of a slider whose spec is unbounded."""
-Numbers = Mapping[tuple[str, int], float]
+ActionNumbers = Mapping[tuple[str, int], float]
 """Selected numbers, by key and index of the field."""
 
 
@@ -110,7 +110,7 @@ def _choice_counts(leaf: TensorSpec, batch_dims: int) -> list[int]:
     return []
 
 
-def build_action(env: EnvBase | StackEnv, numbers: Numbers) -> TensorDictBase:
+def build_action(env: EnvBase | StackEnv, numbers: ActionNumbers) -> TensorDictBase:
     """Build an action, ``[*B]``, for every env of the batch; zero where nothing is selected.
 
     Example:

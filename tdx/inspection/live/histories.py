@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.inspection.live.arrays import RowSelector, as_array
 from tdx.inspection.live.views import EnvCell, EpisodeView, PlotView
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tdx.inspection.live.stack_env import StackEnv
 
 
-Array = np.ndarray[Any, Any]
 _ELEMENT = re.compile(r"(?P<key>.+)\[(?P<place>\d+)\]")
 _MAX_ELEMENTS = 8
 

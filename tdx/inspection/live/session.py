@@ -15,11 +15,11 @@ import torch
 
 from tdx.core.tracing import Probe, StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
 from tdx.core.tracing.stop_parser import keys_of
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.arrays import find_images
 from tdx.inspection.live.histories import (
-    Array,
     ChangeCounter,
     EpisodeTracker,
     Recording,

@@ -26,7 +26,7 @@ from tdx.inspection.live.views import (
     TraceView,
     ValueView,
 )
-from tdx.inspection.value_stats import Numbers
+from tdx.inspection.value_stats import NumberSummary
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StageTrace, StepTrace, TraceChecker, ValueVersion
@@ -39,7 +39,8 @@ def _describe_object(
     rows = value if isinstance(value, list) else [value]
     shape = (len(rows),) if isinstance(value, list) else tuple(getattr(value, "shape", ()))
     text, before = _shorten(value), _shorten(old) if is_known else ""
-    change: Change = "new" if not is_known else "same" if text == before else "changed"
+    one, other = (getattr(side, "tolist", lambda side=side: side)() for side in (old, value))
+    change: Change = "new" if not is_known else "same" if is_same(one, other) else "changed"
     kind = getattr(rows[0], "dtype", None) if rows else None
     dtype = type(value).__name__ if kind is None else str(kind).removeprefix("torch.")
     return ValueView(
@@ -244,7 +245,7 @@ class _TraceReader:
         by_writer: Change = "new"
         if previous is not None:
             by_writer = "same" if is_same(self.rows.of(previous.value), value) else "changed"
-        statistics = Numbers(value)
+        statistics = NumberSummary(value)
         low, high = statistics.extremes
         return ValueView(
             key=key,

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from tdx.data.layout import Leaves
+from tdx.data.layout import LeavesByPath
 from tdx.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
@@ -99,18 +99,18 @@ class FiniteCheck:
         return f"{found}, first at step {start + int(by_step.int().argmax())}"
 
 
-def flatten_tensors(data: TensorDictBase) -> Leaves:
+def flatten_tensors(data: TensorDictBase) -> LeavesByPath:
     """Return every entry by its path.
 
     Raises:
         ArgumentError: An entry is not a tensor.
     """
-    found: Leaves = {}
+    found: LeavesByPath = {}
     _collect(data, (), found)
     return found
 
 
-def _collect(data: TensorDictBase, path: Parts, found: Leaves) -> None:
+def _collect(data: TensorDictBase, path: Parts, found: LeavesByPath) -> None:
     for name in data.keys():
         value, here = data.get(name), (*path, name)
         if isinstance(value, Tensor):

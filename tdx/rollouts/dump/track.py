@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.layout import Layout, Leaves
+from tdx.data.layout import Layout, LeavesByPath
 from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
 from tdx.foundation.folders import open_path
@@ -121,7 +121,7 @@ class Track:
 
     # Writing
 
-    def columns(self, data: TensorDictBase) -> Leaves:
+    def columns(self, data: TensorDictBase) -> LeavesByPath:
         """Return the entries of a chunk ``[*B, T]`` with time first, ``[T, *B, ...]``.
 
         Raises:
@@ -139,7 +139,7 @@ class Track:
         return columns
 
     def write(
-        self, root: Container, columns: Leaves, start: int, pool: Executor | None = None
+        self, root: Container, columns: LeavesByPath, start: int, pool: Executor | None = None
     ) -> dict[str, str]:
         """Write a chunk after ``start`` steps, over existing bytes.
 

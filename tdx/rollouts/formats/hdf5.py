@@ -217,10 +217,10 @@ def open_for_library(path: Path) -> Iterator[_SteadyFile]:
 def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file without reading its numbers."""
     with open_hdf5(path) as file:
-        yield _Reader(path, find_datasets(path, file))
+        yield _Hdf5Reader(path, find_datasets(path, file))
 
 
-class _Reader(ColumnReader):
+class _Hdf5Reader(ColumnReader):
     def __init__(self, path: Path, datasets: dict[str, Any]) -> None:
         import h5py
 

@@ -128,10 +128,10 @@ def _encode_floats(value: Any, bits: Any, default: int, digits: int) -> Any:
 def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file; all lines of a file that tdx did not export are read once."""
     with path.open("rb") as file:
-        yield _Reader(path, file)
+        yield _JsonlReader(path, file)
 
 
-class _Reader(ColumnReader):
+class _JsonlReader(ColumnReader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file, self._number = path, file, 0
         self._envs = 1

@@ -72,12 +72,12 @@ def read(path: Path) -> Iterator[ColumnReader]:
         ) from error
     with file, ExitStack() as members:
         try:
-            yield _Reader(path, file, members)
+            yield _NpzReader(path, file, members)
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise StorageError(f"{path} is damaged: {error}", hint="export it again") from error
 
 
-class _Reader(ColumnReader):
+class _NpzReader(ColumnReader):
     def __init__(self, path: Path, file: zipfile.ZipFile, members: ExitStack) -> None:
         self._path = path
         self._members: dict[str, IO[bytes]] = {}

@@ -134,7 +134,7 @@ def read(path: Path) -> Iterator[ColumnReader]:
     with _reading(f"{path} is not a Parquet file", "the file may be truncated"):
         file = pq.ParquetFile(path, **limits)
     with file:
-        yield _Reader(path, file)
+        yield _ParquetReader(path, file)
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _reading(message: str, hint: str = "export it again") -> Iterator[None]:
         raise StorageError(message, hint=hint) from error
 
 
-class _Reader(ColumnReader):
+class _ParquetReader(ColumnReader):
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
         with _reading(f"the schema of {path} is damaged"):

@@ -109,10 +109,10 @@ def _to_supported(tensor: Tensor) -> Tensor:
 def read(path: Path) -> Iterator[ColumnReader]:
     """Open a file, and read its header."""
     with path.open("rb") as file:
-        yield _Reader(path, file)
+        yield _SafetensorsReader(path, file)
 
 
-class _Reader(ColumnReader):
+class _SafetensorsReader(ColumnReader):
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file = path, file
         header, self._begin = _header(path, file)

@@ -154,10 +154,10 @@ def read(path: Path) -> Iterator[ColumnReader]:
     for name, array in arrays.items():
         if not isinstance(array, zarr.Array) or array.shape != stored[name].shape:
             raise StorageError(f"{name!r} in {path} is not the array it declares", hint=_AGAIN)
-    yield _Reader(path, arrays, None if note is None else check_note(note, path), stored)
+    yield _ZarrReader(path, arrays, None if note is None else check_note(note, path), stored)
 
 
-class _Reader(ColumnReader):
+class _ZarrReader(ColumnReader):
     def __init__(
         self, path: Path, arrays: dict[str, Any], note: Any, stored: Mapping[str, ZarrArray]
     ) -> None:

@@ -130,6 +130,8 @@ class Sb3Model:
         Raises:
             ArgumentError: A shape or dtype differs.
         """
+        from tdx.stacks.gymnasium.snapshots import space_specs
+
         lead = len(observations.shape)
         normalizes = stages is None or any("norm" in stage.lower() for stage in stages)
         pairs = [
@@ -138,7 +140,7 @@ class Sb3Model:
         ]
         pairs.append((self._model.action_space, action, "action"))
         for space, spec, key in pairs:
-            trained = _space_spec(space)
+            trained = space_specs(space, "space", None)["space"]
             is_action = spec is action
             known, wanted = _describe(spec, lead), _describe(trained, 0)
             # SB3 moves the channels of images to the front by itself.
@@ -352,12 +354,6 @@ def _find_keys(model: Sb3Model, env: EnvBase) -> dict[str, NestedKey]:
                 hint=f'name what it reads: sb3("{model.file}", in_keys=["{listed.split(",")[0]}"])',
             )
     return dict(zip(names, keys, strict=True))
-
-
-def _space_spec(space: spaces.Space[Any]) -> TensorSpec:
-    from tdx.stacks.gymnasium.snapshots import space_specs
-
-    return space_specs(space, "space", None)["space"]
 
 
 def _describe(spec: TensorSpec, lead: int) -> str:

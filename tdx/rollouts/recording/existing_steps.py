@@ -135,7 +135,7 @@ def replay(
             f"{folder} is the dump that is replayed", hint="name another folder for the result"
         )
     if dump.shards:
-        return _replay_shards(dump, stages, folder, force, allow_code, on_chunk)
+        return _replay_shards(dump, stages, folder, allow_code, on_chunk)
     return _replay(dump, stages, folder, None, force, allow_code, on_chunk)
 
 
@@ -188,7 +188,6 @@ def _replay_shards(
     dump: Dump,
     stages: tuple[StageConfig, ...],
     folder: Path,
-    force: bool,
     allow_code: bool,
     on_chunk: OnChunk,
 ) -> Manifest:

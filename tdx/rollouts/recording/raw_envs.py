@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.eager_run import StepLayout
-from tdx.data.layout import Leaves
+from tdx.data.layout import LeavesByPath
 from tdx.envs import EnvBase
 from tdx.foundation.errors import EnvError, StorageError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
@@ -42,9 +42,9 @@ class RecordingEnv(EnvBase):
         super().__init__(device=inner.device, batch_size=inner.batch_size)
         self.inner = inner
         copy_specs(self, inner)
-        self.root: Leaves = {}
+        self.root: LeavesByPath = {}
         self._was_reset: Tensor | None = None
-        self._steps: list[Leaves] = []
+        self._steps: list[LeavesByPath] = []
         self._alike = StepLayout()
 
     @property
@@ -92,7 +92,7 @@ class RecordingEnv(EnvBase):
         stacked = {path: torch.stack([step[path] for step in steps], dim) for path in steps[0]}
         return unflatten_tensors(stacked, (*self.batch_size, len(steps)), {})
 
-    def resume_from(self, root: Leaves) -> None:
+    def resume_from(self, root: LeavesByPath) -> None:
         """Continue after a step that returned ``root``, and discard recorded steps."""
         self.root, self._was_reset, self._steps = dict(root), None, []
 
@@ -224,5 +224,5 @@ def find_reset_rows(env: EnvBase, tensordict: TensorDictBase | None) -> Tensor:
     return rows
 
 
-def _copy_to_cpu(leaves: dict[Parts, Tensor]) -> Leaves:
+def _copy_to_cpu(leaves: dict[Parts, Tensor]) -> LeavesByPath:
     return {path: leaf.detach().cpu().clone() for path, leaf in leaves.items()}

@@ -14,6 +14,7 @@ from typing import overload
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import (
     KeyNotFoundError,
     MissingPackageError,
@@ -21,7 +22,6 @@ from tdx.foundation.errors import (
     did_you_mean,
     install_extra,
 )
-from tdx.stacks.checkpoints.model import Array
 
 QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 SKETCH_SIZE = 1_000

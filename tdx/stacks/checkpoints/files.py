@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json
-from tdx.stacks.checkpoints.model import Array, Json
+from tdx.stacks.checkpoints.model import Json
 
 MAX_JSON_BYTES = 16 * 2**20
 _BLOB = re.compile(r"((?:\.\./)+)blobs/([0-9a-f]{40,64})\Z")

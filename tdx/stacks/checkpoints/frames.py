@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
 from tdx.foundation.errors import MissingPackageError, StorageError, install_extra
 from tdx.stacks.checkpoints.dataset import Dataset, channel_axis, list_files
-from tdx.stacks.checkpoints.model import Array
 
 MAX_FILES = 16
 """Files of a feature that frames are taken from, evenly spaced."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
 from tdx.foundation.text import count_text
 from tdx.stacks.checkpoints.files import parse_mapping, parse_statistics, read_json
@@ -21,7 +22,6 @@ from tdx.stacks.checkpoints.groot_images import image_settings
 from tdx.stacks.checkpoints.model import (
     ABSOLUTE_ACTIONS,
     VIDEO,
-    Array,
     Checkpoint,
     Feature,
     Json,

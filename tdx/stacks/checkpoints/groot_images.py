@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_SIZE
 from tdx.specs.leaf import LeafSpec
-from tdx.stacks.checkpoints.model import Array, Json, SampleEntries, Step
+from tdx.stacks.checkpoints.model import Json, SampleEntries, Step
 
 _COEFFICIENT = 2048
 """OpenCV interpolates bytes with weights in units of 1/2048."""

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeGuard
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import MAX_STAGES
 from tdx.stacks.checkpoints.files import read_json, read_part
 from tdx.stacks.checkpoints.model import (
     ROLES,
-    Array,
     Checkpoint,
     Json,
     PolicyConfig,

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
 from tdx.foundation.errors import MissingPackageError, StorageError, explain_os_error, install_extra
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 from tdx.stacks.checkpoints.dataset import BATCH_ROWS, Dataset, DatasetFeature, list_files, merge
 from tdx.stacks.checkpoints.frames import table_images, video_frames
-from tdx.stacks.checkpoints.model import Array, Json, parse_fps
+from tdx.stacks.checkpoints.model import Json, parse_fps
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray

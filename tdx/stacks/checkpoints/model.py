@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from numpy.typing import NDArray
+from tdx.foundation.array_files import Array
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
-Array = NDArray[Any]
 """Values of any dtype; NumPy has no type for arithmetic on them."""
 SampleEntries = Mapping[str, object]
 """A sample by key: arrays, and text such as the task."""

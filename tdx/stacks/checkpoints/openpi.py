@@ -12,17 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
 from tdx.stacks.checkpoints.files import parse_mapping, parse_statistics, read_json
-from tdx.stacks.checkpoints.model import (
-    Array,
-    Checkpoint,
-    Feature,
-    Json,
-    PolicyConfig,
-    Processor,
-    Step,
-)
+from tdx.stacks.checkpoints.model import Checkpoint, Feature, Json, PolicyConfig, Processor, Step
 
 FILE = "norm_stats.json"
 NAMES_IN_DATA = {"state": "observation.state", "actions": "action"}

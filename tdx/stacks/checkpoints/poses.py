@@ -16,8 +16,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
-from tdx.stacks.checkpoints.model import Array, SampleEntries, Step
+from tdx.stacks.checkpoints.model import SampleEntries, Step
 
 JOINTS, ROTATION_6D, ROTATION_VECTOR = "NON_EEF", "XYZ_ROT6D", "XYZ_ROTVEC"
 POSE_SIZES: Mapping[str, int] = MappingProxyType({ROTATION_6D: 9, ROTATION_VECTOR: 6})

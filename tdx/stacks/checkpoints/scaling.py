@@ -13,8 +13,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
-from tdx.stacks.checkpoints.model import IDENTITY, Array, SampleEntries, Step
+from tdx.stacks.checkpoints.model import IDENTITY, SampleEntries, Step
 
 STATISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -9,13 +9,13 @@ from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_DIMS
 from tdx.specs.leaf import Domain, LeafSpec, Part
 from tdx.stacks.checkpoints.model import VIDEO, Checkpoint, Feature, Processor, Step
-from tdx.stacks.checkpoints.steps import DEFINITIONS, Leaves, why_unchanged
+from tdx.stacks.checkpoints.steps import DEFINITIONS, FeatureSpecs, why_unchanged
 
 MAX_NUMBERS = 2**26
 """Largest number of values in a sample, which is drawn and has bounds."""
 
 
-def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
+def trace_specs(checkpoint: Checkpoint) -> list[tuple[FeatureSpecs, FeatureSpecs]]:
     """Return the specs of observations and actions at the robot, and after each stage.
 
     Observations pass the preprocessor, from the robot to the policy, and actions the postprocessor,
@@ -36,9 +36,13 @@ def trace_specs(checkpoint: Checkpoint) -> list[tuple[Leaves, Leaves]]:
         inputs = _undo_renames(before, inputs or _declared(before, action=False))
     if after is not None:
         outputs = outputs or _declared(after, action=True)
-    observations: Leaves = {key: _leaf("observation", key, value) for key, value in inputs.items()}
+    observations: FeatureSpecs = {
+        key: _leaf("observation", key, value) for key, value in inputs.items()
+    }
     lead = checkpoint.action_lead
-    policy: Leaves = {key: _leaf("action", key, value, lead) for key, value in outputs.items()}
+    policy: FeatureSpecs = {
+        key: _leaf("action", key, value, lead) for key, value in outputs.items()
+    }
     actions = [policy]
     for step in () if after is None else after.steps:
         actions.append(_after(step, actions[-1]))
@@ -70,7 +74,7 @@ def _check_sizes(leaves: Sequence[LeafSpec]) -> None:
             )
 
 
-def _after(step: Step, leaves: Leaves) -> Leaves:
+def _after(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     definition = DEFINITIONS.get(step.name)
     return leaves if definition is None else definition.specs(step, leaves)
 

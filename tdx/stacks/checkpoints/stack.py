@@ -25,7 +25,7 @@ from tdx.stacks.checkpoints.poses import relative_keys
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.specs import checkpoint_calls, trace_specs
 from tdx.stacks.checkpoints.steps import DEFINITIONS, why_opaque
-from tdx.stacks.samples import Part, SampleStack, Spaces, State, unbounded_box
+from tdx.stacks.samples import Part, SampleStack, Spaces, StageArrays, unbounded_box
 
 
 class CheckpointStack(SampleStack):
@@ -155,7 +155,7 @@ class _StepPart(Part):
     def _apply(self, entries: SampleEntries) -> SampleEntries:
         return entries if self._definition is None else self._definition.apply(self._step, entries)
 
-    def state(self) -> State:
+    def state(self) -> StageArrays:
         # What the modes read comes first: it is named first where checkpoints differ.
         used = {
             f"{self._step.key_of(key, feature)}.{statistic}"

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_SIZE
 from tdx.specs.leaf import Domain, LeafSpec
@@ -21,7 +22,6 @@ from tdx.stacks.checkpoints.groot_images import image_specs, transform_images
 from tdx.stacks.checkpoints.model import (
     ABSOLUTE_ACTIONS,
     IDENTITY,
-    Array,
     Feature,
     Processor,
     SampleEntries,
@@ -36,7 +36,7 @@ IMAGES = "observation.images"
 IMAGE = "observation.image"
 VECTORS = ("observation.state", "observation.environment_state")
 
-Leaves = Mapping[str, LeafSpec]
+FeatureSpecs = Mapping[str, LeafSpec]
 """Specs of a sample by key."""
 
 # Means and standard deviations of the ImageNet training set, as torchvision documents them.
@@ -54,7 +54,7 @@ class Definition:
     """
 
     apply: Callable[[Step, SampleEntries], SampleEntries]
-    specs: Callable[[Step, Leaves], Leaves] = lambda _, leaves: leaves
+    specs: Callable[[Step, FeatureSpecs], FeatureSpecs] = lambda _, leaves: leaves
 
 
 def run(processor: Processor, sample: SampleEntries) -> Trace:
@@ -131,7 +131,7 @@ def normalize(step: Step, sample: SampleEntries, *, inverse: bool) -> SampleEntr
     return result
 
 
-def _normalized_specs(step: Step, leaves: Leaves) -> Leaves:
+def _normalized_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     scaled = {
         step.key_of(key, feature)
         for key, feature in step.features.items()
@@ -204,7 +204,7 @@ def _rename(step: Step, sample: SampleEntries) -> SampleEntries:
     }
 
 
-def _rename_specs(step: Step, leaves: Leaves) -> Leaves:
+def _rename_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     names = _rename_map(step)
     renamed = {key: names.get(key, key) for key in leaves if key.startswith("observation")}
     return {
@@ -223,7 +223,7 @@ def _add_batch(step: Step, sample: SampleEntries) -> SampleEntries:
     return result
 
 
-def _add_batch_specs(step: Step, leaves: Leaves) -> Leaves:
+def _add_batch_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     return {
         key: replace(leaf, shape=(1, *leaf.shape))
         if _lacks_batch(step, key, len(leaf.shape))
@@ -282,7 +282,7 @@ def _to_device(step: Step, sample: SampleEntries) -> SampleEntries:
     }
 
 
-def _to_device_specs(step: Step, leaves: Leaves) -> Leaves:
+def _to_device_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     device, dtype = str(step.config.get("device", "cpu")), step.config.get("float_dtype")
     return {
         key: replace(leaf, device=device, dtype=leaf.dtype if dtype is None else str(dtype))
@@ -325,7 +325,7 @@ def _is_chosen(step: Step, key: str) -> bool:
     return key in keys if isinstance(keys, list) else key.startswith(IMAGES)
 
 
-def _image_specs(step: Step, leaves: Leaves) -> Leaves:
+def _image_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     """Return the specs after a step that scales the values of the images that it chooses."""
     after = _bounded if step.name == "xvla_image_to_float" else _unbounded
     return {key: after(leaf) if _is_chosen(step, key) else leaf for key, leaf in leaves.items()}
@@ -404,7 +404,7 @@ def _sizes(value: object, count: int, what: str) -> list[int]:
     return sizes
 
 
-def _cropped_specs(step: Step, leaves: Leaves) -> Leaves:
+def _cropped_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     crops, size = step.config.get("crop_params_dict"), step.config.get("resize_size")
     result = dict(leaves)
     for key, leaf in leaves.items():
@@ -437,7 +437,7 @@ def _to_numpy_action(step: Step, sample: SampleEntries) -> SampleEntries:
     return {**sample, ACTION: value[0]}
 
 
-def _to_numpy_action_specs(step: Step, leaves: Leaves) -> Leaves:
+def _to_numpy_action_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     leaf = leaves.get(ACTION)
     squeezes = step.config.get("squeeze_batch_dim", True)
     if leaf is None or not squeezes or len(leaf.shape) < 2 or leaf.shape[0] != 1:
@@ -463,7 +463,7 @@ def _delta_names(step: Step) -> list[str]:
     return [*names, "gripper"] if step.config.get("use_gripper", True) else names
 
 
-def _delta_action_specs(step: Step, leaves: Leaves) -> Leaves:
+def _delta_action_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     leaf = leaves.get(ACTION)
     if leaf is None:
         return leaves
@@ -515,7 +515,7 @@ def _axis_angles(matrix: Array) -> Array:
     return result
 
 
-def _axis_angle_specs(_: Step, leaves: Leaves) -> Leaves:
+def _axis_angle_specs(_: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     leaf = leaves.get(ACTION)
     if leaf is None or len(leaf.shape) < 1:
         return leaves
@@ -535,7 +535,7 @@ def _simplify_text(step: Step, sample: SampleEntries) -> SampleEntries:
     return {**sample, **{str(key): simplified(sample[str(key)]) for key in known}}
 
 
-def _absolute_specs(step: Step, leaves: Leaves) -> Leaves:
+def _absolute_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     keys = step.config.get("relative")
     names = keys if isinstance(keys, dict) else {}
     # The state or the statistics are float64.

@@ -27,7 +27,7 @@ from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import level_state, space_specs
 from tdx.stacks.observe import Actor, Event, LastResults, RowEntries, locate, timed_levels, traced
 from tdx.stacks.observe.events import ACTION, FLAGS, INFO, OBSERVATION
-from tdx.stacks.stack import Stack, StageInfo
+from tdx.stacks.stack import Stack, StackState, StageInfo
 from tdx.stacks.states import write_number
 from tdx.stacks.tracer import OnTrace
 
@@ -139,7 +139,7 @@ class LevelStack(Stack):
         failed = Event(level, row, method, None, 0, error=error)
         return locate(self.observed_levels(), failed)
 
-    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+    def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`."""
         states = {level.index: self.level_state(level) for level in self.levels[1:]}
         return {index: state for index, state in states.items() if state}
@@ -162,7 +162,7 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         return [owner for level in self.levels[1:] for owner in level.owners]
 
-    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+    def load_state(self, state: StackState) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; the state of sub-envs has one row for each."""
         levels = {level.index: level for level in self.levels}
         missing: list[str] = []

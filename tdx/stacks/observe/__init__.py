@@ -1,6 +1,6 @@
 """Observe a running stack: one event per call of a level; traces, times and replays of them."""
 
-from tdx.stacks.observe.env_inside import BaseCalls, base_key, replaced_env
+from tdx.stacks.observe.env_inside import base_key, replaced_env
 from tdx.stacks.observe.events import (
     OPAQUE,
     CallRecording,
@@ -20,7 +20,6 @@ __all__ = [
     "MAX_EVENTS",
     "OPAQUE",
     "Actor",
-    "BaseCalls",
     "CallRecorder",
     "CallRecording",
     "CallReplay",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,30 +19,19 @@ from tdx.foundation.patches import Patches
 from tdx.stacks.observe.events import Method
 from tdx.stacks.observe.levels import Levels, Original, RowEntries, Slot
 
-
-class BaseCalls(Protocol):
-    """Answers the calls of the env inside a stack."""
-
-    def answer(
-        self, rows: Sequence[int], method: Method, run: Callable[[], RowEntries]
-    ) -> RowEntries:
-        """Return the result of a call: observation, and for a step reward and flags.
-
-        Args:
-            rows: Sub-envs that are called; ``[0]`` for a single env.
-            method: ``reset`` or ``step``.
-            run: Calls the env itself.
-        """
-        ...
+AnswerCall = Callable[[Sequence[int], Method, Callable[[], RowEntries]], RowEntries]
+"""Returns the result of a call of the env inside: observation, and for a step reward and flags. Its
+arguments are the sub-envs that are called (``[0]`` for a single env), the method, and a function
+that calls the env itself."""
 
 
 @contextmanager
-def replaced_env(levels: Levels, calls: BaseCalls) -> Iterator[None]:
+def replaced_env(levels: Levels, answer: AnswerCall) -> Iterator[None]:
     """Answer the calls of the env inside a stack in a block.
 
     Args:
         levels: Levels of the stack.
-        calls: Answers the calls.
+        answer: Answers the calls.
     """
 
     def replacement(slot: Slot, original: Original) -> Original:
@@ -63,7 +52,7 @@ def replaced_env(levels: Levels, calls: BaseCalls) -> Iterator[None]:
                 live = original(*args, **kwargs)
                 return levels.base_entries(slot, live)
 
-            return levels.base_result(slot, calls.answer(rows, method, run), live)
+            return levels.base_result(slot, answer(rows, method, run), live)
 
         return send if slot.method == "step_async" else call
 

@@ -26,7 +26,7 @@ from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
 from tdx.stacks.sources import attributes_of, class_location
-from tdx.stacks.stack import StageInfo
+from tdx.stacks.stack import StackState, StageInfo
 from tdx.stacks.torchrl import from_torchrl
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
 
@@ -300,7 +300,7 @@ class TorchRLStack(NativeStack):
         """See :class:`~tdx.stacks.Stack`; the transforms of TorchRL."""
         return self._originals()
 
-    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+    def load_state(self, state: StackState) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.stacks.states import write_tensor
 
@@ -312,7 +312,7 @@ class TorchRLStack(NativeStack):
             if index >= len(originals) or not write_tensor(originals[index], name, value)
         ]
 
-    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+    def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`; the buffers and the running statistics."""
         states = {index: dict(_state(original)) for index, original in enumerate(self._originals())}
         return {index: state for index, state in states.items() if state}

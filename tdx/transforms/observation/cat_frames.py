@@ -18,10 +18,10 @@ from tdx.core.transforms.episodes import (
     known_steps,
     padded_entries,
 )
-from tdx.core.transforms.kernels import Array
 from tdx.core.transforms.spec_maps import require_keys, require_leaf
 from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import WindowTransform
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, join_keys
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec

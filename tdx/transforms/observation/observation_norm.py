@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tdx.core.transforms import Compose, ObservationTransform, TimeBehavior
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
-from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import broadcasts_to, missing_key_error
+from tdx.core.transforms.statistics import RunningNorm
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key

@@ -10,10 +10,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose
-from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.core.transforms.statistics import (
     Lock,
+    RunningNorm,
     empty_moments,
     leaf_spec,
     loc_and_scale,

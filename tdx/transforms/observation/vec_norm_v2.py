@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tdx.core.transforms import Compose
 from tdx.core.transforms.kernels import ChunkKernel, DictStep, TimeBehavior
-from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, with_entries
 from tdx.core.transforms.statistics import (
     Lock,
+    RunningNorm,
     add_values,
     empty_moments,
     float_dtype,

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tdx.foundation.processes import ExitReason
 from tdx.inspection.overview import Problem
@@ -86,47 +86,6 @@ class Ticket(Generic[T]):
         return self.future.__await__()
 
 
-class Backend(Protocol):
-    """Answers requests; tests use one without processes."""
-
-    def ask(
-        self,
-        request: Request[T],
-        *,
-        worker: str = "look",
-        slot: str | None = None,
-        on_push: Callable[[str, Any], None] | None = None,
-    ) -> Ticket[T]:
-        """Submit a request; await the ticket for the answer.
-
-        Args:
-            request: The request.
-            worker: Name of the worker. Each name is a separate process.
-            slot: A request cancels earlier ones in the same slot; their tickets raise
-                :class:`SupersededError`.
-            on_push: Called with topic and value of each intermediate value, at most 30 times per
-                second.
-        """
-
-    def cancel(self, ticket: Ticket[Any]) -> None:
-        """Tell the worker to skip an answer; it may ignore that."""
-
-    def send(self, ticket: Ticket[Any], value: object) -> None:
-        """Send a value to a running request."""
-
-    def restart(self, worker: str) -> None:
-        """Kill a worker; its requests raise, and the next request starts a new one.
-
-        Intermediate values that it has sent are delivered before.
-        """
-
-    def hold(self) -> None:
-        """Delay intermediate values for a moment, because the user has pressed a key."""
-
-    def close(self) -> None:
-        """Kill all workers."""
-
-
 PUSH_INTERVAL = 1 / 30
 """Seconds between two deliveries of intermediate values; only the latest are delivered."""
 HOLD_SECONDS = 0.15
@@ -149,8 +108,8 @@ class _WorkerHandle:
     delivered: float = 0.0
 
 
-class ProcessBackend:
-    """Worker processes, each started by its first request.
+class Backend:
+    """Answers requests in worker processes, each started by its first request.
 
     Args:
         on_exit: Called with the name of a worker that has died, the reason and the end of its
@@ -178,7 +137,16 @@ class ProcessBackend:
         slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
-        """See :meth:`Backend.ask`."""
+        """Submit a request; await the ticket for the answer.
+
+        Args:
+            request: The request.
+            worker: Name of the worker. Each name is a separate process.
+            slot: A request cancels earlier ones in the same slot; their tickets raise
+                :class:`SupersededError`.
+            on_push: Called with topic and value of each intermediate value, at most 30 times per
+                second.
+        """
         handle = self._workers.get(worker) or self._start_worker(worker)
         if slot is not None:
             for previous in [ticket for ticket in handle.tickets.values() if ticket.slot == slot]:
@@ -191,15 +159,18 @@ class ProcessBackend:
         return ticket
 
     def cancel(self, ticket: Ticket[Any]) -> None:
-        """See :meth:`Backend.cancel`."""
+        """Tell the worker to skip an answer; it may ignore that."""
         self._send_to(ticket, Cancel(ticket.number))
 
     def send(self, ticket: Ticket[Any], value: object) -> None:
-        """See :meth:`Backend.send`."""
+        """Send a value to a running request."""
         self._send_to(ticket, Send(ticket.number, value))
 
     def restart(self, worker: str) -> None:
-        """See :meth:`Backend.restart`."""
+        """Kill a worker; its requests raise, and the next request starts a new one.
+
+        Intermediate values that it has sent are delivered before.
+        """
         handle = self._workers.get(worker)
         if handle is not None:
             handle.process.kill()
@@ -220,11 +191,11 @@ class ProcessBackend:
             self._fail_all(handle, RequestError(CANCELLED))
 
     def hold(self) -> None:
-        """See :meth:`Backend.hold`."""
+        """Delay intermediate values for a moment, because the user has pressed a key."""
         self._hold_until = asyncio.get_running_loop().time() + HOLD_SECONDS
 
     def close(self) -> None:
-        """See :meth:`Backend.close`."""
+        """Kill all workers."""
         for worker, handle in list(self._workers.items()):
             self._remove(worker, handle)
         if self._output_timer is not None:

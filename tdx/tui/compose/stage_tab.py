@@ -28,7 +28,7 @@ from tdx.pipeline.editing.forms import (
     set_env_field,
 )
 from tdx.pipeline.grammar import format_stage
-from tdx.pipeline.stack_facts import Wrapper
+from tdx.pipeline.model import Wrapper
 from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys

@@ -22,12 +22,12 @@ def _bits(four: int, dots: Sequence[int]) -> int:
 
 
 _CELLS = [chr(0x2800 + _bits(both >> 4, _LEFT) + _bits(both & 15, _RIGHT)) for both in range(256)]
-_Numbers = Sequence[float | None]
+_PlotColumn = Sequence[float | None]
 
 
 def draw_braille(
-    lows: _Numbers,
-    highs: _Numbers,
+    lows: _PlotColumn,
+    highs: _PlotColumn,
     width: int,
     height: int,
     bounds: tuple[float, float] | None = None,

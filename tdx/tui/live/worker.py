@@ -348,7 +348,7 @@ class LivePlayer:
         """Number of completed steps."""
         return self.session.tracer.steps
 
-    def describe_call(self, place: Place, direction: Direction, hook: Hook) -> str:
+    def describe_call(self, place: Place, hook: Hook) -> str:
         """Return a hook of the current step in words: ``env.step of step 15``."""
         if place.kind == "env":
             what = f"env.{hook}"
@@ -500,7 +500,7 @@ class StepWatch:
     def before(self, place: Place, direction: Direction, hook: Hook) -> None:
         """Record that a hook begins."""
         player = self._player
-        self._activity.begin(player.describe_call(place, direction, hook), player.steps)
+        self._activity.begin(player.describe_call(place, hook), player.steps)
         self._calls += 1
         self._is_inside = True
 

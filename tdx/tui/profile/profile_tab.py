@@ -11,7 +11,7 @@ from textual.containers import Container, Horizontal
 from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
-from tdx.pipeline.stack_facts import StackFacts
+from tdx.pipeline.model import StackFacts
 from tdx.tui.profile.advice import AdviceController
 from tdx.tui.profile.measurement import (
     CANCELLED,

@@ -20,7 +20,7 @@ from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
-from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
+from tdx.profiling.result import FloatArray, ModeProfile, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, TriedChange, try_changes
 from tdx.rollouts.policies.policy import load_actor
@@ -151,7 +151,7 @@ def _cost_row(mode: ModeProfile, row: Row) -> CostRow:
     )
 
 
-def _histogram(samples: Numbers) -> tuple[tuple[int, ...], float, float]:
+def _histogram(samples: FloatArray) -> tuple[tuple[int, ...], float, float]:
     """Return a histogram up to the 99th percentile; the last bin includes larger values."""
     low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
     high = high if high > low else low + 1e-3

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import NonTensorData
 
 from tdx import (
     CatFrames,
@@ -33,7 +34,7 @@ from tdx.inspection.live.arrays import (
 )
 from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import TraceView, ValueView
-from tdx.inspection.value_stats import Numbers
+from tdx.inspection.value_stats import NumberSummary
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan, writes_too_much
 
 
@@ -68,6 +69,23 @@ def test_view_compares_with_another_trace() -> None:
     assert (count.change, count.before, count.text, count.delta) == ("changed", "1", "2", 1.0)
     assert value(view, "terminated@0").change == "same"
     assert value(view_trace(two), "step_count@1").change == "new"
+
+
+def test_texts_that_differ_behind_what_is_shown_have_changed() -> None:
+    mission = "go to the red ball behind the door on your left, then pick up the "
+
+    def writes(thing: str) -> At:
+        return At(0, lambda tensordict: tensordict.set("mission", NonTensorData(mission + thing)))
+
+    tracer = Tracer(pendulum(writes("green key"), writes("green key")))
+    tracer.reset()
+    first = tracer.step()
+    other = Tracer(pendulum(writes("green key"), writes("grey key")))
+    other.reset()
+    view = view_trace(other.step(), against=first)
+    same, changed = value(view, "mission@1"), value(view, "mission@2")
+    assert (same.change, changed.change) == ("same", "changed")
+    assert changed.text == changed.before == f"{mission[:59]}…"
 
 
 def test_a_stage_that_writes_the_same_nan_changes_nothing() -> None:
@@ -142,7 +160,7 @@ def test_missing_key_is_attributed_to_its_stage() -> None:
 @given(st.lists(st.floats(width=32), min_size=1, max_size=40))
 def test_statistics_match_the_numbers(numbers: list[float]) -> None:
     array = np.array(numbers, dtype=np.float32)
-    statistics = Numbers(torch.from_numpy(array))
+    statistics = NumberSummary(torch.from_numpy(array))
     (low, high), mean = statistics.extremes, statistics.mean
     assert statistics.nans == sum(map(math.isnan, numbers))
     assert statistics.finite == sum(map(math.isfinite, numbers))
@@ -157,7 +175,7 @@ def test_statistics_match_the_numbers(numbers: list[float]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.uint16, torch.int64])
 def test_statistics_of_whole_numbers(dtype: torch.dtype) -> None:
-    statistics = Numbers(torch.tensor([0, 1, 1]).to(dtype))
+    statistics = NumberSummary(torch.tensor([0, 1, 1]).to(dtype))
     assert (*statistics.extremes, statistics.mean) == (0, 1, pytest.approx(2 / 3))
 
 

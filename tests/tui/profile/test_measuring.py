@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tdx.pipeline import EnvConfig, Pipeline
-from tdx.tui.backend.client import ProcessBackend, RequestError
+from tdx.tui.backend.client import Backend, RequestError
 from tdx.tui.backend.messages import Job
 from tdx.tui.profile.messages import EXTRAS, PARTIAL, PROGRESS, Costs, ModeName, ProfileProgress
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
@@ -65,7 +65,7 @@ def test_rows_are_kept_if_the_env_raises() -> None:
 
 
 async def test_measurement_is_cancelled_and_its_worker_is_killed() -> None:
-    backend = ProcessBackend()
+    backend = Backend()
     received = asyncio.Event()
     interrupts = signal.getsignal(signal.SIGINT)
 
