@@ -31,7 +31,7 @@ import pytest
 import torch
 from hypothesis import is_hypothesis_test, settings
 
-from tests.programs import MUST_EXIST, ProgramMissing, examples, is_exhaustive
+from tests.programs import MUST_EXIST, examples, is_exhaustive
 
 torch.set_num_threads(1)
 sys.dont_write_bytecode = False
@@ -86,7 +86,7 @@ def pytest_runtest_makereport(
     """Require the mark ``programs`` of a test that needs one: ``.ci/run`` selects by it."""
     report = yield
     error = None if call.excinfo is None else call.excinfo.value
-    if isinstance(error, ProgramMissing) and item.get_closest_marker("programs") is None:
+    if getattr(error, "is_program_missing", False) and item.get_closest_marker("programs") is None:
         report.outcome = "failed"
         report.longrepr = f"mark it with pytest.mark.programs: {error}"
     return report

@@ -72,9 +72,7 @@ def _miss(name: str) -> NoReturn:
     reason = f"{name} is not installed"
     if is_exhaustive():
         pytest.fail(f"{reason}, and {MUST_EXIST} is set", pytrace=False)
+    skipped = pytest.skip.Exception(reason)
     # `tests/conftest.py` checks the mark of a test that is skipped with it.
-    raise ProgramMissing(reason)
-
-
-class ProgramMissing(pytest.skip.Exception):
-    """Skips a test whose program is missing."""
+    vars(skipped)["is_program_missing"] = True
+    raise skipped
