@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import permutations, product
+from itertools import permutations
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from tdx.compare.values import EXACT, Tolerance, differing_elements, format_numb
 _MAX_FEATURES = 1_024
 _MAX_SHOWN = 12
 _MAX_COUNTED = 10_000
+_LIKENESS = 0.5
+"""Correlation of a feature with the one that it may be."""
 _MAX_SHIFT = 4
 _RANGES = (
     (255.0, 0.0, "0 … 255 instead of 0 … 1"),
@@ -157,12 +159,10 @@ def _fit_columns(
     factor = torch.where(is_plain, 1.0, factor)
     offset = torch.where(is_plain, mean_y - mean_x, offset)
     # Two numbers per feature are fitted: fewer than three distinct values prove nothing.
-    distinct = torch.tensor(
-        [
-            len(column[mask][:_MAX_COUNTED].unique())
-            for column, mask in zip(rows.unbind(1), used.unbind(1), strict=True)
-        ]
-    )
+    few = slice(None, _MAX_COUNTED)
+    largest = rows.masked_fill(~used, -math.inf).amax(0)
+    ordered = torch.where(used[few], rows[few], largest).sort(0).values
+    distinct = 1 + (ordered[1:] != ordered[:-1]).sum(0)
     moving = ~is_fixed
     if bool((moving & (distinct < 3)).any()) or not bool(moving.any()):
         return None
@@ -578,20 +578,25 @@ def match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int
     size, own_size = one.shape[2], other.shape[2]
     if not 1 <= max(size, own_size) <= _MAX_FEATURES or one.shape[:2] != other.shape[:2]:
         return None
-    ours, theirs = one.flatten(0, 1), other.flatten(0, 1)
-
-    def is_same(origin: int, index: int) -> bool:
-        return not bool(differing_elements(ours[:, origin], theirs[:, index], tolerance).any())
+    ours, theirs = one.flatten(0, 1).double(), other.flatten(0, 1).double()
+    # NaN equals NaN, and infinity itself.
+    columns, own_columns = (
+        side.T.contiguous().nan_to_num(nan=1e30, posinf=1e31, neginf=-1e31)
+        for side in (ours, theirs)
+    )
+    gaps = torch.cdist(columns, own_columns, p=math.inf)
+    limits = tolerance.atol + tolerance.rtol * theirs.nan_to_num(0, 0, 0).abs().amax(0)
+    same = (gaps <= limits).tolist()
 
     if size == own_size:
-        found = find_order(size, lambda origin, index: 2.0 * (not is_same(origin, index)))
+        found = find_order(size, lambda origin, index: 2.0 * (not same[origin][index]))
         if found is not None:
             return found
     order: list[int] = []
     free = list(range(size))
     for index in range(own_size):
         near = sorted(free, key=lambda origin: origin != index)
-        origin = next((origin for origin in near if is_same(origin, index)), None)
+        origin = next((origin for origin in near if same[origin][index]), None)
         if origin is None:
             column = theirs[:, index]
             if not bool((column == column[0]).all()):
@@ -703,14 +708,15 @@ def _correlated_order(one: Tensor, other: Tensor) -> list[int] | None:
         centered = rows - rows.mean(0)
         sides.append(centered / centered.norm(dim=0).clamp(min=1e-12))
     likeness = (sides[0].T @ sides[1]).abs()
+    # Of equal ones, the feature at its own place.
+    likeness += 1e-7 * torch.eye(*likeness.shape, dtype=likeness.dtype)
     order = [-1] * other.shape[2]
     free = set(range(one.shape[2]))
-    for value, place in sorted(
-        ((float(likeness[i, j]), (i, j)) for i, j in product(*map(range, likeness.shape))),
-        key=lambda item: (-round(item[0], 6), item[1][0] != item[1][1]),
-    ):
-        origin, index = place
-        if value > 0.5 and origin in free and order[index] < 0:
+    for place in likeness.flatten().argsort(descending=True).tolist():
+        origin, index = divmod(place, other.shape[2])
+        if float(likeness[origin, index]) <= _LIKENESS or -1 not in order:
+            break
+        if origin in free and order[index] < 0:
             order[index] = origin
             free.remove(origin)
     if -1 in order or order == list(range(one.shape[2])):
