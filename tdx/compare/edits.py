@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.foundation.serialization import Entries, Result
@@ -11,7 +12,7 @@ from tdx.foundation.serialization import Entries, Result
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.compare.explanations.model import Sides
+    from tdx.compare.values import Tolerance
 
 ExplanationKind = Literal[
     "inactive",
@@ -40,7 +41,58 @@ ExplanationKind = Literal[
     "noise",
 ]
 
-Prediction = Callable[["Sides"], "Tensor | None"]
+
+def _exact() -> Tolerance:
+    from tdx.compare.values import EXACT
+
+    return EXACT
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Values of one key after a stage in consecutive steps, ``[T, R, ...]`` for R sub-envs.
+
+    Args:
+        reference: What the stage of the reference returned.
+        target: What that of the target returned.
+        received: What both received. ``None``: it is not known.
+        starts: Records in which an episode starts.
+        tolerance: Largest difference that counts as equal.
+        others: Other keys: what the stage received, and what that of the reference returned.
+    """
+
+    reference: Tensor
+    target: Tensor
+    received: Tensor | None = None
+    starts: tuple[int, ...] = (0,)
+    tolerance: Tolerance = field(default_factory=_exact)
+    others: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def row_dims(self) -> int:
+        """Number of dims of one value."""
+        return self.reference.ndim - 2
+
+    def in_float64(self) -> Sides:
+        """Return the same values in float64."""
+        return Sides(
+            self.reference.double(),
+            self.target.double(),
+            None if self.received is None else self.received.double(),
+            self.starts,
+            self.tolerance,
+            {key: (one.double(), other.double()) for key, (one, other) in self.others.items()},
+        )
+
+    def episodes(self) -> list[tuple[int, int]]:
+        """Return the first record of each episode, and that after its last one."""
+        limits = [*self.starts, len(self.target)]
+        if not self.starts or self.starts[0] > 0:
+            limits.insert(0, 0)
+        return [(one, other) for one, other in pairwise(limits) if one < other]
+
+
+Prediction = Callable[[Sides], "Tensor | None"]
 """Returns the values of the target, as an edit predicts them; ``None`` if it does not apply."""
 
 

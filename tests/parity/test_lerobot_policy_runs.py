@@ -17,6 +17,8 @@ from tdx import ArgumentError, GymEnv, InitTracker, Pipeline, TransformedEnv, op
 from tdx.rollouts.policies.policy import load_policy
 from tests.programs import require_package
 
+pytestmark = pytest.mark.programs
+
 ENV, CAMERA_ENV = "tdx_tests/Arm-v0", "tdx_tests/ArmWithCamera-v0"
 EPISODE_STEPS, CHUNK = 5, 3
 STATE, SCENE, IMAGE = "observation.state", "observation.environment_state", "observation.image"

@@ -4,8 +4,8 @@ A hypothesis is an edit that predicts the values of the target from those of the
 what the stage received. It is accepted only if it predicts all of them within the tolerance.
 """
 
-from tdx.compare.edits import Edit, Explanation
-from tdx.compare.explanations.model import Sides, reproduces
+from tdx.compare.edits import Edit, Explanation, Sides
+from tdx.compare.explanations.model import reproduces
 from tdx.compare.explanations.search import explain
 from tdx.compare.explanations.stages import predict_stage
 

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tdx.compare.edits import Edit
-from tdx.compare.explanations.model import Sides, differing_from
+from tdx.compare.edits import Edit, Sides
+from tdx.compare.explanations.model import differing_from
 from tdx.compare.values import Tolerance
 
 Padding = Literal["first", "zeros", "previous episode"]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tdx.compare.edits import Edit
-from tdx.compare.explanations.model import Sides
+from tdx.compare.edits import Edit, Sides
 from tdx.compare.values import format_number
 
 _KERNELS = (

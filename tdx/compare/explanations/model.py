@@ -1,63 +1,15 @@
-"""Values that are to be explained, and whether an edit predicts them."""
+"""Whether an edit predicts the values of a target."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from tdx.compare.edits import Edit, Explanation
-from tdx.compare.values import EXACT, Tolerance, differing_elements
+from tdx.compare.edits import Edit, Explanation, Sides
+from tdx.compare.values import Tolerance, differing_elements
 
 _RELATIVE = 2e-5
 """Error of a prediction that rounding in float32 explains, relative to the largest value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Values of one key after a stage in consecutive steps, ``[T, R, ...]`` for R sub-envs.
-
-    Args:
-        reference: What the stage of the reference returned.
-        target: What that of the target returned.
-        received: What both received. ``None``: it is not known.
-        starts: Records in which an episode starts.
-        tolerance: Largest difference that counts as equal.
-        others: Other keys: what the stage received, and what that of the reference returned.
-    """
-
-    reference: Tensor
-    target: Tensor
-    received: Tensor | None = None
-    starts: tuple[int, ...] = (0,)
-    tolerance: Tolerance = EXACT
-    others: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    @property
-    def row_dims(self) -> int:
-        """Number of dims of one value."""
-        return self.reference.ndim - 2
-
-    def in_float64(self) -> Sides:
-        """Return the same values in float64."""
-        return Sides(
-            self.reference.double(),
-            self.target.double(),
-            None if self.received is None else self.received.double(),
-            self.starts,
-            self.tolerance,
-            {key: (one.double(), other.double()) for key, (one, other) in self.others.items()},
-        )
-
-    def episodes(self) -> list[tuple[int, int]]:
-        """Return the first record of each episode, and that after its last one."""
-        limits = [*self.starts, len(self.target)]
-        if not self.starts or self.starts[0] > 0:
-            limits.insert(0, 0)
-        return [(one, other) for one, other in pairwise(limits) if one < other]
 
 
 def reproduces(explanation: Explanation, sides: Sides) -> bool:

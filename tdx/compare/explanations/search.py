@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tdx.compare.edits import Edit, Explanation
+from tdx.compare.edits import Edit, Explanation, Sides
 from tdx.compare.explanations.history import history_edits
 from tdx.compare.explanations.images import crop_edits, gray_edits, resampling_edits
 from tdx.compare.explanations.model import (
-    Sides,
     differing_from,
     is_accepted,
     reproduces,

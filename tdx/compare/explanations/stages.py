@@ -8,9 +8,10 @@ from itertools import permutations
 
 from torch import Tensor
 
+from tdx.compare.edits import Sides
 from tdx.compare.explanations.history import find_histories
 from tdx.compare.explanations.images import image_stages
-from tdx.compare.explanations.model import Sides, differing_from
+from tdx.compare.explanations.model import differing_from
 from tdx.compare.explanations.vectors import channel_maps, fit_map, match_features
 
 

@@ -9,8 +9,8 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from tdx.compare.edits import Edit
-from tdx.compare.explanations.model import Sides, differing_from
+from tdx.compare.edits import Edit, Sides
+from tdx.compare.explanations.model import differing_from
 from tdx.compare.orders import find_order
 from tdx.compare.values import EXACT, Tolerance, differing_elements, format_number
 

@@ -208,6 +208,7 @@ class _Frame:
         last: Recorded call that was answered last.
         given: What a level that only the target has received.
         answer: What the call inside returned to it last.
+        answer_form: How the level of that call is called.
     """
 
     slot: Slot | None
@@ -217,6 +218,7 @@ class _Frame:
     last: _Item | None = None
     given: object = None
     answer: object = None
+    answer_form: LevelForm | None = None
     extra_calls: int = 0
     calls: int = 0
 
@@ -359,7 +361,7 @@ class CallReplay:
             caller.calls += 1
             if item.event.takes_action and caller.slot is not None:
                 self._compare_given(caller.slot, slot, item, args, kwargs)
-        elif caller.slot is not None and item.event.takes_action:
+        elif caller.slot is not None and caller.slot.form == slot.form and item.event.takes_action:
             passed = given_of(slot, method, args, kwargs, self.recording.rows)
             sides = (caller.given, caller.slot), (passed, slot)
             self._note_extra("inverse", caller.slot, item.event, *sides)
@@ -387,7 +389,7 @@ class CallReplay:
         # lacks; a level that only the target has gets what this one returned.
         answer = item.top if caller is context and item.top.method == method else item.event
         self._generators.seed(answer.end)
-        caller.answer = self._answer(slot, answer, result)
+        caller.answer, caller.answer_form = self._answer(slot, answer, result), slot.form
         return caller.answer
 
     def _call_unpaired(
@@ -426,7 +428,8 @@ class CallReplay:
             raise
         finally:
             self._frames.pop()
-        if frame.last is not None and known is None and method != "step_async":
+        is_seen = frame.last is not None and frame.answer_form == slot.form
+        if frame.last is not None and is_seen and known is None and method != "step_async":
             returned, inner = (
                 returned_of(slot.form, method, value, self.recording.rows)
                 for value in (result, frame.answer)
@@ -434,10 +437,11 @@ class CallReplay:
             sides = (inner, slot), (returned, slot)
             self._note_extra("forward", slot, frame.last.event, *sides)
         if frame.last is None or caller is not context or frame.last.top.method != method:
-            caller.answer = result
+            caller.answer, caller.answer_form = result, slot.form
             return result
         self._generators.seed(frame.last.top.end)
         caller.answer = self._answer(slot, frame.last.top, result)
+        caller.answer_form = slot.form
         return caller.answer
 
     def _note_extra(
