@@ -466,7 +466,11 @@ class _Comparison:
                         ]
                     difference = self._from_change(change, b, a, key)
                     explained = self._explained(difference, change, lane, a, b)
+                    is_own = any(cause.stage == b.index for cause in self.causes)
                     if all(cause.stage == b.index for cause in causes):
+                        difference = explained
+                    elif self.replayed is not None and is_own:
+                        # It got its recorded inputs, so that other causes do not matter.
                         difference = explained
                     elif self.replayed is None and self._is_fault_of_its_own(explained):
                         difference, causes = explained, []
