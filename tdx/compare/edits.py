@@ -151,8 +151,10 @@ class Explanation(Result):
 
     @property
     def text(self) -> str:
-        """The difference in words."""
-        return ", and ".join(edit.text for edit in self.edits)
+        """The difference in words, with the numbers of a scale that does the same."""
+        text = ", and ".join(edit.text for edit in self.edits)
+        numbers = next((edit for edit in self.alternatives if edit.kind == "scale"), None)
+        return text if numbers is None else f"{text} ({numbers.text})"
 
     @property
     def hint(self) -> str | None:

@@ -640,9 +640,6 @@ class _Comparison:
             kinds = (_DIFFERENCE_KINDS.get(edit.kind) for edit in edits)
             kind = next((known for known in kinds if known is not None), kind)
         text = found.text
-        numbers = next((edit for edit in found.alternatives if edit.kind == "scale"), None)
-        if numbers is not None:
-            text += f" ({numbers.text})"
         if change.kind == "spec":
             text = f"{change.text}: {text}"
         elif change.kind == "dtype" and kind != "feature order":
