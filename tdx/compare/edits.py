@@ -96,6 +96,10 @@ Prediction = Callable[[Sides], "Tensor | None"]
 """Returns the values of the target, as an edit predicts them; ``None`` if it does not apply."""
 
 
+def _predict_nothing(_: Sides) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Edit(Result):
     """One way in which the values of a target differ.
@@ -118,10 +122,15 @@ class Edit(Result):
     text: str
     parameters: Mapping[str, object] = field(default_factory=dict)
     hint: str | None = None
-    predict: Prediction = field(default=lambda _: None, repr=False, compare=False)
+    predict: Prediction = field(default=_predict_nothing, repr=False, compare=False)
     cost: float = 1.0
     slack: float = 0.0
     is_partial: bool = False
+
+    def __reduce__(self) -> tuple[type[Edit], tuple[object, ...]]:
+        """Leave the prediction out of a pickle: the app reads reports of its worker."""
+        shown = self.kind, self.text, dict(self.parameters), self.hint
+        return Edit, (*shown, _predict_nothing, self.cost, self.slack, self.is_partial)
 
 
 @dataclass(frozen=True, slots=True)

@@ -727,6 +727,9 @@ class _Comparison:
             other = None if b is None else self.b.value_at(lane, b.index, key)[0]
             if self.replayed is not None and b is not None:
                 one, other = self.replayed.sides((lane, b.index, key))
+            # Large values are not sent to the app.
+            one = None if one is None else replace(one, whole=None)
+            other = None if other is None else replace(other, whole=None)
             yield KeyRow(lane, key, one, other, tolerance)
 
 

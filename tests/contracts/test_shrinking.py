@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,13 @@ def test_fewest_steps_show_the_same_difference(target: gymnasium.Env) -> None:
     assert report.first is not None
     assert found.first is not None
     assert (found.first.stage, found.first.kind) == (report.first.stage, report.first.kind)
+
+
+def test_a_report_with_explanations_can_be_sent_to_another_process() -> None:
+    report = tdx.check_contract(stacked("zero"), tdx.freeze(stacked()))
+    copied = pickle.loads(pickle.dumps(report))
+    assert copied.first.explanation == report.first.explanation  # type: ignore[union-attr]
+    assert "zeros instead of" in copied.first.explanation.text
 
 
 def test_written_script_shows_the_difference_until_it_is_corrected(
