@@ -65,7 +65,10 @@ def shrink_contract(
 
 def _is_same(one: Difference, other: Difference) -> bool:
     places = (
-        (each.kind, each.stage, each.reference_stage, each.key, each.explanation is None)
+        (
+            *(each.kind, each.stage, each.reference_stage, each.key),
+            None if each.explanation is None else each.explanation.kind,
+        )
         for each in (one, other)
     )
     return next(places) == next(places)

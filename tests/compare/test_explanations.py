@@ -284,3 +284,27 @@ def test_a_difference_of_another_form_is_not_explained() -> None:
 def test_few_values_prove_no_scale() -> None:
     x = torch.tensor([[[1.0]], [[2.0]]])
     assert explain(Sides(x, 3 * x + 1, None, (0,), ROUNDING)) is None
+
+
+def test_one_number_proves_no_clip() -> None:
+    x = norm(states(0))
+    place = int(x.argmax())
+    for value in (x.max() - 0.01, x.max() + 1):
+        changed = x.clone()
+        changed.view(-1)[place] = value
+        assert explain(Sides(x, changed, None, STARTS, ROUNDING)) is None
+
+
+def test_one_step_proves_no_constant_feature() -> None:
+    x = norm(states(0))[:1]
+    changed = x.clone()
+    changed[..., 0] += 1
+    found = explain(Sides(x, changed, None, (0,), ROUNDING))
+    assert found is None or found.kind != "constant"
+
+
+def test_steps_about_which_an_edit_says_nothing_are_not_counted() -> None:
+    x = norm(states(0))
+    found = explain(Sides(x, late(x), None, STARTS, ROUNDING))
+    assert found is not None
+    assert (found.kind, found.values) == ("time shift", 16 * 6)

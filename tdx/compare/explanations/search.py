@@ -94,7 +94,12 @@ def _explanation(
 ) -> Explanation:
     by_text = {edit.text: edit for edit in alternatives}
     shown = tuple(by_text.values())[:_MAX_ALTERNATIVES]
-    return Explanation(edits, shown, sides.target.numel(), len(sides.target))
+    values = sides.target.numel()
+    predicted = edits[0].predict(sides) if edits[0].is_partial else None
+    if predicted is not None:
+        # It says nothing about the first steps of an episode.
+        values = int((~predicted.isnan()).sum())
+    return Explanation(edits, shown, values, len(sides.target))
 
 
 def _single_edits(sides: Sides) -> Iterator[Edit]:

@@ -20,6 +20,8 @@ _MAX_COUNTED = 10_000
 _LIKENESS = 0.5
 """Correlation of a feature with the one that it may be."""
 _MAX_SHIFT = 4
+_MIN_CONSTANT = 3
+"""Equal numbers of a feature that is called constant."""
 _RANGES = (
     (255.0, 0.0, "0 … 255 instead of 0 … 1"),
     (1 / 255, 0.0, "0 … 1 instead of 0 … 255"),
@@ -130,13 +132,9 @@ def channel_maps(one: Tensor, other: Tensor, tolerance: Tolerance) -> Iterator[F
 def _limits_of(columns: Tensor) -> Iterator[tuple[float, float] | None]:
     """Yield no limits, then the smallest and largest value if several have them."""
     yield None
-    finite = columns[columns.isfinite()]
-    if finite.numel() < 4:
-        return
-    low, high = float(finite.min()), float(finite.max())
-    is_low, is_high = (int((finite == limit).sum()) > 1 for limit in (low, high))
-    if low < high and (is_low or is_high):
-        yield (low if is_low else -math.inf), (high if is_high else math.inf)
+    limits = _reached_limits(columns)
+    if limits[0] < limits[1] and limits != (-math.inf, math.inf):
+        yield limits
 
 
 def _fit_columns(
@@ -493,12 +491,14 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
     # Values between the limits are those of the reference.
     if bool(differing.all()) or not bool(differing.any()) or not bool(target.isfinite().any()):
         return
-    ours, theirs = (_bounds(side) for side in (reference, target))
+    ours, theirs = (_reached_limits(side) for side in (reference, target))
     changed, before = target[differing], reference[differing]
     is_low, is_high = (changed > before), (changed < before)
     low = float(changed[is_low].max()) if bool(is_low.any()) else -math.inf
     high = float(changed[is_high].min()) if bool(is_high.any()) else math.inf
-    if low <= high:
+    # One number that is clipped may be any other number: a limit needs two.
+    counts = int((changed == low).sum()), int((changed == high).sum())
+    if low <= high and 1 not in counts:
         limits = low, high
         yield Edit(
             "clip",
@@ -513,7 +513,7 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
     beyond = (target > ours[1]) | (target < ours[0])
     if not bool((differing & ~(at_bound & beyond)).any()):
         own = sides.received is not None and fit_map(sides.received, target, sides.tolerance)
-        is_clipped = int((target == theirs[0]).sum()) > 1 or int((target == theirs[1]).sum()) > 1
+        is_clipped = any(map(math.isfinite, theirs))
         text = f"it is not clipped to {_limits_text(ours)}"
         parameters: dict[str, object] = {"low": -math.inf, "high": math.inf}
         if is_clipped and not (own and own.limits is None):
@@ -537,9 +537,14 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
         yield Edit("clip", text, parameters, "clip both sides alike", predict, 1.5)
 
 
-def _bounds(values: Tensor) -> tuple[float, float]:
+def _reached_limits(values: Tensor) -> tuple[float, float]:
+    """Return the smallest and the largest value where several have it, as after a clip."""
     finite = values[values.isfinite()]
-    return (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
+    if not finite.numel():
+        return -math.inf, math.inf
+    low, high = float(finite.min()), float(finite.max())
+    is_low, is_high = (int((finite == limit).sum()) > 1 for limit in (low, high))
+    return (low if is_low else -math.inf), (high if is_high else math.inf)
 
 
 def order_edits(sides: Sides) -> Iterator[Edit]:
@@ -599,7 +604,8 @@ def match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int
         origin = next((origin for origin in near if same[origin][index]), None)
         if origin is None:
             column = theirs[:, index]
-            if not bool((column == column[0]).all()):
+            # Few numbers are equal by chance.
+            if len(column) < _MIN_CONSTANT or not bool((column == column[0]).all()):
                 return None
             order.append(-1)
         else:
