@@ -74,21 +74,20 @@ class History:
 
 
 def find_histories(
-    received: Tensor, made: Tensor, sides: Sides, tolerance: Tolerance
+    received: Tensor, made: Tensor, episodes: list[tuple[int, int]], tolerance: Tolerance
 ) -> list[History]:
     """Return the ways of stacking that make the values of a stage from what it received."""
-    episodes = sides.episodes()
     found = []
     for dim, is_new_dim, length in _forms(received, made):
         orders = (False, True)
         by_feature = (False, True) if not is_new_dim and received.shape[dim + 2] > 1 else (False,)
         spacings = range(1, _MAX_SPACING + 1) if length > 1 else (1,)
+        # Most are rejected by a few numbers of each image.
+        few = _thinned(received, made, dim, is_new_dim)
         for newest_first, spacing, padding, grouped in product(
             orders, spacings, _PADDINGS, by_feature
         ):
             history = History(dim, is_new_dim, length, newest_first, spacing, padding, grouped)
-            # Most are rejected by a few numbers of each image.
-            few = _thinned(received, made, dim, is_new_dim)
             for frames, stacks in (few, (received, made)):
                 predicted = history.apply(frames, episodes)
                 if bool(differing_from(predicted, stacks, tolerance).any()):
@@ -130,10 +129,11 @@ def history_edits(sides: Sides) -> Iterator[Edit]:
     received = sides.received
     if received is None:
         return
-    ours = find_histories(received, sides.reference, sides, sides.tolerance)
+    episodes = sides.episodes()
+    ours = find_histories(received, sides.reference, episodes, sides.tolerance)
     if not ours:
         return
-    theirs = find_histories(received, sides.target, sides, sides.tolerance)
+    theirs = find_histories(received, sides.target, episodes, sides.tolerance)
     pairs = [(one, other) for one, other in product(ours, theirs) if one != other]
     if not pairs:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -25,15 +27,8 @@ def reproduces(explanation: Explanation, sides: Sides) -> bool:
         predicted = edit.predict(sides)
         if predicted is None:
             return False
-        sides = with_reference(sides, predicted)
+        sides = replace(sides, reference=predicted)
     return is_accepted(last, sides)
-
-
-def with_reference(sides: Sides, reference: Tensor) -> Sides:
-    """Return sides with other values of the reference."""
-    return Sides(
-        reference, sides.target, sides.received, sides.starts, sides.tolerance, sides.others
-    )
 
 
 def is_accepted(edit: Edit, sides: Sides) -> bool:

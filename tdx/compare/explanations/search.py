@@ -12,7 +12,6 @@ from tdx.compare.explanations.model import (
     differing_from,
     is_accepted,
     reproduces,
-    with_reference,
 )
 from tdx.compare.explanations.vectors import (
     clip_edits,
@@ -58,7 +57,10 @@ def explain(sides: Sides) -> Explanation | None:
         return None
     few = _first_records(sides)
     accepted = [
-        edit for edit in _single_edits(few) if is_accepted(edit, few) and is_accepted(edit, sides)
+        edit
+        for find in _SINGLE
+        for edit in find(few)
+        if is_accepted(edit, few) and is_accepted(edit, sides)
     ]
     for find in (history_edits, moving_statistics):
         accepted += [edit for edit in find(sides) if is_accepted(edit, sides)]
@@ -102,18 +104,13 @@ def _explanation(
     return Explanation(edits, shown, values, len(sides.target))
 
 
-def _single_edits(sides: Sides) -> Iterator[Edit]:
-    for find in _SINGLE:
-        yield from find(sides)
-
-
 def _pairs(sides: Sides) -> Iterator[tuple[Edit, Edit]]:
     """Yield two edits that predict the target together: one without numbers, and another one."""
     for first in discrete_edits(sides):
         predicted = first.predict(sides)
         if predicted is None or predicted.shape != sides.target.shape:
             continue
-        rest = with_reference(sides, predicted)
+        rest = replace(sides, reference=predicted)
         for find in _SECOND:
             for edit in find(rest):
                 second = replace(edit, is_partial=first.is_partial)

@@ -55,7 +55,7 @@ def _candidates(sides: Sides, own: Tensor) -> Iterator[tuple[Callable[[Tensor], 
         if scaled is not None:
             yield scaled.apply, 0.0
     yield from image_stages(own, made)
-    for history in find_histories(own, made, sides, tolerance):
+    for history in find_histories(own, made, sides.episodes(), tolerance):
         yield partial(history.apply, episodes=sides.episodes()), 0.0
 
 
