@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.cli.options import OutputOptions
@@ -51,11 +50,10 @@ def check_against(
     from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
     from tdx.contracts.shrinking import shrink_contract, write_counterexample
-    from tdx.contracts.storage import check_target
     from tdx.foundation.text import count_text
 
-    if shrink is not None:
-        check_target(Path(shrink), force=False)
+    if shrink is not None and os.path.lexists(shrink):
+        raise ArgumentError(f"{shrink} already exists", hint="choose the path of a new folder")
     contract = load_contract(folder)
     config = read_pipeline(options)
     with open_pipeline(config, options, samples=samples) as stack:

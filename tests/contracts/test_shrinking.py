@@ -89,3 +89,5 @@ def test_a_target_that_agrees_writes_nothing(
     assert run(check) == 0
     assert "nothing differs" in capsys.readouterr().err
     assert not Path("small").exists()
+    assert run([*check[:-1], "contract"]) == 2
+    assert "choose the path of a new folder" in capsys.readouterr().err
