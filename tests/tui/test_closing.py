@@ -14,7 +14,7 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.screens.bars import HintState
-from tdx.tui.serving.driver import NAME
+from tdx.tui.serving.serve import DRIVER
 from tests.programs import sample
 from tests.tui.inline_backend import InlineBackend
 
@@ -52,7 +52,7 @@ async def test_page_closed_before_the_app_starts_leaves_no_crash_file(
         stdout=writing,
         stderr=DEVNULL,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "TEXTUAL_DRIVER": NAME, "XDG_STATE_HOME": str(tmp_path)},
+        env={**os.environ, "TEXTUAL_DRIVER": DRIVER, "XDG_STATE_HOME": str(tmp_path)},
     )
     os.close(reading)
     os.close(writing)

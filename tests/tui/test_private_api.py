@@ -1,4 +1,4 @@
-"""Private parts of Textual and textual-serve that the app overrides.
+"""Private parts of Textual that the app overrides.
 
 A failure means that an upgrade has changed one of them: adapt the module in the message.
 """
@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 
-import pytest
 from textual._compositor import ChopsUpdate, Compositor
 from textual.app import App
 from textual.screen import Screen
@@ -45,25 +44,6 @@ def test_app_of_textual_is_as_expected() -> None:
     assert parameters(App._handle_exception) == ["self", "error"], message
     assert parameters(App._fatal_error) == ["self"], message
     assert App()._exit is False, message
-
-
-def test_server_of_textual_serve_is_as_expected() -> None:
-    pytest.importorskip("textual_serve")
-    from textual_serve.app_service import AppService
-    from textual_serve.server import Server
-
-    message = "textual-serve " + _ADAPT.format("tdx/tui/serving/server.py")
-    for kind, name in (
-        (Server, "_process_messages"),
-        (Server, "handle_download"),
-        (Server, "on_shutdown"),
-        (AppService, "_build_environment"),
-        (AppService, "run"),
-        (AppService, "stop"),
-    ):
-        assert callable(getattr(kind, name, None)), f"{kind.__name__}.{name}: {message}"
-    opened = parameters(AppService._open_app_process)
-    assert opened == ["self", "width", "height"], message
 
 
 def test_frames_per_second_are_set_by_the_environment() -> None:

@@ -1,4 +1,4 @@
-"""``tdx serve``: access, refused requests and shutdown."""
+"""``tdx serve``: who may open a page, and what ends with it."""
 
 from __future__ import annotations
 
@@ -7,186 +7,153 @@ import functools
 import json
 import os
 import shlex
+import signal
 import socket
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from yarl import URL
 
 from tdx.cli.commands.tui import as_arguments
 from tdx.cli.pipelines import PipelineOptions
 from tdx.cli.process import run
-from tdx.tui.serving.serve import serve
-from tdx.tui.serving.server import Access, AppServer, is_loopback
+from tdx.tui.serving.serve import DRIVER, serve
+from tdx.tui.serving.server import AppServer
 from tests.processes import all_ended
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 TOKEN = "a-token-of-some-length"
-PATHS = ("", "ws", "page/page.js", "static/js/textual.js", "download/1")
 
 
 @asynccontextmanager
-async def served(*command: str, most: int = 8, loopback: bool = True) -> AsyncIterator[str]:
-    """Run a server of a command with a limit of pages; yield its address with its path."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        access = Access(TOKEN, loopback=loopback)
-        server = AppServer(command, access, most)
-        runner = web.AppRunner(await server.make_application(), access_log=None)
-        await runner.setup()
-        await web.SockSite(runner, listening).start()
-        yield f"http://127.0.0.1:{port}{access.path}/"
-        await runner.cleanup()
+async def served(folder: Path, *command: str, most: int = 8) -> AsyncIterator[str]:
+    """Serve a command as ``tdx serve`` does, in a process; yield the printed address."""
+    code = "import sys; from tests.tui.test_serve import serve_command; serve_command(sys.argv[1:])"
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, str(most), *command),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    assert server.stdout is not None
+    yield (await server.stdout.readline()).decode().strip()
+    server.send_signal(signal.SIGINT)
+    assert await server.communicate() == (b"", b"")
+    assert server.returncode == 0
 
 
-async def test_requests_without_the_token_are_refused() -> None:
-    async with served() as address, aiohttp.ClientSession() as session:
-        addresses = [urljoin(address, "/"), urljoin(address, "/?token=wrong")]
-        for one in (*addresses, *(address + path for path in PATHS)):
-            async with session.get(one) as answer:
-                assert answer.status == 403
-        with pytest.raises(aiohttp.WSServerHandshakeError):
-            await session.ws_connect(address + "ws", origin=origin_of(address))
+def serve_command(arguments: list[str]) -> None:
+    """Serve a command in place of the app; the first argument is the limit of pages."""
+    most, *command = arguments
+    sys.modules[serve.__module__].app_command = lambda _: command  # type: ignore[attr-defined]
+    sys.exit(
+        serve(
+            [],
+            host="127.0.0.1",
+            port=0,
+            token=TOKEN,
+            pages=int(most),
+            say=functools.partial(print, flush=True),
+        )
+    )
 
 
-async def test_token_grants_access_and_is_removed_from_the_address() -> None:
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with served() as address, aiohttp.ClientSession(cookie_jar=jar) as session:
-        async with session.get(urljoin(address, f"/?token={TOKEN}")) as answer:
-            assert (answer.status, str(answer.url)) == (200, address)
-            assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
-        async with session.get(address + "static/js/textual.js") as answer:
-            assert answer.status == 200
+def websocket(address: str) -> str:
+    """Return the address of the websocket, as the page derives it from its own."""
+    return address.replace("/?", "/ws?width=80;touch gone&height=x&")
 
 
-def origin_of(address: str) -> str:
-    return "{0.scheme}://{0.netloc}".format(urlsplit(address))
-
-
-@asynccontextmanager
-async def visitor(address: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """Open the printed address as a browser does; yield the session."""
-    jar = aiohttp.CookieJar(unsafe=True)
-    async with aiohttp.ClientSession(cookie_jar=jar) as session:
-        entry = urljoin(address, f"/?token={TOKEN}")
-        async with session.get(entry, allow_redirects=False) as answer:
-            cookie = answer.headers["Set-Cookie"]
-            assert answer.status == 302
-            assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
-        yield session
-
-
-@pytest.mark.parametrize("loopback", [True, False])
-async def test_requests_of_other_sites_are_refused(loopback: bool) -> None:
-    async with served(loopback=loopback) as address, visitor(address) as session:
-        port = int(urlsplit(address).port or 0)
-        others = ("http://example.com", f"http://127.0.0.1:{port + 1}", "null", "http://[")
-        for path in ("", "ws", "page/page.js"):
-            for headers in (
-                *({"Origin": other} for other in others),
-                *({"Sec-Fetch-Site": site} for site in ("same-site", "cross-site")),
-            ):
-                async with session.get(address + path, headers=headers) as answer:
-                    assert (answer.status, "another site" in await answer.text()) == (403, True)
-        with pytest.raises(aiohttp.WSServerHandshakeError):
-            await session.ws_connect(address + "ws")
-        async with session.get(address, headers={"Host": "tdx.example.com"}) as answer:
-            assert answer.status == (403 if loopback else 200)
+async def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) -> None:
+    async with served(tmp_path, "true") as address, aiohttp.ClientSession() as session:
+        base = address.partition("?")[0]
+        assert address == f"{base}?token={TOKEN}"
         async with session.get(address) as answer:
             assert answer.status == 200
-
-
-async def raw_status(address: str, host: bytes, cookie: bytes) -> bytes:
-    """Return the status of a request with a host and a cookie that no browser would send."""
-    parts = urlsplit(address)
-    reader, writer = await asyncio.open_connection("127.0.0.1", parts.port)
-    head = b"GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nCookie: %s\r\n\r\n"
-    writer.write(head % (parts.path.encode(), host, cookie))
-    status = (await reader.readline()).split()[1]
-    writer.close()
-    return status
-
-
-async def test_undecodable_cookie_is_refused() -> None:
-    async with served() as address, visitor(address) as session:
-        (name,) = [cookie.key for cookie in session.cookie_jar]
-        assert await raw_status(address, b"127.0.0.1", name.encode() + b"=\xff\xfe") == b"403"
-
-
-@pytest.mark.parametrize("loopback", [True, False])
-async def test_malformed_host_is_refused(loopback: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async with served(loopback=loopback) as address:
-        for host in (b"[", b"[::1", b"a[b]c", b"[v1.x", b"a b", b"\xff", b""):
-            assert (await raw_status(address, host, b"a=b")) in (b"400", b"403"), host
-            assert not caplog.records
-
-
-async def test_cookie_is_of_no_use_elsewhere() -> None:
-    cookies = []
-    for _ in range(2):
-        async with served() as address, visitor(address) as session:
-            (cookie,) = session.cookie_jar
-            assert cookie["path"] == urlsplit(address).path.rstrip("/")
-            assert TOKEN not in str(cookie)
-            assert not session.cookie_jar.filter_cookies(URL(urljoin(address, "/")))
-            cookies.append((cookie.key, cookie.value, cookie["path"]))
-    for one, other in zip(*cookies, strict=True):
-        assert one != other
+            assert "default-src 'self'" in await answer.text()
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
+            # The page sends nothing on its own to another port of this machine.
+            assert "Set-Cookie" not in answer.headers
+        async with session.get(base + "static/js/textual.js") as answer:
+            assert answer.status == 200
+        for query in ("", "?token=wrong", f"?token={TOKEN}x", "?token=%FF", "?token="):
+            async with session.get(base + query) as answer:
+                assert (answer.status, "printed" in await answer.text()) == (403, True)
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect(base + "ws" + query)
+            assert refused.value.status == 403
+        async with session.get(base + "download/1") as answer:
+            assert answer.status == 404
 
 
 async def test_app_is_started_with_its_arguments_and_ends_with_its_page(tmp_path: Path) -> None:
     words = ["a b", "$(touch gone)", "; touch gone", "'"]
-    code = "import json, os, sys, time; json.dump([os.getpid(), *sys.argv[1:]], open('said', 'w'))"
-    code = f"import os; os.chdir({str(tmp_path)!r}); {code}; time.sleep(100)"
+    # The app exits when its page is closed, as the driver of a served app does.
+    code = (
+        "import json, os, sys; json.dump([os.getpid(), *sys.argv[1:]], open('said', 'w')); "
+        "print('__GANGLION__', flush=True); sys.stdin.buffer.read(1)"
+    )
     async with (
-        served(sys.executable, "-c", code, *words) as address,
-        visitor(address) as session,
+        served(tmp_path, sys.executable, "-c", code, *words) as address,
+        aiohttp.ClientSession() as session,
     ):
-        page = await session.ws_connect(
-            address + "ws?width=80;touch gone&height=x", origin=origin_of(address)
-        )
-        await page.send_str("[nonsense")
-        await page.send_str('["resize", {"width": "1;2", "height": -1}]')
+        page = await session.ws_connect(websocket(address))
         while not (tmp_path / "said").exists() or not (tmp_path / "said").read_text():
             await asyncio.sleep(0.02)
         pid, *said = json.loads((tmp_path / "said").read_text())
         assert said == words
         await page.close()
-    assert all_ended([pid])
+        assert await asyncio.to_thread(all_ended, [pid])
     assert [each.name for each in tmp_path.iterdir()] == ["said"]
 
 
-async def test_number_of_pages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdx.tui.serving.server.STOP_TIMEOUT", 0.2)
-    code = "import time; time.sleep(100)"
+async def test_an_app_that_hangs_ends_with_its_page(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(f"""
+import os, time
+os.environ["TEXTUAL_DRIVER"] = "{DRIVER}"
+from textual.app import App
+from tdx.tui.serving import driver
+driver.EXIT_TIMEOUT = 0.1
+class Hanging(App):
+    def on_mount(self):
+        open("said", "w").write(str(os.getpid()))
+        time.sleep(600)
+Hanging().run()
+""")
     async with (
-        served(sys.executable, "-c", code, most=2) as address,
-        visitor(address) as session,
+        served(tmp_path, sys.executable, "hanging.py") as address,
+        aiohttp.ClientSession() as session,
     ):
-        connect = functools.partial(session.ws_connect, f"{address}ws", origin=origin_of(address))
-        one, two = [await connect() for _ in range(2)]
-        async with session.get(address) as answer:
-            assert (answer.status, answer.content_type) == (503, "text/html")
-            assert "2 pages of tdx are open" in await answer.text()
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-            await connect()
-        assert refused.value.status == 503
-        await one.close()
-        status = 503
-        while status != 200:
+        page = await session.ws_connect(websocket(address))
+        while not (tmp_path / "said").exists() or not (tmp_path / "said").read_text():
+            await asyncio.sleep(0.02)
+        await page.close()
+        assert await asyncio.to_thread(all_ended, [int((tmp_path / "said").read_text())])
+
+
+async def test_number_of_pages_is_limited(tmp_path: Path) -> None:
+    code = "import sys; print('__GANGLION__', flush=True); sys.stdin.buffer.read(1)"
+    async with aiohttp.ClientSession() as session:
+        async with served(tmp_path, sys.executable, "-c", code, most=2) as address:
+            one, two = [await session.ws_connect(websocket(address)) for _ in range(2)]
             async with session.get(address) as answer:
-                status = answer.status
-        third = await connect()
-        assert not third.closed
-        await asyncio.gather(two.close(), third.close())
+                assert answer.status == 503
+                assert "2 pages of tdx are open" in await answer.text()
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect(websocket(address))
+            assert refused.value.status == 503
+            await one.close()
+            status = 503
+            while status != 200:
+                async with session.get(address) as answer:
+                    status = answer.status
+        # A page that is open ends with the server.
+        assert (await two.receive()).type is aiohttp.WSMsgType.CLOSE
+        await two.close()
 
 
 def test_server_passes_its_arguments_to_the_app() -> None:
@@ -274,14 +241,12 @@ def test_missing_package(
 
 def test_each_start_has_a_new_token(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("tdx.tui.serving.serve._serve_until_signal", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(AppServer, "serve", lambda server: said.append(server.address))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     for host in ("0.0.0.0", "127.0.0.1", "127.0.0.1"):
-        assert serve([], host=host, port=0, token=None, pages=1, say=said.append) == 0
+        assert serve([], host=host, port=0, token=None, pages=1, say=print) == 0
     assert said[0].startswith("http://here:")
     assert said[1].startswith("http://127.0.0.1:")
     tokens = [each.partition("/?token=")[2] for each in said]
     assert len(set(tokens)) == 3
     assert min(map(len, tokens)) >= 32
-    names = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "192.168.0.1", "example.com")
-    assert [is_loopback(name) for name in names] == [True] * 3 + [False] * 3

@@ -2,7 +2,7 @@
 
 =================  ============================================================================
 ``serve.py``       ``serve``, which ``tdx serve`` calls
-``server.py``      the HTTP server, access control and the app processes
+``server.py``      the HTTP server: the token and the limit of open pages
 ``driver.py``      the Textual driver of a served app
 ``page/``          the page
 =================  ============================================================================

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
-import signal
+import secrets
+import shlex
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from tdx.foundation.errors import ArgumentError, ExitCode, MissingPackageError, install_extra
 from tdx.foundation.safe_path import python_command
 
-if TYPE_CHECKING:
-    from tdx.tui.serving.server import AppServer
+DRIVER = "tdx.tui.serving.driver:ServedDriver"
 
-
-_BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from tdx.cli import main; main()"
-)
-_SHUTDOWN_TIMEOUT = 10.0
+# Textual reads the driver when it is imported. NO_COLOR is meant for the server's terminal.
+_BOOTSTRAP = f"""\
+import json, os, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+os.environ.pop("NO_COLOR", None)
+os.environ["TEXTUAL_DRIVER"] = "{DRIVER}"
+from tdx.cli import main
+main()
+"""
 
 
 def serve(
@@ -53,26 +55,38 @@ def serve(
         ArgumentError: The address cannot be used.
     """
     try:
-        from tdx.tui.serving.server import Access, AppServer, is_loopback, random_token
+        from tdx.tui.serving.server import ANY_HOST, AppServer
     except ImportError as error:
         raise MissingPackageError(
             f"the app in a browser needs textual-serve: {error}", hint=install_extra("serve")
         ) from error
-    token = token or random_token()
+    command = app_command(arguments)
+    # A shell runs it.
+    words = subprocess.list2cmdline(command) if os.name == "nt" else f"exec {shlex.join(command)}"
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family)
+        # textual-serve reports neither the port that it got nor a wrong address.
+        with _listen(host, port) as listening:
+            port = listening.getsockname()[1]
+        AppServer(
+            words,
+            host=host,
+            port=port,
+            token=token or secrets.token_urlsafe(24),
+            most=pages,
+            on_start=say,
+            shown_host=_bracket_ipv6(socket.gethostname() if host in ANY_HOST else host),
+        ).serve()
     except (OSError, UnicodeError) as error:
         where = f"{_bracket_ipv6(host)}:{port}"
         raise ArgumentError(
             f"cannot listen at {where}: {_reason(error)}", hint=_hint(error)
         ) from None
-    with listening:
-        port = listening.getsockname()[1]
-        server = AppServer(app_command(arguments), Access(token, loopback=is_loopback(host)), pages)
-        say(_address(host, port, token))
-        asyncio.run(_serve_until_signal(server, listening))
     return ExitCode.OK
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family)
 
 
 def app_command(arguments: Sequence[str]) -> list[str]:
@@ -98,31 +112,6 @@ def _hint(error: OSError | UnicodeError) -> str:
     if getattr(error, "errno", None) == errno.EACCES:
         return "ports below 1024 need privileges; use --port 8000"
     return "use another port: --port N, or --port 0 for any free port"
-
-
-async def _serve_until_signal(server: AppServer, listening: socket.socket) -> None:
-    """Serve until Ctrl-C, SIGTERM, or the end of the terminal."""
-    from aiohttp import web
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
-    runner = web.AppRunner(
-        await server.make_application(), shutdown_timeout=_SHUTDOWN_TIMEOUT, access_log=None
-    )
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listening).start()
-        await stop.wait()
-    finally:
-        await runner.cleanup()
-
-
-def _address(host: str, port: int, token: str) -> str:
-    anywhere = host in ("", "0.0.0.0", "::")
-    shown = socket.gethostname() if anywhere else host
-    return f"http://{_bracket_ipv6(shown)}:{port}/?{urlencode({'token': token})}"
 
 
 def _bracket_ipv6(host: str) -> str:
