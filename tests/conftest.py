@@ -20,11 +20,12 @@ os.environ.setdefault("TDX_PLUGINS", "0")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import gc
+import logging
 import multiprocessing
 import random
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import pytest
@@ -108,6 +109,24 @@ def _usual_start_method() -> None:
     """Restore the default start method: TorchRL sets ``spawn``, which takes seconds per
     process."""
     multiprocessing.set_start_method(None, force=True)
+
+
+class _RecordList(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def log_records() -> Iterator[list[logging.LogRecord]]:
+    """Return the list of records that reach the root logger during the test."""
+    handler = _RecordList()
+    logging.getLogger().addHandler(handler)
+    yield handler.records
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)
