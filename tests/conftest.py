@@ -93,12 +93,18 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for doctests in the package alone: tests have none."""
+    collectors = yield
+    return [collector for collector in collectors if type(collector) is pytest.Module]
+
+
 def pytest_collection_finish() -> None:
     """Exempt imported modules from garbage collection, which took a third of the test time.
 
     Reference counting frees most objects. A test that needs a collection calls ``gc.collect``.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
