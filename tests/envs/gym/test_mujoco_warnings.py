@@ -25,7 +25,9 @@ def test_each_warning_is_logged_once(log_records: list[logging.LogRecord]) -> No
     for _ in range(2):
         with log_mujoco_warnings("some.mujoco.env:Env"):
             mujoco.get_mju_user_warning()("the mass is imaginary")
-    assert [record.getMessage() for record in log_records] == ["warning: MuJoCo: the mass is imaginary"]
+    assert [record.getMessage() for record in log_records] == [
+        "warning: MuJoCo: the mass is imaginary"
+    ]
     assert mujoco.get_mju_user_warning() is None
 
 
