@@ -25,8 +25,10 @@ import multiprocessing
 import random
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -124,6 +126,17 @@ class _RecordList(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
+
+
+@pytest.fixture
+def register_env(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
+    """Return a function that registers an env, by its ID and class, for the test."""
+
+    def register(id_: str, creator: Any) -> None:
+        spec = gymnasium.envs.registration.EnvSpec(id_, entry_point=creator)
+        monkeypatch.setitem(gymnasium.registry, id_, spec)
+
+    return register
 
 
 @pytest.fixture
