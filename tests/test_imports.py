@@ -36,20 +36,27 @@ def run_python(code: str, *arguments: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def loaded_by(*commands: str) -> dict[str, set[str]]:
+def loaded_by(code: str) -> set[str]:
+    """Return the top-level modules of a new process after it has run ``code``."""
+    names = run_python(f"{code}\nimport sys; print(*sys.modules)").split()
+    return {name.partition(".")[0] for name in names}
+
+
+def loaded_by_commands(*commands: str) -> dict[str, set[str]]:
     """Run commands in one process; return the top-level modules that it has after each."""
     printed = run_python(RUN_COMMANDS, json.dumps([command.split() for command in commands]))
     return dict(zip(commands, map(set, json.loads(printed)), strict=True))
 
 
 def test_import_loads_no_heavy_modules() -> None:
-    shown = run_python("import sys, tdx, tdx.cli, tdx.foundation.errors; print(*sys.modules)")
-    assert not {name.partition(".")[0] for name in shown.split()} & HEAVY
+    assert not loaded_by("import tdx, tdx.cli, tdx.foundation.errors") & HEAVY
 
 
 def test_missing_file_is_reported_without_importing_torch() -> None:
     targets = ("mistyped.ymal", "mistyped.py:make", "./no/such/folder")
-    for command, modules in loaded_by(*(f"check {path} --allow-code" for path in targets)).items():
+    for command, modules in loaded_by_commands(
+        *(f"check {path} --allow-code" for path in targets)
+    ).items():
         assert not modules & {"torch", "gymnasium"}, command
 
 
@@ -78,7 +85,7 @@ def test_command_that_only_reads_the_catalog_loads_no_heavy_modules() -> None:
         "explain",
         "explain TDX421",
     )
-    for command, modules in loaded_by(*commands).items():
+    for command, modules in loaded_by_commands(*commands).items():
         assert not modules & HEAVY, command
 
 
@@ -91,7 +98,7 @@ def test_help_of_the_program_imports_no_command() -> None:
 
 
 def test_list_of_envs_loads_neither_torch_nor_textual() -> None:
-    (modules,) = loaded_by("list envs").values()
+    (modules,) = loaded_by_commands("list envs").values()
     assert not modules & (HEAVY - {"gymnasium", "numpy"})
 
 
