@@ -60,7 +60,7 @@ def dumps() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", BACK)
-@pytest.mark.parametrize("kind", ["cart", "batch", "odd", "odd_batch"])
+@pytest.mark.parametrize("kind", ["batch", "odd", "odd_batch"])
 def test_imported_export_equals_the_dump(dumps: Path, tmp_path: Path, kind: str, name: str) -> None:
     require_format(name)
     exported = export_dump(dumps / kind, tmp_path / "file", to=name)
