@@ -20,12 +20,15 @@ os.environ.setdefault("TDX_PLUGINS", "0")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import gc
+import logging
 import multiprocessing
 import random
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -92,12 +95,18 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for doctests in the package alone: tests have none."""
+    collectors = yield
+    return [collector for collector in collectors if type(collector) is pytest.Module]
+
+
 def pytest_collection_finish() -> None:
     """Exempt imported modules from garbage collection, which took a third of the test time.
 
     Reference counting frees most objects. A test that needs a collection calls ``gc.collect``.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
@@ -108,6 +117,35 @@ def _usual_start_method() -> None:
     """Restore the default start method: TorchRL sets ``spawn``, which takes seconds per
     process."""
     multiprocessing.set_start_method(None, force=True)
+
+
+class _RecordList(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def register_env(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
+    """Return a function that registers an env, by its ID and class, for the test."""
+
+    def register(id_: str, creator: Any) -> None:
+        spec = gymnasium.envs.registration.EnvSpec(id_, entry_point=creator)
+        monkeypatch.setitem(gymnasium.registry, id_, spec)
+
+    return register
+
+
+@pytest.fixture
+def log_records() -> Iterator[list[logging.LogRecord]]:
+    """Return the list of records that reach the root logger during the test."""
+    handler = _RecordList()
+    logging.getLogger().addHandler(handler)
+    yield handler.records
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

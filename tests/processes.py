@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+STATM = Path("/proc/self/statm")
 
 PATIENCE = 300.0
 """Timeout of waiting tests, in seconds; long, because machines are shared and disks are slow."""
@@ -90,6 +93,11 @@ def shared_memory_files() -> set[str]:
     Files of other programs, such as browsers, are ignored.
     """
     return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; a test skips itself without :data:`STATM`."""
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 def open_descriptors() -> int:

@@ -15,82 +15,91 @@ import tdx
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "tensordict", "torchvision", "textual", "gymnasium", "numpy", "torchrl"}
 HEAVY |= {"pyarrow", "pandas", "h5py", "zarr", "minari", "av", "PIL"}
-RUN_MAIN = """
-import contextlib, io, sys
+RUN_COMMANDS = """
+import contextlib, io, json, sys
 from tdx.cli import main
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    main()
+
+def run(arguments):
+    sys.argv = ["tdx", *arguments]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main()
+    return sorted({name.partition(".")[0] for name in sys.modules})
+
+print(json.dumps([run(arguments) for arguments in json.loads(sys.argv[1])]))
 """
-REPORT = (
-    "import json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
-)
 
 
-def loaded_by(code: str, *arguments: str) -> set[str]:
+def run_python(code: str, *arguments: str) -> str:
+    """Return the last line that a new process prints."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def loaded_by(code: str) -> set[str]:
     """Return the top-level modules of a new process after it has run ``code``."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{REPORT}", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
+    names = run_python(f"{code}\nimport sys; print(*sys.modules)").split()
+    return {name.partition(".")[0] for name in names}
+
+
+def loaded_by_commands(*commands: str) -> dict[str, set[str]]:
+    """Run commands in one process; return the top-level modules that it has after each."""
+    printed = run_python(RUN_COMMANDS, json.dumps([command.split() for command in commands]))
+    return dict(zip(commands, map(set, json.loads(printed)), strict=True))
+
+
+def test_import_loads_no_heavy_modules() -> None:
+    assert not loaded_by("import tdx, tdx.cli, tdx.foundation.errors") & HEAVY
+
+
+def test_missing_file_is_reported_without_importing_torch() -> None:
+    targets = ("mistyped.ymal", "mistyped.py:make", "./no/such/folder")
+    for command, modules in loaded_by_commands(
+        *(f"check {path} --allow-code" for path in targets)
+    ).items():
+        assert not modules & {"torch", "gymnasium"}, command
+
+
+def test_command_that_only_reads_the_catalog_loads_no_heavy_modules() -> None:
+    commands = (
+        "--help",
+        "--version",
+        "inspect spec --help",
+        "inspect chain --help",
+        "inspect keys --help",
+        "diff --help",
+        "rollout --help",
+        "show dump --help",
+        "export --help",
+        "import --help",
+        "profile --help",
+        "profile compare --help",
+        "report --help",
+        "init --help",
+        "doctor --help",
+        "config show",
+        "list transforms",
+        "list transforms --format json",
+        "schema",
+        "check --help",
+        "explain",
+        "explain TDX421",
     )
-    return set(json.loads(done.stdout.splitlines()[-1]))
-
-
-@pytest.mark.parametrize("code", ["import tdx", "import tdx.cli", "import tdx.foundation.errors"])
-def test_import_loads_no_heavy_modules(code: str) -> None:
-    assert not loaded_by(code) & HEAVY
-
-
-@pytest.mark.parametrize("target", ["mistyped.ymal", "mistyped.py:make", "./no/such/folder"])
-def test_missing_file_is_reported_without_importing_torch(target: str) -> None:
-    assert not loaded_by(RUN_MAIN, "check", target, "--allow-code") & {"torch", "gymnasium"}
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["--version"],
-        ["inspect", "spec", "--help"],
-        ["inspect", "chain", "--help"],
-        ["inspect", "keys", "--help"],
-        ["diff", "--help"],
-        ["rollout", "--help"],
-        ["show", "dump", "--help"],
-        ["export", "--help"],
-        ["import", "--help"],
-        ["profile", "--help"],
-        ["profile", "compare", "--help"],
-        ["report", "--help"],
-        ["init", "--help"],
-        ["doctor", "--help"],
-        ["config", "show"],
-        ["list", "transforms"],
-        ["list", "transforms", "--format", "json"],
-        ["schema"],
-        ["check", "--help"],
-        ["explain"],
-        ["explain", "TDX421"],
-    ],
-    ids=" ".join,
-)
-def test_command_that_only_reads_the_catalog_loads_no_heavy_modules(arguments: list[str]) -> None:
-    assert not loaded_by(RUN_MAIN, *arguments) & HEAVY
+    for command, modules in loaded_by_commands(*commands).items():
+        assert not modules & HEAVY, command
 
 
 def test_help_of_the_program_imports_no_command() -> None:
-    shown = f"{RUN_MAIN}\nsys.exit(str([n for n in sys.modules if n.startswith('tdx.cli')]))"
-    command = [sys.executable, "-c", shown, "--help"]
-    printed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stderr
+    shown = f"{RUN_COMMANDS}\nprint([name for name in sys.modules if name.startswith('tdx.cli')])"
+    printed = run_python(shown, json.dumps([["--help"]]))
     assert "tdx.cli.process" in printed
     assert "tdx.cli.options" not in printed
     assert "tdx.cli.commands." not in printed
 
 
 def test_list_of_envs_loads_neither_torch_nor_textual() -> None:
-    assert not loaded_by(RUN_MAIN, "list", "envs") & (HEAVY - {"gymnasium", "numpy"})
+    (modules,) = loaded_by_commands("list envs").values()
+    assert not modules & (HEAVY - {"gymnasium", "numpy"})
 
 
 @pytest.mark.parametrize("name", tdx.__all__)

@@ -13,7 +13,8 @@ from tdx import EnvConfig, Pipeline, build_env
 from tdx.rollouts import DumpRequest, Goal, Progress, roll_out
 from tests.benchmarks.bars import DUMP, DUMP_MEMORY
 from tests.benchmarks.conftest import Compare, Note, Run
-from tests.benchmarks.test_memory import STATM, WARM_UP_CHUNKS, resident_bytes
+from tests.benchmarks.test_memory import WARM_UP_CHUNKS
+from tests.processes import STATM, resident_bytes
 
 STEPS, LONG = 100_000, 1_000_000
 PIPELINE = Pipeline.of(

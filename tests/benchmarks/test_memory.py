@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import resource
-from pathlib import Path
-
 import pytest
 
 from tests.benchmarks.bars import MEMORY
 from tests.benchmarks.chains import chain_6_env
 from tests.benchmarks.conftest import Note
+from tests.processes import STATM, resident_bytes
 
 STEPS = 1_000_000
 WARM_UP_CHUNKS = 3
-STATM = Path("/proc/self/statm")
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of the process."""
-    return int(STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="reads the process's memory from /proc")

@@ -15,7 +15,7 @@ from tdx import Pipeline
 from tdx.rollouts import DumpRequest, Goal, roll_out_shards
 from tests.benchmarks.bars import SHARD_MEMORY, SHARD_SHARE
 from tests.benchmarks.conftest import Note
-from tests.benchmarks.test_memory import STATM, resident_bytes
+from tests.processes import STATM, resident_bytes
 
 FEW, MANY, LONG_SECONDS = 64, 512, 30.0
 PIPELINE = Pipeline.of("Pendulum-v1", "RewardSum")

@@ -116,6 +116,27 @@ def run(
         encoding: Encoding of stdout and stderr.
     """
 
+    return run_function(
+        partial(call_main, *arguments), before=before, stdin=stdin, encoding=encoding
+    )
+
+
+def run_function(
+    function: Callable[[], object],
+    *,
+    before: Callable[[], Any] | None = None,
+    stdin: str | None = None,
+    encoding: str = "utf-8",
+) -> Completed:
+    """Call a function in a fork, for what it does to the process, and return its output.
+
+    Args:
+        function: Its exceptions are printed.
+        before: Called in the fork before the function.
+        stdin: Text of stdin. ``None``: stdin of this process.
+        encoding: Encoding of stdout and stderr.
+    """
+
     def prepare() -> None:
         for stream in (sys.stdout, sys.stderr):
             cast(TextIOWrapper, stream).reconfigure(encoding=encoding)
@@ -127,7 +148,7 @@ def run(
         streams[0] = os.memfd_create("stdin")
         os.write(streams[0], stdin.encode())
         os.lseek(streams[0], 0, os.SEEK_SET)
-    child = start(arguments, streams, prepare)
+    child = start_function(function, streams, prepare)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if stdin is not None:
         os.close(streams[0])

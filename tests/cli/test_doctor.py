@@ -22,7 +22,6 @@ from tdx.inspection.doctor import (
     check_terminal,
 )
 from tests.cli.conftest import assert_fits
-from tests.cli.processes import run
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden
@@ -76,28 +75,21 @@ def checks_of(text: str) -> dict[str, dict[str, str]]:
     ],
     ids=["raises", "dies"],
 )
-def test_broken_torch_does_not_affect_other_checks(tmp_path: Path, torch: str, status: str) -> None:
+def test_broken_torch_and_invalid_settings_do_not_affect_other_checks(
+    tmp_path: Path, torch: str, status: str
+) -> None:
     (tmp_path / "torch.py").write_text(torch)
-    code, found = examined({"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+    config = tmp_path / "config.toml"
+    config.write_text("frmat = 1")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    code, found = examined({"PYTHONPATH": path, "TDX_CONFIG": str(config)})
     assert code == 1
+    assert "unknown setting 'frmat'" in found["files settings"]["value"]
     assert found["versions torch"]["status"] == "fail"
     assert status in found["versions torch"]["value"]
     assert "reinstall it" in found["versions torch"]["hint"]
     assert found["devices cpu"]["status"] == "warn"
     assert found["envs gymnasium"]["status"] == "ok"
-
-
-def test_invalid_settings_do_not_affect_other_checks(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text("frmat = 1")
-    done = run(
-        *("doctor", "--format", "json"),
-        before=lambda: os.environ.update(TDX_CONFIG=str(config)),
-    )
-    assert done.code == 1
-    found = checks_of(done.out)
-    assert "unknown setting 'frmat'" in found["files settings"]["value"]
-    assert found["versions torch"]["status"] == "ok"
     assert found["envs gymnasium"]["value"].endswith("env ids")
 
 

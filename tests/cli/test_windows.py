@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*commands: tuple[str, ...]) -> list[str]:
-    """Return what each command prints."""
+    """Run commands in one process; return what each prints."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.windows", *map(json.dumps, commands)],
         cwd=ROOT,
@@ -27,7 +27,7 @@ def run(*commands: tuple[str, ...]) -> list[str]:
     return printed
 
 
-def test_commands_without_posix(tmp_path: Path) -> None:
+def test_commands_and_the_app_without_posix(tmp_path: Path) -> None:
     pipeline = "sample_pipelines/pendulum.yaml"
     contract, dump = str(tmp_path / "contract"), str(tmp_path / "dump")
     commands = {
@@ -42,14 +42,11 @@ def test_commands_without_posix(tmp_path: Path) -> None:
         ("rollout", pipeline, "--steps", "60", "--out", dump, "--force"): "",
         ("show", dump): "60",
     }
-    for (command, expected), text in zip(commands.items(), run(*commands), strict=True):
+    *printed, app = run(*commands, ("tui",))
+    for (command, expected), text in zip(commands.items(), printed, strict=True):
         assert expected in text, command
     assert not list(tmp_path.rglob("*.tmp"))
-
-
-def test_app_without_posix() -> None:
-    (text,) = run(("tui",))
-    assert "paused · step 1" in text
-    assert "step_count" in text
+    assert "paused · step 1" in app
+    assert "step_count" in app
     # Not only the app, but also what steps the env; and nothing printed disturbs the messages.
-    assert "a worker as on Windows" in text
+    assert "a worker as on Windows" in app

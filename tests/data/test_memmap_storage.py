@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,8 @@ import torch
 
 from tdx import LazyMemmapStorage, ReplayBuffer
 from tdx.foundation.errors import StorageError
+from tests.cli.processes import run_function
 from tests.data.stored import rollout
-
-SMALL_FILES = """
-import resource, signal, torch
-from tdx import LazyMemmapStorage, ReplayBuffer
-from tdx.foundation.errors import StorageError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-buffer = ReplayBuffer(storage=LazyMemmapStorage(10_000))
-try:
-    buffer.extend(torch.zeros(10, 10))
-except StorageError as error:
-    print(error)
-"""
 
 
 def test_files_hold_the_data(tmp_path: Path) -> None:
@@ -98,11 +85,17 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="files cannot be limited here")
 def test_disk_space_is_allocated_before_writing() -> None:
     """A limit of the system stands in for a disk that is full."""
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL_FILES], capture_output=True, text=True, check=True
-    )
-    assert "cannot store the buffer in" in done.stdout
-    assert "File too large" in done.stdout
+
+    def store() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        buffer = ReplayBuffer(storage=LazyMemmapStorage(10_000))
+        with pytest.raises(StorageError, match="cannot store the buffer in") as caught:
+            buffer.extend(torch.zeros(10, 10))
+        assert "File too large" in str(caught.value)
+
+    done = run_function(store)
+    assert done.code == 0, done.err
 
 
 def test_folder_that_cannot_be_created(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from tdx import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
 from tdx.foundation.container import seal
 from tdx.foundation.errors import StorageError
+from tests.cli.processes import run_function
 from tests.data.stored import rollout
 from tests.transforms.fixed_rollouts import assert_same
 
@@ -51,24 +52,12 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 # Replacing an older save
 
-CRASHES = """
-import os, signal, sys
-from pathlib import Path
 
-import torch
-
-torch.set_num_threads(1)
-from tests.data.test_saved_files import loaded, short
-
-folder = Path(sys.argv[1])
-short(1).dumps(folder)
-(folder / "notes.txt").write_text("keep")
-
-
-def die_at(point):
+def die_at(point: int) -> None:
+    """Kill this process at an operation on a file."""
     seen = 0
 
-    def hook(name, arguments):
+    def hook(name: str, arguments: object) -> None:
         nonlocal seen
         if name in ("open", "os.rename", "os.remove", "os.mkdir", "os.listdir"):
             seen += 1
@@ -76,20 +65,6 @@ def die_at(point):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-
-
-for point in range(1, 200):
-    child = os.fork()
-    if not child:
-        die_at(point)
-        short(2).dumps(folder)
-        os._exit(0)
-    if not os.waitpid(child, 0)[1]:
-        break
-    print(*loaded(folder)[:].tolist(), flush=True)
-short(1).dumps(folder)
-print("end", len(list(folder.iterdir())), (folder / "notes.txt").read_text())
-"""
 
 
 def short(number: int) -> ReplayBuffer:
@@ -101,14 +76,25 @@ def short(number: int) -> ReplayBuffer:
 
 def test_old_or_new_after_a_kill_at_any_file_operation(tmp_path: Path) -> None:
     """Kill the process at each operation on a file in turn, and load what is left."""
-    command = [sys.executable, "-c", CRASHES, str(tmp_path / "saved")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert ended.returncode == 0, ended.stderr
-    *kills, end = ended.stdout.splitlines()
-    assert len(kills) >= 10
-    assert set(kills) == {"1 1", "2 2 2 2"}
+    folder = tmp_path / "saved"
+    short(1).dumps(folder)
+    (folder / "notes.txt").write_text("keep")
+    buffer = short(2)
+    kept: list[list[int]] = []
+    while True:
+        point = len(kept) + 1
+        done = run_function(lambda: buffer.dumps(folder), before=lambda: die_at(point))  # noqa: B023
+        if done.code == 0:
+            break
+        assert done.code == -signal.SIGKILL, done.err
+        kept.append(loaded(folder)[:].tolist())
+    assert len(kept) >= 10
+    assert all(steps in ([1, 1], [2, 2, 2, 2]) for steps in kept)
+    assert kept[0] != kept[-1]
+    short(1).dumps(folder)
     # One save, without what the killed ones left: three arrays, the manifest and the notes.
-    assert end == "end 5 keep"
+    assert len(list(folder.iterdir())) == 5
+    assert (folder / "notes.txt").read_text() == "keep"
 
 
 def test_a_failed_save_leaves_the_old_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

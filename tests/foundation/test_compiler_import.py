@@ -34,27 +34,28 @@ def run_python(code: str) -> str:
     return run.stderr if run.returncode else ""
 
 
-def test_rollout_imports_no_compiler_and_leaves_torch_as_it_was() -> None:
+def test_libraries_are_imported_when_they_are_needed() -> None:
+    """One process answers for all of them, because importing torch takes seconds."""
     code = (
         "import sys, torch.compiler as compiler\n"
         "before = compiler.allow_in_graph, compiler.assume_constant_result\n"
-        "import tdx\n"
+        "import tdx, tensordict\n"
+        "from tdx.core.transforms.callable_transform import foreign_library\n"
+        "tdx.to_torchrl\n"
+        "assert foreign_library(print) is None\n"
         "env = tdx.TransformedEnv(tdx.GymEnv('Pendulum-v1'), tdx.StepCounter())\n"
         "env.rollout(3), env.step(env.rand_action(env.reset()))\n"
-        "assert 'tensordict' in sys.modules\n"
-        "assert 'torch._dynamo' not in sys.modules\n"
+        "tdx.R3MTransform('resnet18', download='DEFAULT')\n"
+        "optional = {'torchrl', 'stable_baselines3', 'gym', 'torchvision', 'torch._dynamo'}\n"
+        "assert not optional & set(sys.modules), optional & set(sys.modules)\n"
         "assert (compiler.allow_in_graph, compiler.assume_constant_result) == before\n"
     )
-    assert run_python(code) == ""
+    assert run_python(code + COMPILE) == ""
 
 
+@exhaustive
 @pytest.mark.parametrize(
-    "imports",
-    [
-        "import tensordict, tdx",
-        pytest.param("import torch._dynamo, tdx, tensordict", marks=exhaustive),
-        pytest.param("import tdx, tensordict, torch._dynamo", marks=exhaustive),
-    ],
+    "imports", ["import tensordict, tdx", "import torch._dynamo, tdx, tensordict"]
 )
 def test_functions_of_tensordict_compile_after_imports_in_any_order(imports: str) -> None:
     """The marks are needed: without them, ``torch.vmap`` over a TensorDict does not compile."""

@@ -151,7 +151,7 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
         child, reading = start_in_fork(partial(_resume_dump, request, dump))
         if os.waitpid(child, 0)[1]:
             tally.fault("resuming failed")
-        elif not _same(whole.data, open_dump(dump).data):
+        elif not same_steps(whole.data, open_dump(dump).data):
             tally.fault("the resumed dump differs from the uninterrupted one")
         if (dump / "state").is_dir() and any((dump / "state").iterdir()):
             tally.fault("a stale state file is left")
@@ -169,7 +169,7 @@ def _resume_dump(request: DumpRequest, dump: Path, report: Report) -> None:
         roll_out(request, dump, on_chunk=on_chunk)
 
 
-def _same(one: TensorDictBase, other: TensorDictBase) -> bool:
+def same_steps(one: TensorDictBase, other: TensorDictBase) -> bool:
     return one.shape == other.shape and bool((one == other).all())
 
 

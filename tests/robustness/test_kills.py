@@ -11,10 +11,10 @@ from tests.programs import sample
 from tests.robustness.kills import CONFIGURATIONS, kill_rollouts, kill_saves
 
 
-@pytest.mark.parametrize("name", sample(["raw", "single", "episodes", "vector"], 2))
+@pytest.mark.parametrize("name", sample(["episodes", "single", "raw", "vector"], 2))
 def test_killed_rollout_loses_no_steps(name: str, tmp_path: Path) -> None:
-    tally = kill_rollouts(CONFIGURATIONS[name], 3, tmp_path, Random(0))
-    assert tally.kills == 3
+    tally = kill_rollouts(CONFIGURATIONS[name], 2, tmp_path, Random(0))
+    assert tally.kills == 2
     assert not tally.lost
 
 

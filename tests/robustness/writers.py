@@ -29,6 +29,7 @@ from tdx.pipeline.editing.sessions import Session, SessionStore
 from tdx.profiling.saved import profile_from_json
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify
 from tests.cli.processes import call_main
+from tests.robustness.kills import same_steps
 from tests.robustness.power_loss import Tree
 
 Work = Callable[[], object]
@@ -170,7 +171,7 @@ class DumpWriter(Writer):
                 return f"torn: {problems[0]}"
             if manifest.steps < self._steps:
                 return f"lost: {manifest.steps} of {self._steps} steps"
-            if manifest.steps and not _same(
+            if manifest.steps and not same_steps(
                 open_dump(dump).data, self._data[..., : manifest.steps]
             ):
                 return "torn: other steps than in an uninterrupted rollout"
@@ -199,7 +200,7 @@ class ShardWriter(DumpWriter):
                 return f"torn: {problems[0]}"
             if not opened.manifest.complete:
                 return "part"
-            same = _same(opened.data[:], self._data)
+            same = same_steps(opened.data[:], self._data)
         except Exception as error:
             if "has no steps yet" in str(error):
                 return "part"
@@ -235,7 +236,7 @@ class RepairWriter(Writer):
         try:
             if verify(folder / self._dump).problems:
                 return "part"
-            same = _same(open_dump(folder / self._dump).data[:], self._data)
+            same = same_steps(open_dump(folder / self._dump).data[:], self._data)
         except TdxError:
             return "part"
         except Exception as error:
@@ -339,10 +340,6 @@ def _watch(name: str) -> Work:
             raise StorageError(messages[0], hint="")
 
     return lambda: _report(run)
-
-
-def _same(one: TensorDictBase, other: TensorDictBase) -> bool:
-    return one.shape == other.shape and bool((one == other).all())
 
 
 class _Interrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
@@ -14,6 +15,7 @@ from tdx.rollouts import Goal, Manifest
 from tdx.rollouts.dump.entries import SpecEntry, list_keys
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.writing import create_dump
+from tdx.rollouts.formats.registry import find_format
 
 STEPS = 23
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -24,6 +26,12 @@ DTYPES = (
     torch.float8_e4m3fn,
 )
 NAMED = ("data", "tdx", "env", "episode", "step", "time", "a.b", "raw", "__metadata__")
+
+
+def require_format(name: str) -> None:
+    """Skip the test if a package of the format is missing."""
+    for package in find_format(name).packages:
+        pytest.importorskip(package)
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:

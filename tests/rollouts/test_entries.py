@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,8 @@ class OddSpaceEnv(gymnasium.Env[Any, Any]):
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    make: Any = OddSpaceEnv
-    spec = gymnasium.envs.registration.EnvSpec("OddSpace-v0", entry_point=make)
-    monkeypatch.setitem(gymnasium.registry, "OddSpace-v0", spec)
+def registered(register_env: Callable[[str, Any], None]) -> None:
+    register_env("OddSpace-v0", OddSpaceEnv)
 
 
 def pipeline_of(*stages: str, num_envs: int | None = None, **kwargs: Any) -> Pipeline:

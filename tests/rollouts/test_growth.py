@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, verify
 from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.writing import create_dump
+from tests.cli.processes import start_function
 from tests.rollouts.recordings import (
     CutError,
     assert_same_dump,
@@ -128,17 +127,6 @@ def partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "dump"
 
 
-READER = """
-import sys
-from tdx import open_dump
-data = open_dump(sys.argv[1]).data
-print("mapped", flush=True)
-sys.stdin.readline()
-total = sum(float(leaf.double().sum()) for leaf in data.values(True, True))
-print("read", flush=True)
-"""
-
-
 def test_reader_can_read_while_a_chunk_is_repeated_with_fewer_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,21 +136,26 @@ def test_reader_can_read_while_a_chunk_is_repeated_with_fewer_steps(
     with pytest.raises(EnvError, match="the belt slipped"):
         record(folder, f"{HERE}:Wide", "RewardSum", allow_code=True)
     assert open_dump(folder).data.shape == (49,)
-    with subprocess.Popen(
-        [sys.executable, "-c", READER, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as reader:
-        assert reader.stdout
-        assert reader.stdout.readline() == "mapped\n"
-        monkeypatch.setenv("TDX_TEST_BREAK_AT", "40")
-        with pytest.raises(EnvError, match="the belt slipped"):
-            resume(folder, allow_code=True)
-        assert open_dump(folder).data.shape == (39,)
-        assert verify(folder).is_fine
-        out, _ = reader.communicate("\n", timeout=600)
-    assert (reader.returncode, out) == (0, "read\n")
+    (mapped, has_mapped), (waiting, may_read) = os.pipe(), os.pipe()
+
+    def read_later() -> None:
+        data = open_dump(folder).data
+        os.write(has_mapped, b"m")
+        os.read(waiting, 1)
+        for leaf in data.values(True, True):
+            leaf.double().sum()
+
+    reader = start_function(read_later, {})
+    assert os.read(mapped, 1) == b"m"
+    monkeypatch.setenv("TDX_TEST_BREAK_AT", "40")
+    with pytest.raises(EnvError, match="the belt slipped"):
+        resume(folder, allow_code=True)
+    assert open_dump(folder).data.shape == (39,)
+    assert verify(folder).is_fine
+    os.write(may_read, b"r")
+    assert os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]) == 0
+    for end in (mapped, has_mapped, waiting, may_read):
+        os.close(end)
 
 
 def test_files_never_shrink_while_a_chunk_is_repeated(

@@ -14,7 +14,8 @@ import pytest
 from tdx.core import StepTrace
 from tdx.foundation.errors import ArgumentError, ChainError, EnvError
 from tdx.stacks import open_stack
-from tests.stacks.bad_envs import Forwarding, Guarded, Slotted, SoftReset, pendulum
+from tests.stacks.bad_envs import Failing, Forwarding, Guarded, Slotted, SoftReset, pendulum
+from tests.stacks.comparing import owners_of
 
 
 class Repeated(gym.Wrapper):
@@ -36,12 +37,6 @@ class InPlace(gym.ObservationWrapper):
         return observation
 
 
-class Failing(gym.Wrapper):
-    def step(self, action: Any) -> Any:
-        self.env.step(action)
-        raise ValueError("out of fuel")
-
-
 def traces_of(env: Any, steps: int = 2) -> list[StepTrace]:
     traces: list[StepTrace] = []
     with open_stack(env).attach(traces.append):
@@ -49,11 +44,6 @@ def traces_of(env: Any, steps: int = 2) -> list[StepTrace]:
         for _ in range(steps):
             env.step(np.zeros(1, np.float32))
     return traces
-
-
-def instances(env: Any) -> list[Any]:
-    stack: Any = open_stack(env)
-    return [owner for level in stack.levels for owner in level.owners]
 
 
 def written(trace: StepTrace, name: str) -> set[Any]:
@@ -68,11 +58,11 @@ def written(trace: StepTrace, name: str) -> set[Any]:
 @pytest.mark.parametrize("kind", [Slotted, Forwarding, Guarded, SoftReset, Repeated, InPlace])
 def test_unusual_wrappers_are_observed_and_released(kind: Any) -> None:
     env = kind(pendulum())
-    before = [(owner.step.__func__, owner.reset.__func__) for owner in instances(env)]
+    before = [(owner.step.__func__, owner.reset.__func__) for owner in owners_of(env)]
     traces = traces_of(env)
     assert [trace.phase for trace in traces] == ["reset", "step", "step"]
-    assert all(not {"step", "reset"} & owner.__dict__.keys() for owner in instances(env))
-    assert [(owner.step.__func__, owner.reset.__func__) for owner in instances(env)] == before
+    assert all(not {"step", "reset"} & owner.__dict__.keys() for owner in owners_of(env))
+    assert [(owner.step.__func__, owner.reset.__func__) for owner in owners_of(env)] == before
 
 
 def test_repeated_steps_count_as_one() -> None:
@@ -182,7 +172,7 @@ def test_error_names_the_wrapper_and_nothing_remains() -> None:
     assert (caught.value.where.stage, caught.value.where.transform) == (2, "Failing")
     assert tracer.last is not None
     assert tracer.last.error is caught.value
-    assert all("step" not in owner.__dict__ for owner in instances(env))
+    assert all("step" not in owner.__dict__ for owner in owners_of(env))
     with (
         pytest.raises(ValueError, match="out of fuel"),
         open_stack(env).attach(lambda trace: None),

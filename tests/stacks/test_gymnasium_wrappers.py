@@ -22,7 +22,7 @@ from tests.stacks.comparing import (
 )
 
 Make = Callable[[], Any]
-LONG, SHORT = 1_000, 150
+LONG, SHORT = 300, 80
 
 
 def _classic() -> Any:

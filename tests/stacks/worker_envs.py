@@ -52,11 +52,11 @@ def make_subprocesses() -> VecNormalize:
 
 
 def make_failing_subprocesses() -> VecNormalize:
-    """Return a ``SubprocVecEnv`` with a sub-env whose third step fails.
+    """Return a ``SubprocVecEnv`` with one sub-env, whose third step fails.
 
-    With ``fork``, its other workers keep the connection of the failed one open.
+    With ``fork``, other workers would keep the connection of the failed one open.
     """
-    return VecNormalize(SubprocVecEnv([make_row, make_failing], start_method="spawn"))
+    return VecNormalize(SubprocVecEnv([make_failing], start_method="fork"))
 
 
 def make_failing() -> Failing:

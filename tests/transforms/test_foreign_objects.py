@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -103,11 +101,5 @@ def test_functions_and_modules_are_accepted() -> None:
     assert len(Compose(Mine(), plain, partial(plain), lambda td: td, Mine().forward)) == 5
 
 
-def test_detection_imports_nothing() -> None:
-    code = (
-        "import sys; from tdx.core.transforms.callable_transform import foreign_library as f;"
-        "assert f(print) is None;"
-        "assert not {'torchrl', 'stable_baselines3', 'gym'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+def test_library_of_an_object_is_detected() -> None:
     assert foreign_library(torchrl_like()) is not None

@@ -167,7 +167,8 @@ def resize_by_area(image: Array, height: int, width: int) -> Array:
         rows, columns = (
             _area_weights(*pair) for pair in ((image.shape[0], height), (image.shape[1], width))
         )
-        mean = np.einsum("ij,jkc->ikc", rows, np.einsum("lk,jkc->jlc", columns, image * 1.0))
+        narrow = _weighted_sums(columns, image.swapaxes(0, 1)).swapaxes(0, 1)
+        mean = _weighted_sums(rows, narrow)
         # OpenCV adds the four numbers of a half size in integers.
         is_half = image.shape[0] == 2 * height and image.shape[1] == 2 * width
         rounded: Array = np.floor(mean + 0.5) if is_half else np.rint(mean)
@@ -190,6 +191,18 @@ def _area_weights(size: int, target: int) -> Array:
     high = np.minimum(edges[1:, None], cells + 1)
     covered = np.maximum(high - low, 0)
     return covered / covered.sum(1, keepdims=True)
+
+
+def _weighted_sums(weights: Array, cells: Array) -> Array:
+    """Return the sums ``[target, ...]`` of cells ``[source, ...]``.
+
+    Unlike a matrix product, it adds in the order of the cells, so that a mean halfway between two
+    bytes is rounded the same way on every machine; and it skips cells that are not covered.
+    """
+    sums = np.zeros((len(weights), *cells.shape[1:]))
+    for target, source in np.argwhere(weights):
+        sums[target] += weights[target, source] * cells[source]
+    return sums
 
 
 def _linear_weights(size: int, target: int) -> tuple[Array, Array, tuple[Array, Array]]:

@@ -105,9 +105,8 @@ def test_batches(name: str) -> None:
     held(BATCHES[name])
 
 
-@pytest.mark.parametrize("use_buffers", [True, False])
-@pytest.mark.parametrize("inside", ["plain", "chain"])
-def test_workers(use_buffers: bool, inside: str) -> None:
+@pytest.mark.parametrize(("inside", "use_buffers"), [("plain", False), ("chain", True)])
+def test_workers(inside: str, use_buffers: bool) -> None:
     made = counted if inside == "chain" else (lambda: GymEnv("CartPole-v1"))
     held(
         lambda: ParallelEnv(2, made, use_buffers=use_buffers, mp_start_method="fork"),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-import resource
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +12,9 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx import CatFrames, Compose, GymEnv, InitTracker, RewardSum, StepCounter, TransformedEnv
+from tests.processes import STATM, resident_bytes
 
 WARM_UP = 10
-STATM = Path("/proc/self/statm")
 
 
 def env() -> TransformedEnv:
@@ -28,11 +26,6 @@ def env() -> TransformedEnv:
         CatFrames(4, dim=-1, in_keys=["observation"]),
     )
     return TransformedEnv(GymEnv("CartPole-v1"), chain)
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of the process, in bytes."""
-    return int(STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 def growth(chunks: Iterator[TensorDictBase], chunk_steps: int, count: int) -> tuple[int, int]:

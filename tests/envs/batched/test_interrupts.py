@@ -35,6 +35,10 @@ class HangingEnv(FaultyEnv):
 def main():
     fault, at, method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     print("imported", flush=True)
+    if method == "both":
+        others = ParallelEnv(2, partial(HangingEnv, "none", 0))
+        others.rollout(3)
+        method = "fork"
     env = ParallelEnv(2, partial(HangingEnv, fault, at), mp_start_method=method)
     print("made", flush=True)
     while True:
@@ -119,13 +123,8 @@ def test_ctrl_c_while_a_forked_worker_hangs(start: Start) -> None:
 
 
 def test_workers_end_with_a_parent_that_is_killed(start: Start) -> None:
-    program = start("played")
-    assert len(session_members(program.pid)) >= 3
-    program.kill()
-    assert nothing_runs(program)
-
-
-def test_a_forked_worker_that_hangs_ends_with_its_parent_too(start: Start) -> None:
-    program = start("hangs", fault="hang", method="fork")
+    """Workers of the fork server that wait, and forked ones of which one hangs."""
+    program = start("hangs", fault="hang", method="both")
+    assert len(session_members(program.pid)) >= 5
     program.kill()
     assert nothing_runs(program)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import gymnasium
 import pytest
 
 from tdx.envs.gym import GymEnv
@@ -47,10 +47,8 @@ class NamesEnv(SpaceEnv):
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    make: Any = NamesEnv
-    spec = gymnasium.envs.registration.EnvSpec("Names-v0", entry_point=make)
-    monkeypatch.setitem(gymnasium.registry, "Names-v0", spec)
+def registered(register_env: Callable[[str, Any], None]) -> None:
+    register_env("Names-v0", NamesEnv)
 
 
 @pytest.mark.parametrize(("num_envs", "batching"), [(None, "vector"), (2, "vector"), (2, "serial")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,13 @@ def test_creating_envs_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_each_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_warning_is_logged_once(log_records: list[logging.LogRecord]) -> None:
     for _ in range(2):
         with log_mujoco_warnings("some.mujoco.env:Env"):
             mujoco.get_mju_user_warning()("the mass is imaginary")
-    assert caplog.messages == ["warning: MuJoCo: the mass is imaginary"]
+    assert [record.getMessage() for record in log_records] == [
+        "warning: MuJoCo: the mass is imaginary"
+    ]
     assert mujoco.get_mju_user_warning() is None
 
 
@@ -39,18 +42,18 @@ def test_a_handler_of_the_user_is_kept() -> None:
     assert messages == ["as the user wants it"]
 
 
-def test_deprecations_of_a_model_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_deprecations_of_a_model_are_not_shown(log_records: list[logging.LogRecord]) -> None:
     with log_mujoco_warnings("some.mujoco.env:Env"):
         mujoco.get_mju_user_warning()("the attribute 'mass' is deprecated")
-    assert caplog.messages == []
+    assert log_records == []
 
 
 def test_commands_leave_no_file_in_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_records: list[logging.LogRecord]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with open_env(Pipeline.of("HalfCheetah-v5"), PipelineOptions()):
         mujoco.get_mju_user_warning()("unstable")
-    assert caplog.messages == ["warning: MuJoCo: unstable"]
+    assert [record.getMessage() for record in log_records] == ["warning: MuJoCo: unstable"]
     assert mujoco.get_mju_user_warning() is None
     assert list(tmp_path.iterdir()) == []

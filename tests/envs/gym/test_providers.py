@@ -67,14 +67,19 @@ def test_id_of_unknown_form_is_found(install: Install) -> None:
 
 
 def test_output_of_an_import_is_logged(
-    install: Install, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    install: Install, capfd: pytest.CaptureFixture[str], log_records: list[logging.LogRecord]
 ) -> None:
     install("first_envs", "First-", REGISTERS.format(id="First-v0"))
-    with caplog.at_level(logging.INFO, "tdx.envs.gym.providers"):
+    logger = logging.getLogger("tdx.envs.gym.providers")
+    logger.setLevel(logging.INFO)
+    try:
         find_env("First-v0")
+    finally:
+        logger.setLevel(logging.NOTSET)
     assert capfd.readouterr() == ("", "")
-    assert "a banner" in caplog.text
-    assert "a notice" in caplog.text
+    logged = "".join(record.getMessage() for record in log_records)
+    assert "a banner" in logged
+    assert "a notice" in logged
 
 
 @pytest.mark.parametrize(

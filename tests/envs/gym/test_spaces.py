@@ -87,6 +87,9 @@ NESTED: dict[str, spaces.Space[Any]] = {
 SPACES = {**NUMBERS, **OBJECTS, **NESTED}
 
 both_encodings = pytest.mark.parametrize("categorical", [False, True], ids=["one_hot", "index"])
+single_and_vector = pytest.mark.parametrize(
+    ("rows", "categorical"), [(0, True), (2, False)], ids=["single-index", "vector-one_hot"]
+)
 each_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES.keys())
 
 
@@ -138,8 +141,7 @@ def test_decode_inverts_encode_for_batches(space: spaces.Space[Any], categorical
     assert all(map(same, rows, given))
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-@both_encodings
+@single_and_vector
 @each_space
 def test_observations_are_in_the_spec(
     space: spaces.Space[Any], categorical: bool, rows: int
@@ -155,8 +157,7 @@ def test_observations_are_in_the_spec(
             assert spec.is_in(step.get(("next", *((key,) if isinstance(key, str) else key)))), key
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-@both_encodings
+@single_and_vector
 @each_space
 def test_random_actions_are_members_of_the_space(
     space: spaces.Space[Any], categorical: bool, rows: int

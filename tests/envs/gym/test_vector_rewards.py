@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -41,10 +41,8 @@ def make() -> GymWrapper:
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    creator: Any = TwoRewardsEnv
-    spec = gymnasium.envs.registration.EnvSpec("TwoRewards-v0", entry_point=creator)
-    monkeypatch.setitem(gymnasium.registry, "TwoRewards-v0", spec)
+def registered(register_env: Callable[[str, Any], None]) -> None:
+    register_env("TwoRewards-v0", TwoRewardsEnv)
 
 
 MAKERS: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -43,10 +44,8 @@ def env_of(kind: str, **kwargs: Any) -> EnvBase:
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    make: Any = WrongValuesEnv
-    spec = gymnasium.envs.registration.EnvSpec("WrongValues-v0", entry_point=make)
-    monkeypatch.setitem(gymnasium.registry, "WrongValues-v0", spec)
+def registered(register_env: Callable[[str, Any], None]) -> None:
+    register_env("WrongValues-v0", WrongValuesEnv)
 
 
 def stopped_at(env: EnvBase, policy: Any = None) -> tuple[int, EnvError]:

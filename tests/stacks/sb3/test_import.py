@@ -15,7 +15,6 @@ from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
     VecCheckNan,
-    VecEnvWrapper,
     VecExtractDictObs,
     VecFrameStack,
     VecMonitor,
@@ -27,6 +26,7 @@ from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Convertible, Missing
+from tests.stacks.bad_stacks import Passing
 from tests.stacks.comparing import proofs, stages
 
 Make = Callable[[], Any]
@@ -171,22 +171,14 @@ def unregistered() -> Any:
     return DummyVecEnv([Reach])
 
 
-class Custom(VecEnvWrapper):
-    def reset(self) -> Any:
-        return self.venv.reset()
-
-    def step_wait(self) -> Any:
-        return self.venv.step_wait()
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (different, "the sub-envs have different wrappers"),
         (unregistered, "the env inside, Reach, was not created by an id"),
         (
-            lambda: Custom(cart_poles(limit=500)),
-            "no stage has a counterpart: Custom: it is a class",
+            lambda: Passing(cart_poles(limit=500)),
+            "no stage has a counterpart: Passing: it is a class",
         ),
     ],
 )

@@ -57,12 +57,12 @@ def make_stacked_classic() -> Any:
 
 
 CONFIGURATIONS: list[tuple[Callable[[], Any], int, list[str]]] = [
-    (make_atari, 120, ["VecFrameStack", "VecTransposeImage"]),
-    (make_mujoco, 300, ["VecNormalize"]),
-    (make_mujoco_eval, 200, ["VecNormalize"]),
-    (make_classic, 300, []),
-    (make_normalized_classic, 450, ["VecNormalize"]),
-    (make_stacked_classic, 300, ["VecNormalize", "VecFrameStack"]),
+    (make_atari, 60, ["VecFrameStack", "VecTransposeImage"]),
+    (make_mujoco, 100, ["VecNormalize"]),
+    (make_mujoco_eval, 60, ["VecNormalize"]),
+    (make_classic, 100, []),
+    (make_normalized_classic, 220, ["VecNormalize"]),
+    (make_stacked_classic, 100, ["VecNormalize", "VecFrameStack"]),
 ]
 
 
@@ -118,7 +118,7 @@ def test_configuration_is_inspected_checked_and_profiled(
 
 
 def test_atari_wrappers_are_named_with_what_they_change() -> None:
-    report = tdx.inspect(make_atari(), steps=100, seed=0)
+    report = tdx.inspect(make_atari(), steps=40, seed=0)
     assert [stage.name for stage in report.stages if stage.name in ATARI] == ATARI
     changes = {change.key: change.stages for change in report.spec.changes if change.stages}
     names = [report.stages[index].name for index in changes["observation"]]

@@ -38,6 +38,7 @@ from tdx import (
     VecNorm,
     to_torchrl,
 )
+from tests.stacks.torchrl.chains import rollout
 
 with warnings.catch_warnings():
     # Importing them warns of deprecated classes of their own.
@@ -142,12 +143,6 @@ def differences(one: Any, other: Any) -> list[Any]:
         or one[key].dtype != other[key].dtype
         or not torch.equal(one[key], other[key])
     ]
-
-
-def rollout(env: Any, steps: int, **options: Any) -> Any:
-    env.set_seed(5)
-    torch.manual_seed(0)
-    return env.rollout(steps, **options)
 
 
 @envs

@@ -102,7 +102,8 @@ def test_unrelated_steps_in_a_replay_buffer(any_name: str) -> None:
         return
     if batch.batch_size != (STEPS,) or "Primer" in any_name or example_of(any_name).lasting:
         pytest.skip("it maps batches as a whole")
-    for i in range(STEPS):
+    # Both steps of the first episode, and the last one.
+    for i in (0, 1, STEPS - 1):
         single = buffer_of(any_name, data[i : i + 1], SamplerWithoutReplacement()).sample(1)
         assert_same(batch[i : i + 1], single)
 

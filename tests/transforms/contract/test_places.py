@@ -32,10 +32,6 @@ def all_of_them() -> EnvBase:
     return TransformedEnv(RowsEnv(), whole_chain())
 
 
-def in_compose(transform: Transform, env: EnvBase) -> EnvBase:
-    return TransformedEnv(env, Compose(transform))
-
-
 def in_nested_compose(transform: Transform, env: EnvBase) -> EnvBase:
     return TransformedEnv(env, Compose(Compose(transform)))
 
@@ -49,7 +45,6 @@ def around_a_transformed_env(transform: Transform, env: EnvBase) -> EnvBase:
 
 
 PLACES: list[Callable[[Transform, EnvBase], EnvBase]] = [
-    in_compose,
     in_nested_compose,
     appended,
     around_a_transformed_env,
