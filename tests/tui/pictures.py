@@ -146,7 +146,7 @@ async def draw_contract() -> None:
     frames = "CatFrames(3, -1, in_keys=['observation'])"
     norm = "ObservationNorm(0.0, {}, in_keys=['observation'])"
     trained = Pipeline.of("Pendulum-v1", norm.format(0.5), frames, "RewardSum", "ActionScaling")
-    chain = trained.with_stages(parse_stage(norm.format(0.25)), *trained.transforms[1:3])
+    chain = trained.with_stages(parse_stage(norm.format(0.4)), *trained.transforms[1:3])
     freeze_contract(trained, "trained")
     async with driven(draft=opened("pendulum.yaml", chain), size=SIZE, backend=Backend()) as app:
         await until(app, " keys")
