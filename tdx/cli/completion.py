@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -328,6 +327,8 @@ def _stored_names(path: Path) -> dict[str, list[str]]:
 
 def _find_in_background(pending: Path, fingerprint: str) -> None:
     """Complete the same command line in a new process, unless one was started recently."""
+    import subprocess  # Not for TABs that the cache answers.
+
     with contextlib.suppress(OSError, ValueError):
         age = time.time() - pending.stat().st_mtime
         if age < _RETRY_SECONDS and pending.read_text(encoding="utf-8") == fingerprint:
