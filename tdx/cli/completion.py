@@ -6,6 +6,8 @@ import contextlib
 import io
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -260,10 +262,19 @@ def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 _MAX_ENTRIES = 100
+_WAIT_SECONDS = 1.0
+"""How long a TAB waits for the process that finds the keys."""
+_RETRY_SECONDS = 60.0
+"""After this time, another TAB tries again to find keys that an earlier one did not get."""
+_FINDS_KEYS = "_TDX_FINDS_KEYS"
+"""Variable of the process that finds keys for a later TAB."""
 
 
 def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
     """Return names from the cache of completions, or find and store them.
+
+    Finding them imports torch, which takes seconds. A shell would hang for that time: a process in
+    the background finds them instead, and if it takes long, a later TAB offers them.
 
     Args:
         question: What the names depend on, as plain data; files count with their time of change.
@@ -277,12 +288,16 @@ def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
     from platformdirs import user_cache_path
 
     path = user_cache_path("tdx") / "keys.json"
-    stored: dict[str, list[str]] = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        read = json.loads(path.read_text(encoding="utf-8"))
-        stored = {str(name): [str(key) for key in keys] for name, keys in read.items()}
+    stored = _stored_names(path)
     if fingerprint in stored:
         return stored[fingerprint]
+    if "_TDX_COMPLETE" in os.environ and _FINDS_KEYS not in os.environ:
+        with contextlib.suppress(OSError):
+            _find_in_background(path.with_name("keys.pending"), fingerprint)
+            end = time.monotonic() + _WAIT_SECONDS
+            while fingerprint not in (stored := _stored_names(path)) and time.monotonic() < end:
+                time.sleep(0.05)
+        return stored.get(fingerprint, [])
     names: list[str] = []
     output = io.StringIO()
     # If the command line is invalid, or the env fails, there is nothing to complete.
@@ -295,11 +310,40 @@ def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
     if names:
         from tdx.foundation.files import write_atomically
 
+        stored = _stored_names(path)
         kept = {**dict(list(stored.items())[1 - _MAX_ENTRIES :]), fingerprint: names}
         with contextlib.suppress(OSError, ArgumentError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(kept), sync=False)
     return names
+
+
+def _stored_names(path: Path) -> dict[str, list[str]]:
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+        read = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): [str(key) for key in keys] for name, keys in read.items()}
+    return {}
+
+
+def _find_in_background(pending: Path, fingerprint: str) -> None:
+    """Complete the same command line in a new process, unless one was started recently."""
+    import subprocess  # Not for TABs that the cache answers.
+
+    with contextlib.suppress(OSError, ValueError):
+        age = time.time() - pending.stat().st_mtime
+        if age < _RETRY_SECONDS and pending.read_text(encoding="utf-8") == fingerprint:
+            return
+    pending.parent.mkdir(parents=True, exist_ok=True)
+    pending.write_text(fingerprint, encoding="utf-8")
+    subprocess.Popen(
+        [sys.executable, "-m", "tdx"],
+        env={**os.environ, _FINDS_KEYS: "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Closing the terminal or Ctrl-C at the prompt must not end it.
+        start_new_session=True,
+    )
 
 
 def _texts(question: Any) -> Iterator[str]:

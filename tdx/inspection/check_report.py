@@ -42,6 +42,8 @@ Status = Literal["passed", "skipped", "error", "warning", "suggestion"]
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
 _RULED = ("missing", "undeclared")
 """Kinds of violations that a lint rule reports."""
+CHECK_SEED = 0
+"""Seed of a check without one, so that checking the same pipeline again finds the same."""
 _REPORTED = (CheckError, DeviceError)
 """Errors that are reported as findings, in addition to usage errors."""
 
@@ -333,7 +335,13 @@ def check_pipeline(
     else:
         try:
             report = check_env(
-                env, pipeline, chosen, steps=steps, policy=module, evaluation=evaluation
+                env,
+                pipeline,
+                chosen,
+                seed=CHECK_SEED if pipeline.env.seed is None else pipeline.env.seed,
+                steps=steps,
+                policy=module,
+                evaluation=evaluation,
             )
         finally:
             if base is None:
@@ -346,6 +354,7 @@ def check_env(
     pipeline: Pipeline,
     rules: Sequence[Rule],
     *,
+    seed: int | None,
     steps: bool = True,
     policy: nn.Module | None = None,
     evaluation: bool = False,
@@ -357,13 +366,13 @@ def check_env(
     first = count_env_stages(env, pipeline)
     notes: tuple[str, ...] = ()
     try:
-        findings, violations, stepped = _check_env(env, pipeline, steps)
+        findings, violations, stepped = _check_env(env, pipeline, seed, steps)
         context = build_lint_context(pipeline, env, policy=policy, spec_violations=violations)
         lints = lint(context, rules)
         if stepped and all(finding.violation is not None for finding in findings):
             try:
                 more, notes = lint_chain(
-                    env, context, lints, rules, first=first, evaluation=evaluation
+                    env, context, lints, rules, seed=seed, first=first, evaluation=evaluation
                 )
                 lints += more
             except ChainError as error:
@@ -379,7 +388,7 @@ def check_env(
 
 
 def _check_env(
-    env: TransformedEnv, pipeline: Pipeline, steps: bool
+    env: TransformedEnv, pipeline: Pipeline, seed: int | None, steps: bool
 ) -> tuple[list[Finding], list[SpecViolation], bool]:
     """Return the findings of specs and steps, the violations, and whether steps were made."""
     from tdx.core.spec_check import find_spec_violations
@@ -390,7 +399,7 @@ def _check_env(
     if findings or not steps:
         return findings, [], False
     try:
-        violations = find_spec_violations(env, seed=pipeline.env.seed)
+        violations = find_spec_violations(env, seed=seed)
     except TdxError as error:
         return _findings([add_source_line(error, pipeline, env)], "steps"), [], True
     first = count_env_stages(env, pipeline)

@@ -25,10 +25,11 @@ tdx check pipeline.yaml --fix
 ```
 
 `tdx check` validates the arguments and specs of a pipeline, compares the results of a few steps
-with the specs, and applies the rules on this page. An **error** cannot work, a **warning** is a
-likely mistake, and a **suggestion** is an improvement. The exit code is 1 if there are errors or
-warnings; with `--strict`, suggestions count too. If the only error is a device that is missing on
-this machine, the exit code is 3, and everything else is checked on the CPU.
+with the specs, and applies the rules on this page. The steps have random actions; without `--seed`,
+the seed is 0, so a second check finds the same. An **error** cannot work, a **warning** is a likely
+mistake, and a **suggestion** is an improvement. The exit code is 1 if there are errors or warnings;
+with `--strict`, suggestions count too. If the only error is a device that is missing on this
+machine, the exit code is 3, and everything else is checked on the CPU.
 
 ```sh
 tdx check pipelines/ train.py:make_env policies/act --allow-code --exclude 'old_*'

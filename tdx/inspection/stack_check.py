@@ -158,7 +158,7 @@ def _check_chain(
     # The rules see the outermost chain; those inside are part of the env.
     own = configs[len(configs) - len(env.stages) :]
     pipeline = Pipeline(EnvConfig(label, seed=seed), tuple(own))
-    return check_env(env, pipeline, rules, evaluation=evaluation)
+    return check_env(env, pipeline, rules, seed=seed, evaluation=evaluation)
 
 
 def _describe(stage: StageInfo, transform: Transform) -> StageConfig:

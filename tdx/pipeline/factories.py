@@ -347,18 +347,22 @@ def call_function(
         line = find_user_line(error)
         raise EnvError(
             f"{name}() raised {summarize_error(error)}" + (f" ({line})" if line else ""),
-            hint=_explain_namespace(error) or "--debug shows the traceback",
+            hint=_explain_gymnasium(error) or "--debug shows the traceback",
         ) from error
 
 
-def _explain_namespace(error: Exception) -> str | None:
-    """Return how to register the envs of a package whose namespace Gymnasium does not know.
-
-    Packages register their envs when they are imported, which nothing in the user's code may do.
-    """
+def _explain_gymnasium(error: Exception) -> str | None:
+    """Return what to change after an error of Gymnasium that does not say so itself."""
     from gymnasium.error import NamespaceNotFound
 
     from tdx.envs.gym.providers import PROVIDERS
+
+    if str(error).startswith("Disable frame-skipping"):
+        return (
+            "AtariPreprocessing skips frames itself: pass frameskip=1 to gymnasium.make, or "
+            "frame_skip=1 to AtariPreprocessing"
+        )
+    # Packages register their envs when they are imported, which nothing in the user's code may do.
 
     named = re.match(r"Namespace (\S+) not found", str(error))
     if not isinstance(error, NamespaceNotFound) or named is None:

@@ -175,6 +175,38 @@ def test_completed_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert cached_names(["f", {"target": str(file)}], find) == ["observation"]
 
 
+def test_keys_in_a_shell_are_found_in_the_background(tmp_path: Path) -> None:
+    """TABs answer without torch, with nothing until the keys are found."""
+    words = ("tdx", "inspect", "spec", "Pendulum-v1", "-t", "RewardSum", "--key", "epi")
+    env = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "_TDX_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": "7",
+    }
+    offers: list[str] = []
+    while not any(offers):
+        command = [sys.executable, "-c", REPORT]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+        offers, heavy = json.loads(done.stdout.splitlines()[-1])
+        assert heavy == []
+    assert "episode_reward" in offers
+
+
+def test_a_tab_starts_no_second_process_for_the_same_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("_TDX_COMPLETE", "complete_bash")
+    monkeypatch.setattr("tdx.cli.completion._WAIT_SECONDS", 0.0)
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
+    for target in ("A", "A", "B"):
+        assert cached_names(["f", {"target": target}], list) == []
+    assert len(started) == 2
+
+
 def test_completion_of_devices_and_dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert complete_device("cu") == ["cuda", "cuda:0", "cuda:1"]
     monkeypatch.chdir(tmp_path)

@@ -26,6 +26,8 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
     [
         (("inspekt",), 2, "no such command: tdx inspekt", "inspect?"),
         (("list", "transform"), 2, "no such command: tdx list transform", "transforms?"),
+        (("compare", "a.yaml", "b.yaml"), 2, "no such command: tdx compare", "diff?"),
+        (("contract", "compare"), 2, "no such command: tdx contract compare", "diff?"),
         (("frobnicate",), 2, "no such command", "inspect, diff, report"),
         ((*SPEC, "--envv", "x"), 2, "no such option: --envv", "--env"),
         ((*SPEC, "--env"), 2, "requires an argument", "write the value after the option"),

@@ -38,6 +38,9 @@ def make_atari():
 
 def make_other():
     return gymnasium.make("Mine/Env-v0")
+
+def make_skipping():
+    return gymnasium.wrappers.AtariPreprocessing(gymnasium.make("Pendulum-v1"))
 """
 MINE = """
 import gymnasium
@@ -188,6 +191,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "env names.py:make_other: make_other() raised NamespaceNotFound: Namespace Mine not "
             "found. Have you installed the proper package for Mine? (names.py:8)",
             "import the package that registers Mine/ before gymnasium.make",
+        ),
+        (
+            ("inspect", "names.py:make_skipping", "--allow-code"),
+            "env names.py:make_skipping: make_skipping() raised ValueError: Disable frame-skipping "
+            "in the original env. Otherwise, more than one frame-skip will happen as through this "
+            "wrapper (names.py:11)",
+            "AtariPreprocessing skips frames itself: pass frameskip=1 to gymnasium.make, or "
+            "frame_skip=1 to AtariPreprocessing",
         ),
         (
             ("check", "absent_module:Mine-v0", "--allow-code"),

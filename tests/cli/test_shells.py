@@ -37,7 +37,7 @@ START = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a folder with completion scripts, a dump and a cache of keys of Pendulum-v1."""
+    """Create a folder with completion scripts and a dump."""
     folder = tmp_path_factory.mktemp("shells")
     for shell in ("bash", "zsh", "fish"):
         environ = {**os.environ, SCRIPT_VARIABLE: "1"}
@@ -55,19 +55,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environ(folder: Path) -> dict[str, str]:
-    """Return the environment variables of the shells, with paths of ``tdx`` and the cache."""
+    """Return the environment variables of the shells; the cache has the keys of Pendulum-v1."""
     script = folder / "bin" / "tdx"
     script.parent.mkdir()
     code = "import sys; sys.argv[0] = 'tdx'; from tdx.cli import main; sys.exit(main())"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -c {shlex.quote(code)} "$@"\n')
     script.chmod(0o755)
-    return {
+    environ = {
         "PATH": f"{script.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "HOME": str(folder),
         "TERM": "xterm",
     }
+    words = ["tdx", "inspect", "spec", "Pendulum-v1", "-t", "\"CatFrames(in_keys=['rew"]
+    completion = {
+        "_TDX_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": "5",
+    }
+    # Without the variable, a process in the background finds the keys, and the first TAB has none.
+    environment = {**environ, **completion, "_TDX_FINDS_KEYS": "1"}
+    subprocess.run([script], cwd=folder, env=environment, capture_output=True, check=True)
+    return environ
 
 
 @pytest.fixture(scope="module")

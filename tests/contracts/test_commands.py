@@ -83,15 +83,16 @@ def test_formats_have_the_same_differences(capsys: pytest.CaptureFixture[str]) -
     assert rows[0]["root"] == "True"
 
 
-def test_diff_of_functions_writes_html(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["diff", "envs.py:train", "envs.py:deploy", "--allow-code"]
+@pytest.mark.parametrize("diff", [["diff"], ["contract", "diff"]], ids=" ".join)
+def test_diff_of_functions_writes_html(diff: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*diff, "envs.py:train", "envs.py:deploy", "--allow-code"]
     assert run([*command, "--html", "report.html"]) == 1
     assert "stage 3 (RescaleAction) of the contract, key 'action'" in capsys.readouterr().out
     page = Path("report.html").read_text()
     assert "RescaleAction" in page
     assert "missing stage" in page
     assert run([*command, "--html", "report.html"]) == 2
-    assert run(["diff", "envs.py:train", "envs.py:train", "--allow-code"]) == 0
+    assert run([*diff, "envs.py:train", "envs.py:train", "--allow-code"]) == 0
 
 
 def test_diff_of_functions_compares_rewards(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +109,9 @@ def test_diff_of_a_contract_and_a_function(capsys: pytest.CaptureFixture[str]) -
     assert run(["diff", "contract", "envs.py:deploy", "--allow-code"]) == 1
     assert run(["diff", "envs.py:deploy", "contract", "--allow-code"]) == 2
     assert "run tdx diff contract envs.py:deploy" in capsys.readouterr().err
-    assert run(["diff", "contract", "envs.py:train", "--allow-code", "--steps", "3"]) == 2
+    fixed = ["contract", "envs.py:train", "--allow-code"]
+    assert run(["diff", *fixed, "--steps", "3"]) == 2
+    assert run(["contract", "diff", *fixed, "--seed", "1"]) == 2
 
 
 def test_code_needs_permission(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,15 +204,3 @@ def test_contents_of_a_contract_are_shown_without_running_code(
     stages = {stage["name"]: stage for stage in document["stages"]}
     assert stages["RescaleAction"]["writes"] == ["inverse action"]
     assert run(["contract", "show", "nowhere"]) == 3
-
-
-def test_contract_diff_compares_stage_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    targets = ["envs.py:train", "envs.py:deploy", "--allow-code"]
-    assert run(["contract", "diff", *targets, "--html", "report.html"]) == 1
-    assert "stage 3 (RescaleAction)" in capsys.readouterr().out
-    assert "RescaleAction" in Path("report.html").read_text()
-    assert run(["contract", "record", "envs.py:train", "--allow-code"]) == 0
-    assert run(["contract", "diff", "contract", "envs.py:train", "--allow-code"]) == 0
-    assert (
-        run(["contract", "diff", "contract", "envs.py:train", "--allow-code", "--seed", "1"]) == 2
-    )

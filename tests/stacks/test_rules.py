@@ -821,6 +821,50 @@ def signed(env: Any) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: binarized(Rewards(-3.0, -1.0)), "-3 to -1"),
+        (lambda: binarized(Rewards(-1.0)), "-1"),
+        # The first stage that does it.
+        (lambda: signed(binarized(Rewards(-3.0, 0.0))), "-3"),
+        (lambda: wrappers.NormalizeReward(binarized(Rewards(-3.0, -1.0))), "-3 to -1"),
+        (lambda: native(tdx.RewardScaling(0.0, 0.5), tdx.RewardClipping(0, 1)), None),
+    ],
+    ids=["binarized", "constant", "first stage", "normalized", "native"],
+)
+def test_a_stage_that_makes_every_reward_0_is_found(make: Make, expected: str | None) -> None:
+    (finding,) = tdx.check(make(), seed=0, steps=20).findings
+    assert (finding.code, finding.severity) == ("TDX495", "suggestion")
+    assert finding.where.transform in ("TransformReward", "RewardClipping")
+    text = "the reward is 0 in each of 20 steps; before this stage it was "
+    assert finding.message.startswith(text)
+    assert expected is None or finding.message == text + expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: binarized(Rewards(-1.0, 1.0)),
+        # Most rewards of the env are 0.
+        lambda: binarized(Rewards(-1.0, 0.0, 0.0)),
+        # An outer stage adds a reward of its own.
+        lambda: Bonus(binarized(Rewards(-1.0))),
+    ],
+    ids=["kept", "sparse", "bonus"],
+)
+def test_rewards_that_reach_the_policy_are_no_finding(make: Make) -> None:
+    assert tdx.check(make(), seed=0, steps=20).findings == ()
+
+
+class Bonus(gym.Wrapper[Any, Any, Any, Any]):
+    """Adds a reward of its own."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = self.env.step(action)
+        return observation, float(reward) + float(np.abs(observation).sum()), *rest
+
+
+@pytest.mark.parametrize(
     "limited",
     [
         lambda env: wrappers.ClipReward(env, 0.0, 1.0),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 
-from tdx.pipeline import EnvConfig, Pipeline, parse_stage
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, parse_stage, write_pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.backend.client import Backend
 from tdx.tui.contract.worker import freeze_contract
@@ -48,9 +48,16 @@ async def until(app: Driver, text: str) -> None:
     raise AssertionError(f"no {text} on:\n{app.text(lines=True)}")
 
 
+def opened(name: str, pipeline: Pipeline) -> Draft:
+    """Write a pipeline to a file, and return the draft that the app opens."""
+    Path(name).write_text(write_pipeline(pipeline))
+    return Draft.of(PipelineFile.load(name).pipeline)
+
+
 def sample() -> Draft:
     """Return a chain that works on images."""
-    return Draft.of(Pipeline.of(EnvConfig("CartPole-v1", from_pixels=True), *STAGES))
+    pipeline = Pipeline.of(EnvConfig("CartPole-v1", from_pixels=True), *STAGES)
+    return opened("cartpole_pixels.yaml", pipeline)
 
 
 async def draw_tabs() -> None:
@@ -122,14 +129,9 @@ async def draw_stack(name: str, stage: int) -> None:
 
 async def draw_finding() -> None:
     """Check frames that are stacked along their width, and draw the finding."""
-    draft = Draft.of(
-        Pipeline.of(
-            EnvConfig("CartPole-v1", from_pixels=True, seed=0),
-            *STAGES[:3],
-            "CatFrames(4, -1)",
-            *STAGES[4:],
-        )
-    )
+    stages = (*STAGES[:3], "CatFrames(4, -1)", *STAGES[4:])
+    pipeline = Pipeline.of(EnvConfig("CartPole-v1", from_pixels=True, seed=0), *stages)
+    draft = opened("cartpole_frames.yaml", pipeline)
     async with driven(draft=draft, size=SIZE, backend=Backend()) as app:
         await until(app, " keys")
         await app.press("down", *["down"] * 3)
@@ -144,11 +146,11 @@ async def draw_contract() -> None:
     frames = "CatFrames(3, -1, in_keys=['observation'])"
     norm = "ObservationNorm(0.0, {}, in_keys=['observation'])"
     trained = Pipeline.of("Pendulum-v1", norm.format(0.5), frames, "RewardSum", "ActionScaling")
-    chain = trained.with_stages(parse_stage(norm.format(0.25)), *trained.transforms[1:3])
-    freeze_contract(trained, "walker")
-    async with driven(draft=Draft.of(chain), size=SIZE, backend=Backend()) as app:
+    chain = trained.with_stages(parse_stage(norm.format(0.4)), *trained.transforms[1:3])
+    freeze_contract(trained, "trained")
+    async with driven(draft=opened("pendulum.yaml", chain), size=SIZE, backend=Backend()) as app:
         await until(app, " keys")
-        await app.press("C", "text:walker", "enter")
+        await app.press("C", "text:trained", "enter")
         await until(app, "first difference")
         await app.settle()
         keep(app, "contract")

@@ -230,10 +230,21 @@ class _Group(_WithDefaults, FastGroup):
         is_option = name.startswith("-")
         if not is_option and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             names = self.list_commands(ctx)
-            hint = did_you_mean(name, names, otherwise=f"the commands are {', '.join(names)}")
+            # Those who look for `compare` know what they want, but no similar name.
+            meant = next((known for known in names if name in _SYNONYMS.get(known, ())), name)
+            hint = did_you_mean(meant, names, otherwise=f"the commands are {', '.join(names)}")
             raise UnknownNameError(f"no such command: {ctx.command_path} {name}", hint=hint)
         return super().resolve_command(ctx, args)
 
+
+_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "check": ("lint", "validate", "test"),
+    "diff": ("compare",),
+    "profile": ("benchmark", "bench", "time"),
+    "rollout": ("run", "record", "collect", "sample"),
+    "tui": ("app", "gui", "ui", "open"),
+}
+"""What other programs call a command; a hint suggests it."""
 
 _ALIASES: Mapping[str, tuple[str, ...]] = {"freeze": ("contract", "record")}
 """Former names of commands, which keep working and which help and completion leave out."""

@@ -480,7 +480,7 @@ def _check_stack(
 ) -> CheckReport | None:
     """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
     from tdx.cli.runtime import third_party_code
-    from tdx.inspection.check_report import check_pipeline
+    from tdx.inspection.check_report import CHECK_SEED, check_pipeline
     from tdx.inspection.stack_check import check as check_stack
     from tdx.pipeline import check_arguments
     from tdx.rollouts.samples import read_samples
@@ -502,7 +502,7 @@ def _check_stack(
                     f"--policy does not apply to a stack of the kind {stack.kind!r}",
                     hint="leave it out: the steps of the check have random actions",
                 )
-            seed = config.env.seed
+            seed = CHECK_SEED if config.env.seed is None else config.env.seed
             return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
         finally:
             stack.close()

@@ -79,6 +79,7 @@ def lint_chain(
     found: Sequence[LintFinding],
     rules: Sequence[Rule],
     *,
+    seed: int | None,
     first: int,
     evaluation: bool,
 ) -> tuple[list[LintFinding], tuple[str, ...]]:
@@ -95,7 +96,7 @@ def lint_chain(
     stages = observed.stages
     if not stages or not any(rule.subject == observed.subject for rule in rules):
         return [], ()
-    observe_stack(observed, rules, CHAIN_STEPS, context.pipeline.env.seed, lambda _: None)
+    observe_stack(observed, rules, CHAIN_STEPS, seed, lambda _: None)
     known = {
         (finding.rule.code, first + finding.violation.stage)
         for finding in found

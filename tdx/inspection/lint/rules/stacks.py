@@ -1,4 +1,4 @@
-"""TDX40x and TDX410: what the stages of any library do in steps."""
+"""TDX40x, TDX410 and TDX495: what the stages of any library do in steps."""
 
 from __future__ import annotations
 
@@ -370,6 +370,8 @@ class RewardPairs(Fact):
 
 _MIN_PAIRS = 5
 """Rewards that are compared before a stage counts as one that scales them."""
+_MIN_LOST = 10
+"""Rewards other than 0 that a stage must get before a reward of 0 is a finding."""
 
 
 @stack_rule(
@@ -408,6 +410,55 @@ def reward_scaled_twice(context: StackContext) -> Iterator[Violation]:
             hint = "remove one of the two"
             yield Violation(message, hint, stage.index, "reward", related=first.index)
         first = stage
+
+
+@stack_rule(
+    "TDX495",
+    "reward is 0 after a stage",
+    "suggestion",
+    why="""
+    The env returned rewards other than 0 in at least half of the steps of the check, and after the
+    stage the reward was 0 in all of them: a clip whose range does not contain the rewards, a
+    binarization of negative rewards, or a cast to integers. A policy has nothing to learn from.
+
+    Choose a range that contains the rewards, or scale them into it first. The steps of the check
+    are few and have random actions: if the stage keeps only rare rewards, such as that of a goal or
+    of a whole episode, ignore this finding.
+    """,
+    python=f"""{EXAMPLE_IMPORTS}
+
+def wrong():
+    # The rewards of Pendulum are negative.
+    return wrappers.ClipReward(gym.make("Pendulum-v1", max_episode_steps=20), 0.0, 1.0)
+
+
+def right():
+    return wrappers.ClipReward(gym.make("Pendulum-v1", max_episode_steps=20), -5.0, 0.0)
+""",
+    # A scale of 0, and a clip before a scaling, are causes that these rules name.
+    same_as=("TDX421", "TDX447"),
+    facts=(RewardPairs,),
+)
+def zero_reward(context: StackContext) -> Iterator[Violation]:
+    """Find stages that get rewards and return 0."""
+    for stage in context.stages:
+        pairs = context.fact(RewardPairs, stage.index).pairs
+        lost = [before for before, _ in pairs if before]
+        is_zero = not any(after for _, after in pairs)
+        if not is_zero or len(lost) < max(_MIN_LOST, len(pairs) / 2):
+            continue
+        outer = (context.fact(RewardPairs, at.index).pairs for at in context.stages)
+        if any(len({after for _, after in known}) > 1 for known in [*outer][stage.index + 1 :]):
+            # An outer stage adds a reward of its own.
+            continue
+        low, high = f"{min(lost):.4g}", f"{max(lost):.4g}"
+        yield Violation(
+            f"the reward is 0 in each of {len(pairs)} steps; before this stage it was "
+            f"{low if low == high else f'{low} to {high}'}",
+            "choose a range that contains the rewards, or scale them into it first",
+            stage.index,
+            "reward",
+        )
 
 
 @stack_rule(
