@@ -150,7 +150,7 @@ def test_tolerances_of_a_key_replace_those_of_its_stages() -> None:
 def test_examples_are_the_worst_rows_with_their_episode_step_and_env() -> None:
     def make(size: float) -> Any:
         env = made.sb3_normalized(count=1000.0, n_envs=2)
-        env.obs_rms.mean = np.array(made.MEAN) + [0, size, 0]
+        env.obs_rms.mean = np.add(made.MEAN, [0, size, 0])
         return env
 
     contract = tdx.freeze(make(0.0), steps=6)
