@@ -394,7 +394,6 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     from tdx.cli.runtime import third_party_code
     from tdx.foundation.files import is_contract
     from tdx.inspection.check_report import check_pipeline
-    from tdx.rollouts.datasets import is_dump
     from tdx.stacks.checkpoints import is_dataset
 
     chosen = split_list(options.select), split_list(options.ignore)
@@ -449,7 +448,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
             if options.diff or options.fix:
                 reason = f"nothing to fix: the stages of {config.env.id} are Python code"
                 print(reason, file=sys.stderr)
-            return _Checked(stack, rules)
+            return _Checked(_with_recorded_data(stack, pipeline.target, *chosen), rules)
     fixes = None
     with third_party_code():
         if options.diff or options.fix:
@@ -461,8 +460,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
         report = check_pipeline(
             config, allow_code=one.allow_code, rules=rules, evaluation=options.evaluation
         )
-    if pipeline.target is not None and is_dump(pipeline.target):
-        report = _with_recorded_data(report, pipeline.target, *chosen)
+    report = _with_recorded_data(report, pipeline.target, *chosen)
     text = None
     if not pipeline.transforms and source is not None:
         text = source.text.replace("\n", source.newline)  # as it is on disk
@@ -470,17 +468,19 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
 
 
 def _with_recorded_data(
-    report: CheckReport, path: str, select: Sequence[str], ignore: Sequence[str]
+    report: CheckReport, path: str | None, select: Sequence[str], ignore: Sequence[str]
 ) -> CheckReport:
     """Add the findings about the data of a dump to those about its pipeline."""
     from tdx.cli.pipelines import compute_facts
     from tdx.cli.progress import activity_on
     from tdx.foundation.text import count_text
     from tdx.inspection.dataset_check import DatasetFacts, check_dataset
-    from tdx.rollouts.datasets import read_data
+    from tdx.rollouts.datasets import is_dump, read_data
     from tdx.rollouts.dump.progress import ignore_progress
     from tdx.rollouts.dump.verification import verify
 
+    if path is None or not is_dump(path):
+        return report
     with activity_on(sys.stderr) as show:
         problems = verify(path, ignore_progress if show is None else show).problems
     outside = [problem.message for problem in problems if problem.kind == "spec"]
