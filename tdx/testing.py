@@ -225,13 +225,21 @@ if "pytest" in sys.modules:
         """
         folder = Path(request.path).parent / "contracts"
 
-        def check(env: Any, name: str, *, evaluation: bool = False) -> None:
+        def check(
+            env: Any,
+            name: str,
+            *,
+            evaluation: bool = False,
+            tolerances: Tolerances | None = None,
+        ) -> None:
             if request.config.getoption(_UPDATE):
                 from tdx.contracts import freeze, save_contract
 
                 folder.mkdir(exist_ok=True)
-                save_contract(freeze(env), folder / name, force=True)
+                save_contract(freeze(env, tolerances=tolerances), folder / name, force=True)
                 return
-            assert_matches_contract(env, folder / name, evaluation=evaluation)
+            assert_matches_contract(
+                env, folder / name, evaluation=evaluation, tolerances=tolerances
+            )
 
         return check

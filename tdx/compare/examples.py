@@ -31,8 +31,8 @@ def example_rows(
         places: Where each record and row was recorded.
 
     Example:
-        >>> one = Values.of([torch.tensor([[1.0, 2.0]])])
-        >>> example_rows(one, Values.of([torch.tensor([[1.0, 5.0]])]), EXACT, [[RowPlace(0, 1, 0)]])
+        >>> one, other = (Values.of([torch.tensor([[1.0, number]])]) for number in (2.0, 5.0))
+        >>> example_rows(one, other, Tolerance(), [[RowPlace(0, 1, 0)]])
         (ExampleRow(episode=0, step=1, env=0, feature=(1,), expected=2.0, obtained=5.0),)
     """
     is_whole = a.whole is not None and b.whole is not None
