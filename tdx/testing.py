@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 
     from tdx import EnvBase, Transform
     from tdx.contracts import Contract, ContractReport
+    from tdx.contracts.tolerances import Tolerances
 
 _UPDATE = "--update-contracts"
 
 
 def assert_same_pipeline(
-    a: Any, b: Any, *, steps: int = 12, seed: int = 0, evaluation: bool = False
+    a: Any,
+    b: Any,
+    *,
+    steps: int = 12,
+    seed: int = 0,
+    evaluation: bool = False,
+    tolerances: Tolerances | None = None,
 ) -> None:
     """Assert that two envs preprocess alike, whatever library they come from.
 
@@ -31,6 +38,7 @@ def assert_same_pipeline(
         steps: Number of reference steps.
         seed: Seed of the reference steps.
         evaluation: The other env is used for evaluation: its statistics must not change.
+        tolerances: Tolerances of keys, as for :func:`tdx.check_contract`.
 
     Raises:
         AssertionError: They differ; the message names the first stage and key.
@@ -43,11 +51,15 @@ def assert_same_pipeline(
     """
     from tdx.contracts import diff_stacks
 
-    _raise(diff_stacks(a, b, seed=seed, steps=steps, evaluation=evaluation))
+    _raise(diff_stacks(a, b, seed=seed, steps=steps, evaluation=evaluation, tolerances=tolerances))
 
 
 def assert_matches_contract(
-    env: Any, contract: Contract | str | Path, *, evaluation: bool = False
+    env: Any,
+    contract: Contract | str | Path,
+    *,
+    evaluation: bool = False,
+    tolerances: Tolerances | None = None,
 ) -> None:
     """Assert that an env preprocesses as a contract does.
 
@@ -55,6 +67,7 @@ def assert_matches_contract(
         env: The env; reset it before you use it again.
         contract: The contract, or its folder.
         evaluation: The env is used for evaluation: its statistics must not change.
+        tolerances: Tolerances of keys, as for :func:`tdx.check_contract`.
 
     Raises:
         AssertionError: It differs; the message names the first stage and key.
@@ -65,7 +78,9 @@ def assert_matches_contract(
     is_path = not isinstance(contract, Contract)
     loaded: Any = load_contract(str(contract)) if is_path else contract
     name = str(contract) if is_path else "contract"
-    _raise(check_contract(env, loaded, evaluation=evaluation, reference=name))
+    _raise(
+        check_contract(env, loaded, evaluation=evaluation, reference=name, tolerances=tolerances)
+    )
 
 
 def assert_env_specs(env: Any, *, steps: int = 50, seed: int | None = 0) -> None:
@@ -182,6 +197,8 @@ def _raise(report: ContractReport) -> None:
             lines.append(f"  values: {each.effect}")
         if each.hint:
             lines.append(f"  hint: {each.hint}")
+        lines += [f"  {row}" for row in each.examples]
+    lines += [f"allowed: {each.sentence}" for each in report.allowed]
     if report.follows:
         lines.append(f"{len(report.follows)} more follow from it")
     raise AssertionError("\n".join(lines))
@@ -208,13 +225,21 @@ if "pytest" in sys.modules:
         """
         folder = Path(request.path).parent / "contracts"
 
-        def check(env: Any, name: str, *, evaluation: bool = False) -> None:
+        def check(
+            env: Any,
+            name: str,
+            *,
+            evaluation: bool = False,
+            tolerances: Tolerances | None = None,
+        ) -> None:
             if request.config.getoption(_UPDATE):
                 from tdx.contracts import freeze, save_contract
 
                 folder.mkdir(exist_ok=True)
-                save_contract(freeze(env), folder / name, force=True)
+                save_contract(freeze(env, tolerances=tolerances), folder / name, force=True)
                 return
-            assert_matches_contract(env, folder / name, evaluation=evaluation)
+            assert_matches_contract(
+                env, folder / name, evaluation=evaluation, tolerances=tolerances
+            )
 
         return check

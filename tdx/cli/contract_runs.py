@@ -31,6 +31,7 @@ def check_against(
     evaluation: bool,
     samples: str | None = None,
     shrink: str | None = None,
+    tolerance: list[str] | None = None,
 ) -> int:
     """Check an env against a contract, and write the report.
 
@@ -41,6 +42,7 @@ def check_against(
         evaluation: The env is used for evaluation.
         samples: Value of ``--samples``.
         shrink: Folder for the fewest steps that show the first difference. ``None``: write none.
+        tolerance: Values of ``--tolerance``.
 
     Returns:
         The exit code.
@@ -50,11 +52,12 @@ def check_against(
     from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
     from tdx.contracts.shrinking import shrink_contract, write_counterexample
+    from tdx.contracts.tolerances import parse_tolerances, with_tolerances
     from tdx.foundation.text import count_text
 
     if shrink is not None and os.path.lexists(shrink):
         raise ArgumentError(f"{shrink} already exists", hint="choose the path of a new folder")
-    contract = load_contract(folder)
+    contract = with_tolerances(load_contract(folder), parse_tolerances(tolerance))
     config = read_pipeline(options)
     with open_pipeline(config, options, samples=samples) as stack:
         report = check_contract(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tdx.compare.values import EXACT, Tolerance, Values
 from tdx.foundation.html_repr import repr_html
@@ -133,6 +133,20 @@ class StageRecord:
         return next((spec for spec in self.specs if spec.key == key), None)
 
 
+class RowPlace(NamedTuple):
+    """Where a row of values was recorded.
+
+    Args:
+        episode: Episode, from 0.
+        step: Step of the episode, from 1; 0 is the reset.
+        env: Sub-env, from 0.
+    """
+
+    episode: int
+    step: int
+    env: int
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Inputs of one episode.
@@ -175,6 +189,8 @@ class Contract:
             kind of stack cannot be observed, or the contract has version 1.
         golden_random: Stages whose reference values other runs do not repeat, by index:
             ``excluded`` or ``seeded``.
+        tolerances: By name of a key, what replaces parts of the tolerances of all stages: fields
+            of :class:`~tdx.compare.values.Tolerance`.
     """
 
     _repr_html_ = repr_html
@@ -190,6 +206,7 @@ class Contract:
     notes: tuple[str, ...] = ()
     recording: CallRecording | None = field(default=None, repr=False)
     golden_random: Mapping[int, str] = field(default_factory=dict)
+    tolerances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def stage(self, index: int) -> StageRecord:
         """Return a stage by its index; -1 is the env inside."""
@@ -206,6 +223,29 @@ class Contract:
     def last(self) -> int:
         """Index of the last stage."""
         return len(self.stages) - 2
+
+    def tolerance(self, key: str, of_stages: Tolerance) -> Tolerance:
+        """Return the tolerance of a key where that of its stages is known."""
+        return replace(of_stages, **self.tolerances.get(key, {}))
+
+    def row_places(self, lane: Lane, records: int, rows: int) -> list[list[RowPlace]]:
+        """Return where the records of a golden value were recorded; empty if it is not known.
+
+        Args:
+            lane: Direction.
+            records: Number of records.
+            rows: Number of rows of each.
+        """
+        # A reward has no record of the reset, as an action has none.
+        for first in (1,) if lane == "inverse" else (0, 1):
+            places = [
+                [RowPlace(episode, step, env) for env in range(rows)]
+                for episode, segment in enumerate(self.inputs)
+                for step in range(first, segment.steps + 1)
+            ]
+            if len(places) == records:
+                return places
+        return []
 
     def value_at(self, lane: Lane, index: int, key: str) -> tuple[Values | None, Tolerance]:
         """Return the current value of a key after a stage, and the tolerance of all stages so far.

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.examples import example_rows
 from tdx.compare.explanations import Sides
-from tdx.compare.model import OPAQUE, Contract, Lane, Place, display_key, key_name
-from tdx.compare.report import Coverage
+from tdx.compare.model import OPAQUE, Contract, Lane, Place, RowPlace, display_key, key_name
+from tdx.compare.report import Coverage, ExampleRow
 from tdx.compare.roles import PASSIVE, LeftOut, align_all, relevant_stages, role_of
 from tdx.compare.statistics import is_changed, is_statistic
 from tdx.compare.values import (
@@ -202,13 +203,43 @@ class Replayed:
             ours, theirs = (
                 Values(side, tuple(shape[1:]), dtype_name(side)) for side in (recorded, own)
             )
-            change = change or compare_values(ours, theirs, tolerance)
-            if change is not None and change.step is not None:
+            found = compare_values(ours, theirs, tolerance)
+            # The share of the rows says the same.
+            if found is not None and found.step is not None and tolerance.rows is None:
                 differing = differing_elements(recorded, own, tolerance)
                 count = int(differing.flatten(1).any(1).sum())
                 calls = f"{count} of {len(sides)}"
-                return replace(change, text=f"{change.text}, in {calls} calls", calls=calls)
+                found = replace(found, text=f"{found.text}, in {calls} calls", calls=calls)
+            if found is not None and not found.is_allowed:
+                return found
+            change = change or found
         return change
+
+    def example_rows(self, place: Place, tolerance: Tolerance) -> tuple[ExampleRow, ...]:
+        """Return the rows of a level that differ most from the recorded ones."""
+        records = self.values.get(place, ())
+        equal = [record for record in records if record[1].shape == record[2].shape]
+        equal = [record for record in equal if record[1].shape == equal[0][1].shape]
+        if not equal:
+            return ()
+        steps: dict[int, RowPlace] = {}
+        episode, step = -1, 0
+        for root in self.run.recording.roots:
+            is_reset = root.method == "reset"
+            episode += is_reset
+            step = 0 if is_reset else step + root.takes_action
+            steps |= {event.start: RowPlace(episode, step, event.row) for event in root.walk()}
+        places = [
+            [steps[number]._replace(env=steps[number].env + row) for row in range(len(recorded))]
+            for number, recorded, _ in equal
+        ]
+        stacked = (
+            torch.stack(list(side)) for side in zip(*(sides for _, *sides in equal), strict=True)
+        )
+        recorded, own = (
+            Values(side, tuple(side.shape[2:]), dtype_name(side), whole=side) for side in stacked
+        )
+        return example_rows(recorded, own, tolerance, places)
 
     def explanation_sides(self, place: Place, tolerance: Tolerance) -> Sides | None:
         """Return the values of a level in consecutive calls, with what it received.

@@ -16,6 +16,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ExampleRow(Result):
+    """The number of a row that differs most.
+
+    Args:
+        episode: Episode, from 0.
+        step: Step of the episode, from 1; 0 is the reset.
+        env: Sub-env, from 0.
+        feature: Index in the value of the row; empty for a scalar.
+        expected: Number of the reference.
+        obtained: Number of the target.
+    """
+
+    episode: int
+    step: int
+    env: int
+    feature: tuple[int, ...]
+    expected: float
+    obtained: float
+
+    def __str__(self) -> str:
+        """Return the row on one line."""
+        step = f"step {self.step}" if self.step else "reset"
+        feature = f", feature {', '.join(map(str, self.feature))}" if self.feature else ""
+        return (
+            f"episode {self.episode}, {step}, env {self.env}{feature}: "
+            f"expected {self.expected:.6g}, obtained {self.obtained:.6g}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Difference(Result):
     """One difference between a contract and a target.
 
@@ -33,11 +63,12 @@ class Difference(Result):
         step: First step that differs, from 0. ``None``: the reset before it, or unknown.
         explanation: In what way the values of the key differ. ``None``: no edit predicts them, or
             none are compared.
+        examples: The rows whose values of the key differ most, the worst first.
     """
 
     json_entries: ClassVar[Entries] = (
         *("code", "kind", "stage", "reference_stage", "name", "key", "message", "size", "hint"),
-        "explanation",
+        *("explanation", "examples"),
     )
 
     kind: DifferenceKind
@@ -51,6 +82,7 @@ class Difference(Result):
     special_code: str | None = None
     step: int | None = None
     explanation: Explanation | None = None
+    examples: tuple[ExampleRow, ...] = ()
 
     @property
     def code(self) -> str:
@@ -185,6 +217,7 @@ class ContractReport(Result):
         coverage: How much was compared.
         differences: Differences with a cause of their own, in the order of the data flow.
         follows: Differences that follow from them.
+        allowed: Differences that the tolerances of the contract allow.
         excluded: Stages whose values are not compared, each with the reason.
         notes: What else differs without an effect, and what is not compared.
         training_only: Stages that belong to a training, and that the target does not have.
@@ -195,7 +228,7 @@ class ContractReport(Result):
 
     json_entries: ClassVar[Entries] = (
         *("reference", "target", "verdict", "same", "compare", "stages", "steps", "coverage"),
-        *("differences", "follows", "training_only", "excluded", "notes"),
+        *("differences", "follows", "allowed", "training_only", "excluded", "notes"),
     )
 
     reference: str
@@ -211,6 +244,7 @@ class ContractReport(Result):
     evaluation: bool = False
     compare: tuple[str, ...] = ()
     rows: tuple[StageRow, ...] = field(default=(), repr=False)
+    allowed: tuple[Difference, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

@@ -76,8 +76,9 @@ def tolerance_of(role: str, dtypes: Sequence[str], *, first: bool = False) -> To
         first: True if no stage before it rounds, so that moving values keeps them exactly.
 
     Example:
-        >>> tolerance_of("normalize", ["float32"])
-        Tolerance(rtol=0.0001, atol=1e-05)
+        >>> tolerance = tolerance_of("normalize", ["float32"])
+        >>> tolerance.rtol, tolerance.atol
+        (0.0001, 1e-05)
     """
     widest = float_tolerance(dtypes)
     if role in ("resize", "grayscale") and widest == EXACT:

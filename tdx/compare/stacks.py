@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
 from tdx.compare.edits import Edit, Explanation
+from tdx.compare.examples import example_rows
 from tdx.compare.explanations import explain
 from tdx.compare.golden import (
     extra_sides,
@@ -93,6 +94,7 @@ def compare_contracts(
         coverage=comparison.coverage(),
         differences=shown(causes),
         follows=shown(comparison.follows),
+        allowed=shown(comparison.allowed),
         excluded=tuple(comparison.excluded()),
         notes=tuple(dict.fromkeys((*comparison.notes, *_bookkeeping(a, b), *a.notes, *b.notes))),
         training_only=shown(of_training),
@@ -125,6 +127,7 @@ class _Comparison:
     left_out: LeftOut = frozenset()
     causes: list[Difference] = field(default_factory=list)
     follows: list[Difference] = field(default_factory=list)
+    allowed: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -276,9 +279,11 @@ class _Comparison:
         for lane, a, b in self._ends():
             for key in self._end_keys(lane, a.index):
                 change = self._change_at(lane, key, a, b, EXACT)
-                if change is not None:
-                    difference = self._from_change(change, b, a, key)
+                if change is not None and not change.is_allowed:
+                    difference = self._from_change(change, lane, b, a, key)
                     yield self._explained(difference, change, lane, a, b)
+                elif change is not None and not self.is_same_kind:
+                    self.allowed.append(self._from_change(change, lane, b, a, key))
 
     def _ends(self) -> tuple[tuple[Lane, StageRecord, StageRecord], ...]:
         ends = self.a.stage(self.a.last), self.b.stage(self.b.last)
@@ -368,7 +373,8 @@ class _Comparison:
             hint = f"{hint} to {b.name}"
             lanes = () if key is None else _LANES
             changes = (self._change_at(lane, key or "", a, b, a.tolerance) for lane in lanes)
-            change = next((change for change in changes if change is not None), None)
+            differing = (c for c in changes if c is not None and not c.is_allowed)
+            change = next(differing, None)
             kind: DifferenceKind = "argument"
             if change is not None and change.kind == "dtype":
                 kind = change.kind
@@ -456,6 +462,10 @@ class _Comparison:
                     change = self._change_at(lane, key, a, b, a.tolerance)
                     if change is None or not (self.is_same_kind or self.causes):
                         continue
+                    difference = self._from_change(change, lane, b, a, key)
+                    if change.is_allowed:
+                        self.allowed.append(difference)
+                        continue
                     # A stage that got its recorded inputs follows from no other.
                     is_declared = change.kind in ("dtype", "spec")
                     is_declared = is_declared and self._is_declared_otherwise(a, b, key)
@@ -464,7 +474,6 @@ class _Comparison:
                         causes = [
                             cause for cause in self.causes if self._explains(cause, lane, a, b)
                         ]
-                    difference = self._from_change(change, b, a, key)
                     explained = self._explained(difference, change, lane, a, b)
                     is_own = any(cause.stage == b.index for cause in self.causes)
                     if all(cause.stage == b.index for cause in causes):
@@ -560,6 +569,7 @@ class _Comparison:
             size=own.size or difference.size,
             key=own.key or difference.key,
             explanation=own.explanation or difference.explanation,
+            examples=own.examples or difference.examples,
         )
         if own.kind != difference.kind and not is_explained:
             self.follows.append(difference)
@@ -588,18 +598,26 @@ class _Comparison:
         self, lane: Lane, key: str, a: StageRecord, b: StageRecord, tolerance: Tolerance
     ) -> Change | None:
         """Compare what both sides have for a key after two stages."""
+        tolerance = self._tolerance_at(lane, key, a, tolerance)
         if self.replayed is not None:
             return self.replayed.change((lane, b.index, key), tolerance)
-        one, used = self.a.value_at(lane, a.index, key)
+        one, _ = self.a.value_at(lane, a.index, key)
         other, _ = self.b.value_at(lane, b.index, key)
         if one is None:
             return None
         if other is None:
             return Change("spec", "the target does not write it")
-        widest = tolerance.widened(used)
-        if not self.is_same_kind:
-            widest = widest.widened(_CROSS_LIBRARY)
-        return compare_values(one, other, widest, exact_dtype=self.is_same_kind)
+        return compare_values(one, other, tolerance, exact_dtype=self.is_same_kind)
+
+    def _tolerance_at(
+        self, lane: Lane, key: str, a: StageRecord, tolerance: Tolerance
+    ) -> Tolerance:
+        if self.replayed is None:
+            # The values went through all stages so far.
+            tolerance = tolerance.widened(self.a.value_at(lane, a.index, key)[1])
+            if not self.is_same_kind:
+                tolerance = tolerance.widened(_CROSS_LIBRARY)
+        return self.a.tolerance(key, tolerance)
 
     def _end_size(self, key: str | None) -> float | None:
         """Return how much a key differs at the end, if the values flow that far."""
@@ -608,11 +626,30 @@ class _Comparison:
         changes = (self._change_at(lane, key, a, b, EXACT) for lane, a, b in self._ends())
         return next((change.size for change in changes if change is not None), None)
 
-    def _from_change(self, change: Change, b: StageRecord, a: StageRecord, key: str) -> Difference:
+    def _from_change(
+        self, change: Change, lane: Lane, b: StageRecord, a: StageRecord, key: str
+    ) -> Difference:
         kind: DifferenceKind = "spec"
         if change.kind != "missing" and change.kind != "extra":
             kind = change.kind
-        return Difference(kind, b.index, a.index, b.name, key, change.text, change.size)
+        parts = [change.text, change.allowance] if change.allowance else [change.text]
+        text = "; ".join(reversed(parts) if change.is_allowed else parts)
+        difference = Difference(kind, b.index, a.index, b.name, key, text, change.size)
+        # Values that differ in their dtype only have no size.
+        if kind == "spec" or change.size is None:
+            return difference
+        tolerance = self._tolerance_at(lane, key, a, a.tolerance)
+        if self.replayed is not None:
+            examples = self.replayed.example_rows((lane, b.index, key), tolerance)
+            return replace(difference, examples=examples)
+        one, other = (
+            side.value_at(lane, stage.index, key)[0] for side, stage in ((self.a, a), (self.b, b))
+        )
+        assert one is not None
+        assert other is not None
+        sizes = (min(pair) for pair in zip(one.numbers.shape, other.numbers.shape, strict=True))
+        places = self.a.row_places(lane, next(sizes), next(sizes))
+        return replace(difference, examples=example_rows(one, other, tolerance, places))
 
     # Explanations
 
@@ -622,10 +659,11 @@ class _Comparison:
         """Return a difference with the edit that predicts the values of the target."""
         key = difference.key
         assert key is not None
+        tolerance = a.tolerance if self.is_same_kind else a.tolerance.widened(_CROSS_LIBRARY)
+        tolerance = self.a.tolerance(key, tolerance)
         if self.replayed is not None:
-            sides = self.replayed.explanation_sides((lane, b.index, key), a.tolerance)
+            sides = self.replayed.explanation_sides((lane, b.index, key), tolerance)
         else:
-            tolerance = a.tolerance if self.is_same_kind else a.tolerance.widened(_CROSS_LIBRARY)
             keys = self._written(lane, a)
             sides = golden_sides((self.a, self.b), lane, key, (a, b), tolerance, keys)
         # A dtype alone needs no explanation.
@@ -646,6 +684,8 @@ class _Comparison:
             text = f"{change.text}, and {text}"
         if change.calls:
             text += f", in {change.calls} calls"
+        if change.allowance:
+            text += f"; {change.allowance}"
         return replace(
             difference,
             kind=kind,
@@ -723,7 +763,7 @@ class _Comparison:
             one, tolerance = (None, EXACT)
             if a is not None:
                 one, tolerance = self.a.value_at(lane, a.index, key)
-                tolerance = tolerance.widened(a.tolerance)
+                tolerance = self.a.tolerance(key, tolerance.widened(a.tolerance))
             other = None if b is None else self.b.value_at(lane, b.index, key)[0]
             if self.replayed is not None and b is not None:
                 one, other = self.replayed.sides((lane, b.index, key))

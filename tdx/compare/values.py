@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from tdx.core.tracing.passages import is_same
+from tdx.foundation.text import count_text
 
 MAX_NUMBERS = 1_024
 """Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""
@@ -25,21 +26,35 @@ ChangeKind = Literal["missing", "extra", "spec", "dtype", "value"]
 class Tolerance:
     """Largest difference that counts as equal: ``atol + rtol * |value|``.
 
-    NaN equals NaN. The relative part applies to floating-point numbers only.
+    NaN equals NaN. The relative part applies to floating-point numbers only. Values that differ by
+    more are allowed if ``rows`` or ``quantile`` is given and each given one holds.
 
     Args:
         rtol: Relative part.
         atol: Absolute part.
+        rows: Share of the rows that may differ by more, below 1; a row is one step of one env.
+        quantile: Share of the absolute differences, over all numbers, that must not exceed
+            ``limit``.
+        limit: Largest allowed quantile.
     """
 
     rtol: float = 0.0
     atol: float = 0.0
+    rows: float | None = None
+    quantile: float | None = None
+    limit: float | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """True if a row agrees only if its values are equal."""
+        return self.rtol == self.atol == 0
 
     def widened(self, other: Tolerance) -> Tolerance:
-        """Return the larger of two tolerances, part by part."""
-        return Tolerance(max(self.rtol, other.rtol), max(self.atol, other.atol))
+        """Return this tolerance with the larger relative and absolute part of both."""
+        return replace(self, rtol=max(self.rtol, other.rtol), atol=max(self.atol, other.atol))
 
 
+TOLERANCE_FIELDS = tuple(field.name for field in fields(Tolerance))
 EXACT = Tolerance()
 """Equal values only."""
 _FLOAT_TOLERANCES = {
@@ -54,8 +69,8 @@ def float_tolerance(dtypes: Sequence[str]) -> Tolerance:
     """Return the tolerance of the least exact of some dtypes; integers are equal exactly.
 
     Example:
-        >>> float_tolerance(["float32", "int64"]), float_tolerance(["uint8"])
-        (Tolerance(rtol=1e-05, atol=1e-06), Tolerance(rtol=0.0, atol=0.0))
+        >>> float_tolerance(["float32", "int64"]).rtol, float_tolerance(["uint8"]).is_exact
+        (1e-05, True)
     """
     known = [_FLOAT_TOLERANCES[dtype] for dtype in dtypes if dtype in _FLOAT_TOLERANCES]
     return max(known, key=lambda tolerance: tolerance.rtol, default=EXACT)
@@ -73,6 +88,8 @@ class Change:
         step: First record that differs, from 0.
         sides: Both shapes, both dtypes, or the elements that differ most.
         calls: In how many calls it differs, as ``3 of 12``; empty if it is not known.
+        allowance: What the tolerance says of rows and quantiles; empty if it says nothing.
+        is_allowed: True if the tolerance allows the difference.
     """
 
     kind: ChangeKind
@@ -81,6 +98,8 @@ class Change:
     step: int | None = None
     sides: tuple[str, str] = ("", "")
     calls: str = ""
+    allowance: str = ""
+    is_allowed: bool = False
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -102,7 +121,7 @@ def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Te
     if is_rounded:
         differing &= ~(a.isnan() & b.isnan())
     # Large integers are not exact in float64.
-    is_exact = tolerance == EXACT or not (is_rounded or tolerance.atol >= 1)
+    is_exact = tolerance.is_exact or not (is_rounded or tolerance.atol >= 1)
     if is_exact or not bool(differing.any()):
         return differing
     one, other = _to_widest(a), _to_widest(b)
@@ -149,7 +168,7 @@ def dtype_change(a: str, b: str, change: Change | None = None) -> Change:
     text = f"the dtype is {b} instead of {a}"
     if change is None:
         return Change("dtype", text, sides=(a, b))
-    return replace(change, kind="dtype", text=text, sides=(a, b))
+    return replace(change, kind="dtype", text=text, sides=(a, b), allowance="", is_allowed=False)
 
 
 def _compare_numbers(a: Tensor, b: Tensor, tolerance: Tolerance, step_dim: int) -> Change | None:
@@ -275,12 +294,16 @@ def thumbnail(value: Tensor, lead: int) -> Tensor:
         value: Value with ``lead`` dims that are kept.
         lead: Number of the first dims.
     """
-    side = _MAX_SIDE if value.ndim - lead > 1 else MAX_NUMBERS // 4
-    for dim in range(lead, value.ndim):
-        step = -(-value.shape[dim] // side)
+    for dim, step in enumerate(thumbnail_strides(value.shape[lead:]), lead):
         if step > 1:
             value = value[(slice(None),) * dim + (slice(None, None, step),)]
     return value.clone()
+
+
+def thumbnail_strides(shape: Sequence[int]) -> list[int]:
+    """Return which elements of each dim a thumbnail has: every n-th."""
+    side = _MAX_SIDE if len(shape) > 1 else MAX_NUMBERS // 4
+    return [-(-size // side) for size in shape]
 
 
 def compare_values(
@@ -311,16 +334,54 @@ def _compare_records(a: Values, b: Values, tolerance: Tolerance) -> Change | Non
     if one.shape != other.shape:
         return Change("spec", "the values have other shapes")
     change = _compare_numbers(one, other, tolerance, 0)
-    if change is None:
-        if has_hashes and tolerance == EXACT:
-            return Change("value", "pixels outside of the thumbnail differ")
+    by_hash = bool(has_hashes) and tolerance.is_exact
+    if change is None and not by_hash:
         return None
-    if one.ndim == 3 and one.shape[2] > 1:
+    differing = differing_elements(one, other, tolerance).reshape(records, rows, -1)
+    unequal = differing.any(2)
+    if by_hash:
+        # A hash does not say in which rows the pixels differ that the thumbnail leaves out.
+        hashes = zip(a.digests[:records], b.digests[:records], strict=True)
+        unequal |= torch.tensor([mine != theirs for mine, theirs in hashes])[:, None]
+    if change is None:
+        change = Change("value", "pixels outside of the thumbnail differ")
+    elif one.ndim == 3 and one.shape[2] > 1:
         worst = int(element_gaps(one, other).amax((0, 1)).argmax())
-        share = int(differing_elements(one, other, tolerance).any(0).any(0).sum())
+        share = int(differing.any(0).any(0).sum())
         text = f"{change.text}, most in feature {worst} ({share} of {one.shape[2]} differ)"
-        return replace(change, text=text)
-    return change
+        change = replace(change, text=text)
+    return _with_allowance(change, tolerance, unequal, element_gaps(one, other))
+
+
+def _with_allowance(change: Change, tolerance: Tolerance, unequal: Tensor, gaps: Tensor) -> Change:
+    """Add whether a tolerance allows that rows ``[T, R]`` differ."""
+    parts: list[str] = []
+    is_allowed = True
+    if tolerance.rows is not None:
+        count, total = int(unequal.sum()), unequal.numel()
+        holds = count <= tolerance.rows * total
+        relation = "within" if holds else "more than"
+        parts.append(
+            f"{count} of {count_text(total, 'row')} differ, {relation} the allowed "
+            f"{100 * tolerance.rows:g}%"
+        )
+        is_allowed &= holds
+    if tolerance.quantile is not None and tolerance.limit is not None:
+        # The smallest difference that this share does not exceed; torch.quantile takes no large
+        # tensors, and returns NaN beside infinite numbers.
+        place = max(1, math.ceil(tolerance.quantile * gaps.numel()))
+        value = float(gaps.reshape(-1).kthvalue(place).values)
+        holds = value <= tolerance.limit
+        relation = "within" if holds else "above"
+        parts.append(
+            f"the {tolerance.quantile:g} quantile of the difference is {format_number(value)}, "
+            f"{relation} the allowed {format_number(tolerance.limit)}"
+        )
+        is_allowed &= holds
+    if not parts:
+        return change
+    allowance = " and ".join(parts)
+    return replace(change, allowance=allowance, is_allowed=is_allowed)
 
 
 def format_number(value: Any) -> str:

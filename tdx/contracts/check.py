@@ -12,6 +12,7 @@ from tdx.compare.roles import LeftOut, choices_of_pairs, relevant_stages
 from tdx.compare.stacks import compare_contracts, rows_of_failure
 from tdx.contracts.freeze import freeze, observe, stack_in_this_process
 from tdx.contracts.reference_run import STEPS
+from tdx.contracts.tolerances import Tolerances, with_tolerances
 from tdx.foundation.errors import TdxError
 from tdx.stacks import open_stack
 
@@ -26,6 +27,7 @@ def check_contract(
     *,
     evaluation: bool = False,
     reference: str = "contract",
+    tolerances: Tolerances | None = None,
 ) -> ContractReport:
     """Run the recorded inputs of a contract through an env, and compare stage by stage.
 
@@ -40,9 +42,13 @@ def check_contract(
         name: Name of the env in the report. Defaults to the name of the env inside.
         evaluation: The env is used for evaluation: report statistics that change.
         reference: Name of the contract in the report.
+        tolerances: By key, what replaces parts of the tolerances of the contract: ``rtol`` and
+            ``atol`` of each number, the share of ``rows`` that may differ by more, and the
+            ``limit`` of a ``quantile`` of the differences.
 
     Raises:
-        ArgumentError: ``env`` is neither an env nor a stack, or its env cannot be replaced.
+        ArgumentError: ``env`` is neither an env nor a stack, its env cannot be replaced, or a
+            tolerance is invalid.
 
     Example:
         >>> import gymnasium, tdx
@@ -50,6 +56,7 @@ def check_contract(
         >>> tdx.check_contract(env, tdx.freeze(env)).same
         True
     """
+    contract = with_tolerances(contract, tolerances)
     with stack_in_this_process(open_stack(env)) as (stack, notes):
         names = (reference, name or stack.name)
         recording = contract.recording if stack.kind == contract.kind else None
@@ -98,6 +105,7 @@ def diff_stacks(
     seed: int = 0,
     steps: int = STEPS,
     evaluation: bool = False,
+    tolerances: Tolerances | None = None,
 ) -> ContractReport:
     """Compare two envs of the same or of different libraries stage by stage.
 
@@ -111,6 +119,7 @@ def diff_stacks(
         seed: Seed of the reference steps.
         steps: Number of reference steps.
         evaluation: The other env is used for evaluation: report statistics that change.
+        tolerances: As for :func:`check_contract`.
 
     Raises:
         TdxError: The first env cannot be recorded.
@@ -122,7 +131,7 @@ def diff_stacks(
         'missing stage'
     """
     compare = DEFAULT_PARTS if evaluation else get_args(Part)
-    frozen = freeze(a, seed=seed, steps=steps, compare=compare)
+    frozen = freeze(a, seed=seed, steps=steps, compare=compare, tolerances=tolerances)
     return check_contract(b, frozen, names[1], evaluation=evaluation, reference=names[0])
 
 

@@ -49,6 +49,7 @@ class ContractContents(Result):
         compare: Parts that are compared.
         libraries: Versions of the libraries that recorded it.
         stages: The env inside, then the stages.
+        tolerances: Tolerances of keys beside those of the stages.
         notes: What it does not cover, each a sentence.
     """
 
@@ -60,6 +61,7 @@ class ContractContents(Result):
     compare: tuple[str, ...]
     libraries: Mapping[str, str]
     stages: tuple[ContractStage, ...]
+    tolerances: Mapping[str, Mapping[str, float]]
     notes: tuple[str, ...]
 
 
@@ -92,5 +94,6 @@ def summarize_contract(contract: Contract, path: str | Path) -> ContractContents
         contract.compare,
         contract.libraries,
         tuple(stages),
+        {display_key(key): fields for key, fields in contract.tolerances.items()},
         contract.notes,
     )

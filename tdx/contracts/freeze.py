@@ -33,6 +33,7 @@ from tdx.contracts.reference_run import (
     observed_levels,
     run_inputs,
 )
+from tdx.contracts.tolerances import Tolerances, with_tolerances
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.plugins import installed_version
 from tdx.specs.leaf import domain_text
@@ -51,7 +52,12 @@ _MAX_STEPS = 500
 
 
 def freeze(
-    env: object, *, seed: int = 0, steps: int = STEPS, compare: Sequence[str] = DEFAULT_PARTS
+    env: object,
+    *,
+    seed: int = 0,
+    steps: int = STEPS,
+    compare: Sequence[str] = DEFAULT_PARTS,
+    tolerances: Tolerances | None = None,
 ) -> Contract:
     """Record the stages of an env: arguments, specs, state and reference values.
 
@@ -63,13 +69,15 @@ def freeze(
         seed: Seed of the reference steps.
         steps: Number of reference steps.
         compare: Parts to compare later: ``observation``, ``action``, ``reward`` and ``done``.
+        tolerances: Tolerances of keys, as for :func:`check_contract`. Those of the stages follow
+            from what they do and from the dtypes.
 
     Returns:
         The contract, for :func:`save_contract` and :func:`check_contract`.
 
     Raises:
         ArgumentError: ``env`` is neither an env nor a stack, its env cannot be replaced, or
-            ``steps`` is not 1 to 500.
+            ``steps`` is not 1 to 500, or a tolerance is invalid.
         TdxError: The env or a stage raised.
 
     Example:
@@ -98,7 +106,7 @@ def freeze(
         if recording is not None and not recording.env_repeats:
             notes = (*notes, "the env does not repeat itself; its recorded results are replayed")
         in_rows = [stage.index for stage in stack.stages if stage.rows is not None]
-    contract = replace(contract, notes=notes)
+    contract = with_tolerances(replace(contract, notes=notes), tolerances)
     own = compare_contracts(contract, contract, ("contract", contract.env), again, in_rows=in_rows)
     if not own.same:
         first = own.first.sentence if own.first is not None else "; ".join(own.excluded)

@@ -31,6 +31,7 @@ from tdx.compare.model import (
 from tdx.compare.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.contracts.calls_file import decode_recording, encode_recording
 from tdx.contracts.decoding import HINT, damaged, parse_tensors, tensors_to_bytes
+from tdx.contracts.tolerances import with_tolerances
 from tdx.foundation.container import Container, read_folder
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
 from tdx.foundation.files import (
@@ -48,7 +49,10 @@ MAX_GOLDEN_BYTES = 256 * 2**20
 _MAX_RECORDS = 4_096
 _MAX_SEGMENTS = 16
 _MAX_FEATURES = 64
-_SECTIONS = ("contract", "kind", "env", "seed", "libraries", "compare", "golden", "stages", "notes")
+_SECTIONS = (
+    *("contract", "kind", "env", "seed", "libraries", "compare", "tolerances", "golden", "stages"),
+    "notes",
+)
 
 
 def save_contract(contract: Contract, path: str | Path, *, force: bool = False) -> None:
@@ -189,12 +193,15 @@ def _to_document(
         "seed": contract.seed,
         "libraries": dict(contract.libraries),
         "compare": list(contract.compare),
+        "tolerances": {key: dict(fields) for key, fields in contract.tolerances.items()},
         "golden": golden,
         "stages": [
             _stage_to_data(stage, None if index == 0 else contract.stages[index - 1])
             for index, stage in enumerate(contract.stages)
         ],
     }
+    if not contract.tolerances:
+        del document["tolerances"]
     if contract.notes:
         document["notes"] = list(contract.notes)
     return document
@@ -266,7 +273,7 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
             for index, kind in golden.plain("random").items()
             if index.isdecimal()
         }
-    return Contract(
+    contract = Contract(
         fields.text("kind"),
         fields.text("env"),
         fields.seed("seed"),
@@ -278,6 +285,11 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
         fields.texts("notes", optional=True),
         golden_random=random,
     )
+    tolerances = {key: entry.data for key, entry in fields.named_objects("tolerances")}
+    try:
+        return with_tolerances(contract, tolerances)
+    except ArgumentError as error:
+        raise fields.damaged(error.message) from error
 
 
 def _read_stage(

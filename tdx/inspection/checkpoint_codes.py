@@ -256,5 +256,19 @@ OTHER_FPS = CheckpointRule(
     Deploy the policy at the frequency of its data, or resample the data.
     """,
 )
-DATASET_RULES = (OTHER_DATA, NOT_IN_DATA, STALE, NOT_FINITE, CONSTANT, PIXELS, OTHER_FPS)
+OUTSIDE_SPEC = CheckpointRule(
+    "TDX628",
+    "data-outside-spec",
+    "recorded values are outside their spec",
+    "error",
+    """
+    A dump records the specs of its pipeline beside the data. A value that its spec does not allow
+    breaks what reads the specs: an encoder that scales by the bounds, or a policy that clips.
+
+    Correct the spec or the stage that writes the value, and record the dump again.
+    """,
+)
+DATASET_RULES = (
+    *(OTHER_DATA, NOT_IN_DATA, STALE, NOT_FINITE, CONSTANT, PIXELS, OTHER_FPS, OUTSIDE_SPEC),
+)
 """The rules about data, sorted by code."""

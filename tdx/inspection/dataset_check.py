@@ -29,6 +29,7 @@ from tdx.inspection.checkpoint_codes import (
     NOT_IN_DATA,
     OTHER_DATA,
     OTHER_FPS,
+    OUTSIDE_SPEC,
     PIXELS,
     STALE,
 )
@@ -239,7 +240,10 @@ def read_facts(
 
 
 def check_dataset(
-    facts: DatasetFacts, select: Sequence[str] = (), ignore: Sequence[str] = ()
+    facts: DatasetFacts,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    outside: Sequence[str] = (),
 ) -> CheckReport:
     """Check what a dataset stores against its data.
 
@@ -247,8 +251,14 @@ def check_dataset(
         facts: The dataset, with the statistics of its data.
         select: Prefixes of the rules to apply. Empty: all rules.
         ignore: Prefixes of rules to leave out.
+        outside: Values that the specs do not allow, each a sentence.
     """
-    violations = (*_stale(facts), *_not_finite(facts), *_suspicious(facts))
+    violations = (
+        *_stale(facts),
+        *_not_finite(facts),
+        *_suspicious(facts),
+        *(mismatch(OUTSIDE_SPEC, sentence) for sentence in outside),
+    )
     findings = select_findings(violations, select, ignore)
     steps = max((data.count + data.nonfinite for data in facts.computed.values()), default=0)
     parts = f"{steps:,} steps of {len(facts.computed)} features"

@@ -174,7 +174,8 @@ class _RolloutRecorder:
 
     def __init__(self, env: EnvBase | StackEnv, steps: int, on_steps: OnSteps) -> None:
         self.batch_dims = len(env.batch_size)
-        self.max_steps = steps + MAX_EXTRA_STEPS
+        # The samples of a data pipeline belong to no episodes.
+        self.max_steps = steps + (MAX_EXTRA_STEPS if env.done_keys else 0)
         self._steps, self._on_steps = steps, on_steps
         self._count = min(env.batch_size.numel(), MAX_ENVS)
         self._batch = env.batch_size.numel()
@@ -234,6 +235,8 @@ class _RolloutRecorder:
 
     def episodes(self) -> Iterator[EpisodeSummary]:
         """Yield the episodes, with the sum of the first reward."""
+        if not self._flags:
+            return
         rows = next((rows for rows in self._rewards.values() if rows), None)
         starts = [0] * self._count
         for step, ends in enumerate(self._episode_ends):

@@ -115,14 +115,24 @@ def convert_to_env(target: object) -> EnvBase:
     """Convert an object of any supported library to one env of tdx.
 
     Raises:
-        ArgumentError: Its kind is not supported, or cannot be such an env.
+        ArgumentError: Its kind is not supported, or cannot be such an env; a data pipeline is none.
 
     Example:
         >>> import gymnasium
         >>> convert_to_env(gymnasium.make("Pendulum-v1")).batch_size
         torch.Size([])
     """
-    return open_stack(target).as_env()
+    try:
+        return open_stack(target).as_env()
+    except ArgumentError as error:
+        from tdx.stacks.callables import is_pipeline
+
+        if not is_pipeline(target):
+            raise
+        raise ArgumentError(
+            "a data pipeline, which has no env",
+            hint="tdx report and tdx inspect chain show its parts: they take --samples",
+        ) from error
 
 
 def open_target(

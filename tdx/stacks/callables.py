@@ -86,8 +86,11 @@ def _list_estimators(target: object) -> list[Any] | None:
 class _TransitionStep:
     """Runs a step of LeRobot, which takes and returns a transition, on a flat sample.
 
-    The hooks of a pipeline would show the same transitions, but they can neither run one step alone
-    nor on other inputs, as contracts and profiles do.
+    The public hooks of a pipeline, ``before_step_hooks`` and ``after_step_hooks`` of LeRobot 0.4.4,
+    are not used: they show the transition before and after each step while the whole pipeline runs,
+    and what they return is ignored. A contract gives each step its recorded input, and a profile
+    times one step without the others, which needs the call of the step itself. Then the hooks would
+    be a second way to observe, beside the calls of the parts that all data pipelines have.
 
     Args:
         to_transition: Converts what the pipeline takes to a transition.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tdx.foundation.container import Container
+from tdx.rollouts.dump.manifest import Manifest
 from tests.cli.conftest import assert_fits
 
 if TYPE_CHECKING:
@@ -113,3 +116,86 @@ def test_against_takes_one_target(folder: Path, tdx: Tdx) -> None:
     outcome = tdx("check", "pipes/clean.yaml", "CartPole-v1", "--against", "contract")
     assert outcome.code == 2
     assert "--against takes one target" in outcome.err
+
+
+@pytest.fixture
+def dump(folder: Path, tdx: Tdx) -> Path:
+    """Record a dump with counts from 0 to 20."""
+    pipeline = ("Pendulum-v1", "-t", "StepCounter", "--seed", "0")
+    assert tdx("rollout", *pipeline, "--steps", "20", "--out", "recorded").code == 0
+    return folder / "recorded"
+
+
+def test_data_of_a_dump_is_checked(dump: Path, tdx: Tdx) -> None:
+    outcome = tdx("check", "recorded", "--format", "json")
+    assert outcome.code == 0, outcome.out
+    document = json.loads(outcome.out)
+    assert document["parts"] == "1 stage; 20 steps of 3 features"
+    assert document["hidden"] == []
+
+
+def test_recorded_values_outside_their_spec_are_found(dump: Path, tdx: Tdx) -> None:
+    manifest = Manifest.load(dump)
+    for spec in manifest.specs:
+        if spec["key"] == ["step_count"]:
+            spec["high"] = 12
+    with Container.open(dump) as root:
+        manifest.save(root)
+    outcome = tdx("check", "recorded")
+    assert outcome.code == 1
+    text = " ".join(outcome.out.split())
+    assert "TDX628" in text
+    assert "'step_count': it holds 13, outside [0, 12], first at step 13, in 7 values" in text
+    assert tdx("check", "recorded", "--ignore", "TDX628").code == 0
+
+
+BROKEN_ENV = """
+import gymnasium as gym
+import numpy as np
+
+
+class Broken(gym.Env):
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.ones(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        first = np.nan if self.steps == 3 else self.steps
+        return np.array([first, 1], np.float32), 0.0, False, False, {}
+
+
+def make():
+    return Broken()
+"""
+
+
+@pytest.mark.filterwarnings("ignore::tdx.rollouts.dump.entries.NotFiniteWarning")
+def test_constant_and_infinite_features_of_a_dump_are_found(folder: Path, tdx: Tdx) -> None:
+    Path("broken.py").write_text(BROKEN_ENV)
+    options = ("--allow-code", "--steps", "20", "--seed", "0", "--out", "recorded")
+    assert tdx("rollout", "broken.py:make", *options).code == 0
+    outcome = tdx("check", "recorded", "--allow-code", "--format", "json")
+    found = {
+        (finding["code"], finding["message"]) for finding in json.loads(outcome.out)["findings"]
+    }
+    message = "'observation' hardly moves at 1: its standard deviation is 0"
+    assert ("TDX625", message) in found
+    assert ("TDX624", "'observation' is NaN or infinite in 1 of 20 steps") in found
+
+
+def test_what_is_not_checked_of_a_dump_is_said(
+    dump: Path, tdx: Tdx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    outcome = tdx("check", "recorded", "--format", "json")
+    assert outcome.code == 0
+    (reason,) = json.loads(outcome.out)["hidden"]
+    assert "the statistics of its data are not checked: datasketches is not installed" in reason
+    (dump / "data" / "action.memmap").write_bytes(bytes(80))
+    (reason,) = json.loads(tdx("check", "recorded", "--format", "json").out)["hidden"]
+    assert reason.endswith("its files are damaged: run tdx verify recorded")

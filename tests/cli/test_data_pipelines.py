@@ -49,6 +49,16 @@ def test_commands(tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     result = tdx("diff", "data_pipelines.py:train", "data_pipelines.py:deploy", *options)
     assert result.code == 1
     assert tdx("inspect", "values", "data_pipelines.py:double", *options).code == 0
+    result = tdx("report", "data_pipelines.py:train", *options, "--steps", "5", "-o", "report.md")
+    assert result.code == 0, result.err
+    report = Path("report.md").read_text()
+    assert "--samples samples.npz" in report
+    assert "0 double" in report
+    # Samples have no rewards, and belong to no episode.
+    assert "episode" not in report
+    result = tdx("inspect", "plan", "data_pipelines.py:train", "--allow-code")
+    assert result.code == 2
+    assert "train() returned a data pipeline, which has no env" in result.err
     result = tdx("inspect", "values", "data_pipelines.py:train", *options[1:])
     assert result.code != 0
     assert "--allow-code" in result.err

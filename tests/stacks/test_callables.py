@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.decomposition import PCA
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
 import tdx
 from tdx.foundation.errors import ArgumentError
@@ -127,79 +130,45 @@ def test_resampling_kernel_that_differs_is_found_at_its_part() -> None:
     assert (report.first.name, report.first.key) == ("Resize", "image")
 
 
-class Scaler:
-    """Stands in for an estimator of scikit-learn, which takes rows only."""
-
-    def __init__(self, scale: float) -> None:
-        self.scale = scale
-
-    def fit(self, rows: Any) -> Scaler:
-        return self
-
-    def transform(self, rows: Any) -> Any:
-        if np.ndim(rows) != 2:
-            raise ValueError("expected rows")
-        return rows * self.scale
-
-
-class Classifier:
-    """Has no ``transform``, so that a pipeline that ends with it has none either."""
-
-    def fit(self, rows: Any) -> Classifier:
-        return self
-
-
-class Estimators:
-    """Has its steps as a pipeline of scikit-learn has them."""
-
-    def __init__(self, steps: list[tuple[str, Any]]) -> None:
-        self.steps = steps
-
-    def fit(self, rows: Any) -> Estimators:
-        return self
+def rows_of(samples: Samples) -> Any:
+    return np.stack([sample["state"] for sample in samples])
 
 
 def test_pipeline_of_scikit_learn_gets_rows() -> None:
-    inner = Estimators([("skipped", "passthrough"), ("second", Scaler(3))])
-    target = Estimators([("first", Scaler(2)), ("inner", inner), ("policy", Classifier())])
+    inner = Pipeline([("skipped", "passthrough"), ("second", MaxAbsScaler())])
+    steps = [("first", StandardScaler()), ("inner", inner), ("policy", DummyClassifier())]
+    target = Pipeline(steps).fit(rows_of(vectors()), [0, 1, 1])
     stack = tdx.open_stack(target, vectors())
-    assert [stage.call for stage in stack.stages] == ["Scaler(scale=2)", "Scaler(scale=3)"]
-    assert stack.notes == ["Classifier is passed over: it has no transform"]
+    assert [stage.name for stage in stack.stages] == ["StandardScaler", "MaxAbsScaler"]
+    assert stack.notes == ["DummyClassifier is passed over: it has no transform"]
     assert stack.specs()[-1].output_spec["full_observation_spec", "state"].shape == (1, 4)
     assert_keeps_its_contract(stack)
 
 
 def test_single_estimator_is_a_pipeline() -> None:
-    stack = tdx.open_stack(Scaler(2), vectors())
-    assert [stage.call for stage in stack.stages] == ["Scaler(scale=2)"]
+    stack = tdx.open_stack(StandardScaler().fit(rows_of(vectors())), vectors())
+    assert [stage.name for stage in stack.stages] == ["StandardScaler"]
     assert_keeps_its_contract(stack)
 
 
-def scaler_and_pca() -> Any:
-    """Return a fitted pipeline of scikit-learn, or what stands in for it."""
-    rows = np.stack([sample["state"] for sample in vectors()])
-    try:
-        decomposition, pipeline, preprocessing = (
-            importlib.import_module(f"sklearn.{name}")
-            for name in ("decomposition", "pipeline", "preprocessing")
-        )
-    except ImportError:
-        return Estimators([("scale", Scaler(2)), ("pca", Scaler(3))])
-    steps = [("scale", preprocessing.StandardScaler()), ("pca", decomposition.PCA(2))]
-    return pipeline.Pipeline(steps).fit(rows)
-
-
 def test_values_are_those_of_scikit_learn() -> None:
-    target = scaler_and_pca()
+    target = Pipeline([("scale", StandardScaler()), ("pca", PCA(2))]).fit(rows_of(vectors()))
     stack = CallableStack(target, vectors())
-    expected: Any = np.asarray(vectors()[0]["state"])[None]
-    for _, estimator in target.steps:
-        expected = estimator.transform(expected)
     sample: Any = {"state": vectors()[0]["state"]}
+    expected = target.transform(sample["state"][None])
     for part in stack.parts:
         sample = part.forward(sample)
     np.testing.assert_array_equal(sample["state"], expected)
     assert_keeps_its_contract(stack)
+
+
+def test_statistics_of_another_training_are_found() -> None:
+    trained = StandardScaler().fit(rows_of(vectors()))
+    other = StandardScaler().fit(rows_of(vectors()) * 3)
+    contract = tdx.freeze(tdx.open_stack(trained, vectors()))
+    report = tdx.check_contract(tdx.open_stack(other, vectors()), contract)
+    assert report.first is not None
+    assert report.first.name == "StandardScaler"
 
 
 def test_pipeline_that_fails_names_the_part() -> None:

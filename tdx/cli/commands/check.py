@@ -28,7 +28,13 @@ from tdx.cli.pipelines import (
     TargetOptions,
 )
 from tdx.cli.runtime import json_text, write_verbatim
-from tdx.foundation.errors import ArgumentError, EnvError, PipelineError, TdxError
+from tdx.foundation.errors import (
+    ArgumentError,
+    EnvError,
+    MissingPackageError,
+    PipelineError,
+    TdxError,
+)
 
 if TYPE_CHECKING:
     from tdx.cli.views.check import FixEntries
@@ -287,6 +293,7 @@ def check_against_reference(
     options: CheckOptions,
     against: str,
     shrink: str | None = None,
+    tolerance: list[str] | None = None,
 ) -> int:
     """Compare a stack with a contract, or a descriptor with one or with another descriptor."""
     from tdx.cli.contract_runs import check_against
@@ -298,6 +305,8 @@ def check_against_reference(
         options.refuse(_NOT_FOR_DESCRIPTORS, "a deployment descriptor")
         if shrink is not None:
             raise ArgumentError("--shrink needs steps, and a descriptor has none")
+        if tolerance:
+            raise ArgumentError("--tolerance does not apply to a deployment descriptor")
         chosen = split_list(options.select), split_list(options.ignore)
         report = compare_descriptors(read_reference(against), descriptor, *chosen)
         _write_report(_Checked(report), output, verbose=False)
@@ -312,6 +321,7 @@ def check_against_reference(
         evaluation=options.evaluation,
         samples=options.samples,
         shrink=shrink,
+        tolerance=tolerance,
     )
 
 
@@ -438,7 +448,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
             if options.diff or options.fix:
                 reason = f"nothing to fix: the stages of {config.env.id} are Python code"
                 print(reason, file=sys.stderr)
-            return _Checked(stack, rules)
+            return _Checked(_with_recorded_data(stack, pipeline.target, *chosen), rules)
     fixes = None
     with third_party_code():
         if options.diff or options.fix:
@@ -450,10 +460,46 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
         report = check_pipeline(
             config, allow_code=one.allow_code, rules=rules, evaluation=options.evaluation
         )
+    report = _with_recorded_data(report, pipeline.target, *chosen)
     text = None
     if not pipeline.transforms and source is not None:
         text = source.text.replace("\n", source.newline)  # as it is on disk
     return _Checked(report, rules, None if fixes is None else fixes.output(fix=options.fix), text)
+
+
+def _with_recorded_data(
+    report: CheckReport, path: str | None, select: Sequence[str], ignore: Sequence[str]
+) -> CheckReport:
+    """Add the findings about the data of a dump to those about its pipeline."""
+    from tdx.cli.pipelines import compute_facts
+    from tdx.cli.progress import activity_on
+    from tdx.foundation.text import count_text
+    from tdx.inspection.dataset_check import DatasetFacts, check_dataset
+    from tdx.rollouts.datasets import is_dump, read_data
+    from tdx.rollouts.dump.progress import ignore_progress
+    from tdx.rollouts.dump.verification import verify
+
+    if path is None or not is_dump(path):
+        return report
+    with activity_on(sys.stderr) as show:
+        problems = verify(path, ignore_progress if show is None else show).problems
+    outside = [problem.message for problem in problems if problem.kind == "spec"]
+    if len(outside) < len(problems):
+        damaged = f"its data is not checked, for its files are damaged: run tdx verify {path}"
+        return replace(report, hidden=(*report.hidden, damaged))
+    hidden = list(report.hidden)
+    try:
+        facts = compute_facts(path)
+    except MissingPackageError as error:
+        facts = DatasetFacts(read_data(path), {})
+        hidden.append(f"the statistics of its data are not checked: {error}")
+    data = check_dataset(facts, select, ignore, outside)
+    return replace(
+        report,
+        findings=(*report.findings, *data.findings),
+        hidden=(*hidden, *data.hidden),
+        parts=f"{count_text(report.stages, 'stage')}; {data.parts}",
+    )
 
 
 def _rules(

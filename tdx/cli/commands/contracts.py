@@ -29,6 +29,16 @@ Compare = Annotated[
         "action.",
     ),
 ]
+Tolerance = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tolerance",
+        metavar="KEY:FIELDS",
+        help="Allow differences of a key: 'observation:rows=0.01' in 1% of the rows, "
+        "'observation:quantile=0.99,limit=0.1' up to 0.1 in 99% of the numbers; rtol and atol "
+        "replace those of the stages. Can be repeated.",
+    ),
+]
 Against = Annotated[
     str,
     typer.Option(
@@ -94,6 +104,7 @@ def record(
     debug: DebugOptions,
     out: Out = _DEFAULT_FOLDER,
     compare: Compare = None,
+    tolerance: Tolerance = None,
     force: Force = False,
     samples: Samples = None,
 ) -> None:
@@ -110,6 +121,7 @@ def record(
     from tdx.compare.model import DEFAULT_PARTS
     from tdx.contracts import freeze, save_contract
     from tdx.contracts.storage import check_target
+    from tdx.contracts.tolerances import parse_tolerances
     from tdx.foundation.text import count_text
 
     check_target(Path(out), force=force)
@@ -118,9 +130,11 @@ def record(
         if part not in _PARTS:
             hint = did_you_mean(part, _PARTS, otherwise=f"the parts are {', '.join(_PARTS)}")
             raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
+    tolerances = parse_tolerances(tolerance)
     config = read_pipeline(pipeline)
     with open_pipeline(config, pipeline, samples=samples) as stack:
-        contract = freeze(stack, seed=config.env.seed or 0, compare=parts)
+        seed = config.env.seed or 0
+        contract = freeze(stack, seed=seed, compare=parts, tolerances=tolerances)
     save_contract(contract, out, force=force)
     for stage in contract.stages:
         if stage.random == "excluded":
@@ -138,6 +152,7 @@ def check(
     ignore: Ignore = None,
     samples: Samples = None,
     shrink: Shrink = None,
+    tolerance: Tolerance = None,
 ) -> int:
     """Check that an env preprocesses data as a contract records.
 
@@ -155,7 +170,7 @@ def check(
 
     findings = FindingsOptions(output.format, output.color, output.debug)
     options = CheckOptions(select=select, ignore=ignore, evaluation=evaluation, samples=samples)
-    return check_against_reference(pipeline, findings, options, against, shrink)
+    return check_against_reference(pipeline, findings, options, against, shrink, tolerance)
 
 
 def show(output: OutputOptions, folder: Folder = _DEFAULT_FOLDER) -> None:

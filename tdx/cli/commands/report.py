@@ -17,7 +17,7 @@ from tdx.cli.options import (
     choice_option,
     integer_option,
 )
-from tdx.cli.pipelines import TargetOptions
+from tdx.cli.pipelines import Samples, TargetOptions
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def report(
     kind: ReportKind = None,
     steps: ReportSteps = _REPORT_STEPS,
     force: Force = False,
+    samples: Samples = None,
 ) -> None:
     """Write a report of a pipeline: HTML, Markdown or SVG.
 
@@ -91,7 +92,7 @@ def report(
     check_target(out, force=force)
     target = with_target(pipeline).env
     if target is not None and is_dataset(target):
-        write_file(out, _dataset_text(kind, target, pipeline, steps, out), force=force)
+        write_file(out, _dataset_text(kind, target, pipeline, steps, out, samples), force=force)
         if out != STDOUT:
             print(f"wrote {out}", file=sys.stderr)
         return
@@ -100,8 +101,12 @@ def report(
     config = replace(config, env=replace(config.env, seed=seed))
     words = [*command_words("tdx report", pipeline, config), "--steps", str(steps), "-o", out]
     words += ["--format", kind] if kind is not _report_format(out) else []
+    words += ["--samples", samples] if samples is not None else []
     name = config.file or config.env.id
-    with activity_on(sys.stderr) as on_progress, open_pipeline(config, pipeline) as stack:
+    with (
+        activity_on(sys.stderr) as on_progress,
+        open_pipeline(config, pipeline, samples=samples) as stack,
+    ):
         if kind is ReportFormat.SVG:
             chain = inspect_chain(stack, config.env.id)
             text = chain_svg(chain, stack.calls)
@@ -120,7 +125,12 @@ def _report_format(out: str | None) -> ReportFormat:
 
 
 def _dataset_text(
-    kind: ReportFormat, path: str, pipeline: TargetOptions, steps: int, out: str
+    kind: ReportFormat,
+    path: str,
+    pipeline: TargetOptions,
+    steps: int,
+    out: str,
+    samples: str | None,
 ) -> str:
     """Return the report on a dataset."""
     from tdx.cli.html import html_page
@@ -130,6 +140,7 @@ def _dataset_text(
     from tdx.inspection.dataset_check import check_dataset
 
     given = [name for name, _ in given_options(replace(with_target(pipeline), env=None))]
+    given += ["--samples"] if samples is not None else []
     given += ["--steps"] if steps != _REPORT_STEPS else []
     given += ["--format svg"] if kind is ReportFormat.SVG else []
     if given:

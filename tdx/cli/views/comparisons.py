@@ -24,6 +24,7 @@ from tdx.foundation.text import count_text
 
 if TYPE_CHECKING:
     from tdx.compare.model import StageRecord
+    from tdx.compare.report import ExampleRow
     from tdx.contracts import ContractReport, Difference
     from tdx.contracts.contents import ContractContents
     from tdx.inspection.diff import DiffReport, SettingChange, StageChange
@@ -217,6 +218,7 @@ def contract_view(report: ContractReport) -> View:
             if not report.evaluation:
                 hint = "an evaluation does well without them: pass --eval to check one"
                 shown.append(fact("hint", hint, indent=7))
+        shown += [fact("allowed", difference.sentence, indent=0) for difference in report.allowed]
         shown += [fact("excluded", stage, indent=0) for stage in report.excluded]
         shown += [fact("note", note, indent=0) for note in report.notes]
         return shown
@@ -258,6 +260,14 @@ def contract_contents_view(contents: ContractContents) -> View:
                 indent=0,
             ),
             Table.of(("", "stage", "writes", "state", "random"), rows),
+            *(
+                fact(
+                    f"tolerance of {key}",
+                    ", ".join(f"{name} {value:g}" for name, value in fields.items()),
+                    indent=0,
+                )
+                for key, fields in contents.tolerances.items()
+            ),
             *(fact("note", note, indent=0) for note in contents.notes),
         ]
 
@@ -324,3 +334,26 @@ def _difference(difference: Difference) -> Iterator[Block]:
         yield fact("values", difference.effect, indent=7)
     if difference.hint:
         yield fact("hint", difference.hint, indent=7)
+    if difference.examples:
+        yield example_table(difference.examples)
+
+
+def example_table(examples: Sequence[ExampleRow]) -> Table:
+    """Lay out the rows that differ most.
+
+    Args:
+        examples: The rows.
+    """
+    titles = ("episode", "step", "env", "feature", "expected", "obtained")
+    rows = [
+        [
+            Cell(str(row.episode)),
+            Cell(str(row.step) if row.step else "reset"),
+            Cell(str(row.env)),
+            Cell(", ".join(map(str, row.feature)) or NONE),
+            Cell(f"{row.expected:.6g}"),
+            Cell(f"{row.obtained:.6g}", "changed"),
+        ]
+        for row in examples
+    ]
+    return Table.of(titles, rows, numbers=titles)

@@ -98,8 +98,9 @@ def report_blocks(report: PipelineReport, profile: Profile, command: str) -> Ite
     versions = count_text(len(report.lineage.versions), "version")
     yield Fold(f"All {versions}", _tables(lineage_view(report.lineage, report.calls)))
     yield from _frames(report)
-    yield Heading("Rewards and episodes")
-    yield from _episodes(report)
+    if report.rollout.episodes:
+        yield Heading("Rewards and episodes")
+        yield from _episodes(report)
     yield Heading("Pipeline")
     yield Code(report.text.rstrip("\n"), "yaml")
     yield dim(", ".join(f"{name} {version}" for name, version in report.versions))

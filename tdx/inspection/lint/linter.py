@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from tdx.foundation.errors import UnknownNameError, did_you_mean, summarize_error
 from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins, own_modules
+from tdx.inspection.checkpoint_codes import DATASET_RULES
 from tdx.inspection.lint import rules as rule_modules
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
@@ -124,7 +125,8 @@ def rules_of(
 
 def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:
     normalized = tuple(code.strip().upper() for code in codes)
-    known = [rule.code for rule in all_rules()]
+    # Rules about data apply to dumps, which have a pipeline too.
+    known = [*(rule.code for rule in all_rules()), *(rule.code for rule in DATASET_RULES)]
     for code in normalized:
         if not code or not any(name.startswith(code) for name in known):
             hint = did_you_mean(code, known, "list them with: tdx explain")

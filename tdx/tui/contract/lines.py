@@ -171,7 +171,11 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
             parts.append(Content.styled(text, "dim"))
         parts += _stage_lines(stage, width)
         if stage.a is not None and stage.a.index < 0:
-            notes = [*(f"excluded: {name}" for name in report.excluded), *report.notes]
+            notes = [
+                *(f"allowed: {difference.sentence}" for difference in report.allowed),
+                *(f"excluded: {name}" for name in report.excluded),
+                *report.notes,
+            ]
             parts += [Content.styled(f"· {note}", "dim") for note in notes]
     return Content("\n").join(parts)
 
