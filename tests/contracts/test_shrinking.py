@@ -91,3 +91,47 @@ def test_a_target_that_agrees_writes_nothing(
     assert not Path("small").exists()
     assert run([*check[:-1], "contract"]) == 2
     assert "choose the path of a new folder" in capsys.readouterr().err
+
+
+def test_reports_show_one_number_with_what_the_stage_received() -> None:
+    report = tdx.check_contract(stacked(limit=2.5), tdx.freeze(stacked()))
+    assert report.first is not None
+    case = report.first.smallest
+    assert case is not None
+    assert case.obtained == 2.5 < case.expected
+    assert (
+        case.received[case.key].split(", ")[case.element[0]].strip("[]") == f"{case.expected:.6g}"
+    )
+    assert case.text.endswith(f"expected {case.expected:.6g}, obtained 2.5")
+    assert report.first.to_dict()["smallest"]["text"] == case.text  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize("is_extra", [True, False])
+def test_smallest_case_of_a_stage_that_one_side_lacks(is_extra: bool) -> None:
+    plain, clipped = (
+        tdx.TransformedEnv(tdx.PendulumEnv(), tdx.Compose(*stages))
+        for stages in ([], [tdx.ClipTransform(in_keys=["observation"], low=-0.5, high=0.5)])
+    )
+    a, b = (plain, clipped) if is_extra else (clipped, plain)
+    difference = tdx.diff_stacks(a, b).first
+    assert difference is not None
+    case = difference.smallest
+    assert case is not None
+    ours, theirs = (case.obtained, case.expected) if is_extra else (case.expected, case.obtained)
+    assert abs(ours) == 0.5 < abs(theirs)
+
+
+def test_smallest_case_of_another_state_is_a_value_that_it_changes() -> None:
+    a, b = (
+        tdx.TransformedEnv(
+            tdx.PendulumEnv(), tdx.ObservationNorm(loc=0.0, scale=scale, in_keys=["observation"])
+        )
+        for scale in (1.0, 2.0)
+    )
+    difference = tdx.diff_stacks(a, b).first
+    assert difference is not None
+    assert difference.key == "scale"
+    case = difference.smallest
+    assert case is not None
+    assert (case.key, case.step) == ("observation", None)
+    assert case.obtained == pytest.approx(2 * case.expected)
