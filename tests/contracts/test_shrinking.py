@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 import tdx
 from tdx.cli.process import run
-from tdx.contracts.shrinking import shrink_contract
+from tdx.contracts.shrinking import build_stage_alone, shrink_contract
+from tdx.stacks import open_stack
 
 MAKERS = """
 import gymnasium
@@ -35,12 +36,19 @@ def stacked(padding: str = "reset", limit: float = np.inf) -> gymnasium.Env:
     return FrameStackObservation(limited, 3, padding_type=padding)
 
 
+def reproduce() -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(Path("small/reproduce.py").resolve())]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("target", [stacked("zero"), stacked(limit=2.5)], ids=["padding", "clip"])
 def test_fewest_steps_show_the_same_difference(target: gymnasium.Env) -> None:
     contract = tdx.freeze(stacked())
     report = tdx.check_contract(target, contract)
-    smaller, found = shrink_contract(target, contract, report)
-    assert smaller.steps < contract.steps
+    smallest = shrink_contract(target, contract, report)
+    found = smallest.report
+    assert smallest.contract.steps < contract.steps
+    assert smallest.stage is None
     assert report.first is not None
     assert found.first is not None
     assert (found.first.stage, found.first.kind) == (report.first.stage, report.first.kind)
@@ -69,15 +77,106 @@ def test_written_script_shows_the_difference_until_it_is_corrected(
     assert values["elements"].tolist() == [0, 1]
     assert values["obtained"].tolist() == values["expected"][[1, 0, 2]].tolist()
 
-    def reproduce() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(tmp_path / "small" / "reproduce.py")]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
     again = reproduce()
     assert again.returncode == 1, again.stderr
     assert "features 0 and 1 are swapped" in again.stdout
     makers.write_text(MAKERS.replace("[[1, 0, 2]]", ""))
     assert reproduce().returncode == 0
+
+
+CHAIN = """
+version: 1
+env: {id: Pendulum-v1}
+transforms:
+  - ObservationNorm: {loc: 0.5, scale: 1.0, in_keys: [observation]}
+  - ClipTransform: {in_keys: [observation], low: -8.0, high: 1.7}
+  - CatFrames: {N: 3, dim: -1, in_keys: [observation]}
+  - RewardSum
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "right", "wrong", "stage"),
+    [
+        ("diff", "scale: 1.0", "scale: 1.5", 0),
+        ("check", "high: 1.7", "high: 1.2", 1),
+        ("check", "N: 3", "N: 3, padding: constant", 2),
+        ("diff", "loc: 0.5, scale: 1.0", "loc: [0.5, 0.5, 0.5], scale: [1.0, 1.0, 2.0]", 0),
+    ],
+)
+def test_a_stage_of_tdx_is_shown_alone_until_it_is_corrected(
+    command: str,
+    right: str,
+    wrong: str,
+    stage: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(CHAIN)
+    changed = CHAIN.replace(right, wrong)
+    Path("b.yaml").write_text(changed)
+    if command == "diff":
+        assert run(["diff", "a.yaml", "b.yaml", "--shrink", "small"]) == 1
+    else:
+        assert run(["contract", "record", "a.yaml", "-o", "contract"]) == 0
+        check = ["contract", "check", "b.yaml", "--against", "contract", "--shrink", "small"]
+        assert run(check) == 1
+    shown = capsys.readouterr()
+    assert f"of 12, stage {stage} alone)" in shown.err
+    small = tdx.load_contract("small/contract")
+    # One record does not tell the scale of a feature from a clip.
+    assert small.steps <= 2
+    assert [record.index for record in small.stages] == [-1, 0]
+    again = reproduce()
+    assert again.returncode == 1, again.stderr
+    case = next(line for line in shown.out.splitlines() if "smallest case" in line)
+    # A step that stands alone follows its own reset.
+    assert case.partition("feature")[2] in again.stdout
+    # The script is about this stage only.
+    Path("b.yaml").write_text(CHAIN.replace("- RewardSum", "- RewardSum: {out_keys: [total]}"))
+    again = reproduce()
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_an_extra_stage_is_shown_until_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(CHAIN)
+    extra = "  - ObservationNorm: {loc: 0.0, scale: 2.0, in_keys: [observation]}\n"
+    Path("b.yaml").write_text(CHAIN.replace("  - CatFrames", extra + "  - CatFrames"))
+    assert run(["contract", "diff", "a.yaml", "b.yaml", "--shrink", "small"]) == 1
+    assert "Runs the whole target" in Path("small/reproduce.py").read_text()
+    assert reproduce().returncode == 1
+    Path("b.yaml").write_text(CHAIN)
+    assert reproduce().returncode == 0
+
+
+def test_a_contract_of_one_sub_env_shows_the_difference(tmp_path: Path) -> None:
+    a, b = (
+        tdx.TransformedEnv(
+            tdx.PendulumEnv(batch_size=[3]),
+            tdx.Compose(
+                tdx.ObservationNorm(loc=0.0, scale=2.0, in_keys=["observation"]),
+                tdx.ClipTransform(in_keys=["observation"], low=-9.0, high=high),
+            ),
+        )
+        for high in (9.0, 1.5)
+    )
+    contract = tdx.freeze(a)
+    report = tdx.check_contract(b, contract)
+    smallest = shrink_contract(b, contract, report)
+    assert (smallest.stage, smallest.contract.inputs[0].rows) == (1, 1)
+    tdx.save_contract(smallest.contract, tmp_path / "contract")
+    stored = tdx.load_contract(tmp_path / "contract")
+    found, corrected = (
+        tdx.check_contract(build_stage_alone(open_stack(env), 1), stored) for env in (b, a)
+    )
+    assert found.first is not None
+    assert found.first.smallest is not None
+    assert corrected.same
 
 
 def test_a_target_that_agrees_writes_nothing(

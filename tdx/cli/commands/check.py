@@ -286,7 +286,9 @@ def check_against_reference(
     output: FindingsOptions,
     options: CheckOptions,
     against: str,
+    *,
     shrink: str | None = None,
+    stage: int | None = None,
 ) -> int:
     """Compare a stack with a contract, or a descriptor with one or with another descriptor."""
     from tdx.cli.contract_runs import check_against
@@ -296,8 +298,8 @@ def check_against_reference(
         from tdx.inspection.descriptor_check import compare_descriptors
 
         options.refuse(_NOT_FOR_DESCRIPTORS, "a deployment descriptor")
-        if shrink is not None:
-            raise ArgumentError("--shrink needs steps, and a descriptor has none")
+        if shrink is not None or stage is not None:
+            raise ArgumentError("--shrink and --stage need steps, and a descriptor has none")
         chosen = split_list(options.select), split_list(options.ignore)
         report = compare_descriptors(read_reference(against), descriptor, *chosen)
         _write_report(_Checked(report), output, verbose=False)
@@ -312,6 +314,7 @@ def check_against_reference(
         evaluation=options.evaluation,
         samples=options.samples,
         shrink=shrink,
+        stage=stage,
     )
 
 
