@@ -202,7 +202,7 @@ def test_reports_show_one_number_with_what_the_stage_received() -> None:
         case.received[case.key].split(", ")[case.element[0]].strip("[]") == f"{case.expected:.6g}"
     )
     assert case.text.endswith(f"expected {case.expected:.6g}, obtained 2.5")
-    assert report.first.to_dict()["smallest"]["text"] == case.text  # type: ignore[index,call-overload]
+    assert report.first.to_dict()["smallest"]["text"] == case.text
 
 
 @pytest.mark.parametrize("is_extra", [True, False])
