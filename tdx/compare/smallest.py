@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from operator import lt
+from itertools import product, repeat
+from operator import lt, mul
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +27,10 @@ _MAX_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """Values of one call on both sides, ``[R, ...]``, and what the stage received."""
+    """Values of one call on both sides, ``[R, ...]``, and what the stage received.
+
+    Of a thumbnail, ``strides`` are the distances of its elements in the value.
+    """
 
     expected: Tensor
     obtained: Tensor
@@ -35,6 +38,7 @@ class _Record:
     episode: int = 0
     step: int | None = None
     received: Mapping[str, Tensor] = field(default_factory=dict)
+    strides: tuple[int, ...] = ()
 
 
 def find_smallest(
@@ -93,7 +97,7 @@ def _case(key: str, record: _Record, differing: Tensor, *, is_one_of_several: bo
         record.episode,
         record.step,
         record.row + place[0] if rows else None,
-        tuple(place[1:]),
+        tuple(map(mul, place[1:], record.strides or repeat(1))),
         expected,
         obtained,
         {
@@ -160,6 +164,10 @@ def _golden_records(
     )
     if expected.shape[2:] != obtained.shape[2:]:
         return
+    strides = tuple(
+        -(-size // shown) if shown else 1
+        for size, shown in zip(one.shape, expected.shape[2:], strict=True)
+    )
     # The target may have fewer sub-envs.
     rows = min(expected.shape[1], obtained.shape[1])
     for record, (episode, step) in enumerate(places):
@@ -168,7 +176,7 @@ def _golden_records(
                 name: value[record] for name, value in received.items() if record < len(value)
             }
             yield _Record(
-                expected[record, :rows], obtained[record, :rows], 0, episode, step, inputs
+                expected[record, :rows], obtained[record, :rows], 0, episode, step, inputs, strides
             )
 
 

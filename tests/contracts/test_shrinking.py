@@ -10,6 +10,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.wrappers import FrameStackObservation, TransformObservation
 from safetensors.torch import load_file
 
@@ -234,3 +235,21 @@ def test_smallest_case_of_another_state_is_a_value_that_it_changes() -> None:
     assert case is not None
     assert (case.key, case.step) == ("observation", None)
     assert case.obtained == pytest.approx(2 * case.expected)
+
+
+def test_element_of_an_image_is_that_of_the_image_not_of_its_thumbnail(tmp_path: Path) -> None:
+    def images(bottom: float) -> tdx.TransformedEnv:
+        env = tdx.GymEnv("Pendulum-v1", from_pixels=True, pixels_only=True)
+        resized = tdx.Compose(tdx.ToTensorImage(), tdx.Resize(84, 84))
+        factor = torch.ones(3, 84, 84)
+        factor[:, 60] = bottom
+        norm = tdx.ObservationNorm(loc=torch.zeros(3, 1, 1), scale=factor, in_keys=["pixels"])
+        return tdx.TransformedEnv(env, tdx.Compose(resized, norm))
+
+    tdx.save_contract(tdx.freeze(images(1.0)), tmp_path / "contract")
+    contract = tdx.load_contract(tmp_path / "contract")
+    report = tdx.check_contract(images(3.0), contract)
+    assert report.first is not None
+    assert report.first.smallest is not None
+    assert report.first.smallest.element[1] == 60
+    assert shrink_contract(images(3.0), contract, report).stage == 1
