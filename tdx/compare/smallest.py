@@ -73,7 +73,8 @@ def find_smallest(
         # The values show what the state changes.
         keys = list(dict.fromkeys(name.partition(" ")[2] for name in b.writes))
     for lane, name in product(lanes, keys):
-        if replayed is None:
+        # A stage that the target lacks has made no calls.
+        if replayed is None or b is None:
             records = _golden_records(sides, lane, name, (a, b))
         else:
             records = _replayed_records(replayed, lane, name, indices)
@@ -185,8 +186,7 @@ def _replayed_records(
 ) -> Iterator[_Record]:
     """Yield what both stages made of the recorded calls of the stage."""
     reference, level = indices
-    if level is None:
-        return
+    assert level is not None
     if reference is None:
         records = replayed.extra.get((lane, level, key), [])
         inputs = {number: {key: one} for number, one, _ in records}
