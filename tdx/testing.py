@@ -195,6 +195,10 @@ def _raise(report: ContractReport) -> None:
             lines.append(f"  {each.key} differs by up to {each.size:.4g}")
         if each.effect:
             lines.append(f"  values: {each.effect}")
+        if each.smallest is not None:
+            lines.append(f"  smallest case: {each.smallest.text}")
+            if each.smallest.inputs:
+                lines.append(f"    the stage received: {each.smallest.inputs}")
         if each.hint:
             lines.append(f"  hint: {each.hint}")
         lines += [f"  {row}" for row in each.examples]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from tdx.cli.options import OutputOptions
 from tdx.cli.pipelines import PipelineOptions, TargetOptions, given_options
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from tdx.contracts import ContractReport
+    from tdx.contracts import Contract, ContractReport
     from tdx.stacks import Stack
 
 
@@ -32,6 +32,7 @@ def check_against(
     samples: str | None = None,
     shrink: str | None = None,
     tolerance: list[str] | None = None,
+    stage: int | None = None,
 ) -> int:
     """Check an env against a contract, and write the report.
 
@@ -41,8 +42,9 @@ def check_against(
         output: Output format.
         evaluation: The env is used for evaluation.
         samples: Value of ``--samples``.
-        shrink: Folder for the fewest steps that show the first difference. ``None``: write none.
+        shrink: Folder for the smallest case of the first difference. ``None``: write none.
         tolerance: Values of ``--tolerance``.
+        stage: Stage of the env to check alone, against a contract of it. ``None``: all stages.
 
     Returns:
         The exit code.
@@ -51,28 +53,48 @@ def check_against(
     from tdx.cli.pipelines import open_pipeline, read_pipeline
     from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
-    from tdx.contracts.shrinking import shrink_contract, write_counterexample
     from tdx.contracts.tolerances import parse_tolerances, with_tolerances
-    from tdx.foundation.text import count_text
 
-    if shrink is not None and os.path.lexists(shrink):
-        raise ArgumentError(f"{shrink} already exists", hint="choose the path of a new folder")
+    _check_new(shrink)
     contract = with_tolerances(load_contract(folder), parse_tolerances(tolerance))
     config = read_pipeline(options)
     with open_pipeline(config, options, samples=samples) as stack:
+        target: object = stack
+        if stage is not None:
+            from tdx.contracts.shrinking import build_stage_alone
+
+            target = build_stage_alone(stack, stage)
         report = check_contract(
-            stack, contract, config.env.id, evaluation=evaluation, reference=folder
+            target, contract, config.env.id, evaluation=evaluation, reference=folder
         )
-        if shrink is not None and report.first is None:
-            print("note: nothing differs, so nothing is written for --shrink", file=sys.stderr)
-        elif shrink is not None:
-            smaller = shrink_contract(stack, contract, report, evaluation=evaluation)
+        if shrink is not None:
             command = _check_command(options, evaluation=evaluation, samples=samples)
-            write_counterexample(*smaller, shrink, command)
-            steps = count_text(smaller[0].steps, "step")
-            print(f"wrote {shrink} ({steps} of {contract.steps})", file=sys.stderr)
+            _write_smallest(shrink, target, contract, report, command)
     write_view(contract_view(report), output)
     return report.exit_code
+
+
+def _check_new(shrink: str | None) -> None:
+    if shrink is not None and os.path.lexists(shrink):
+        raise ArgumentError(f"{shrink} already exists", hint="choose the path of a new folder")
+
+
+def _write_smallest(
+    folder: str, target: object, contract: Contract, report: ContractReport, command: Sequence[str]
+) -> None:
+    """Write the smallest case of the first difference, and a line about it on stderr."""
+    from tdx.contracts.shrinking import shrink_contract, write_counterexample
+    from tdx.foundation.text import count_text
+
+    if report.first is None:
+        print("note: nothing differs, so nothing is written for --shrink", file=sys.stderr)
+        return
+    smallest = shrink_contract(target, contract, report, evaluation="--eval" in command)
+    write_counterexample(smallest, folder, command)
+    parts = [f"{count_text(smallest.contract.steps, 'step')} of {contract.steps}"]
+    if smallest.stage is not None:
+        parts.append(f"stage {smallest.stage} alone")
+    print(f"wrote {folder} ({', '.join(parts)})", file=sys.stderr)
 
 
 def _check_command(options: TargetOptions, *, evaluation: bool, samples: str | None) -> list[str]:
@@ -99,6 +121,7 @@ def diff_stacks(
     html: str | None,
     force: bool,
     samples: str | None = None,
+    shrink: str | None = None,
 ) -> int:
     """Compare two stacks, or a contract and a stack, and write the report.
 
@@ -111,6 +134,7 @@ def diff_stacks(
         html: File for an HTML report. ``None``: only the report on stdout.
         force: True to replace the HTML report.
         samples: Value of ``--samples``.
+        shrink: Folder for the smallest case of the first difference. ``None``: write none.
 
     Returns:
         The exit code.
@@ -118,10 +142,18 @@ def diff_stacks(
     from tdx.cli.html import html_page
     from tdx.cli.output import check_target, write_file, write_view
     from tdx.cli.views.comparisons import contract_view, side_by_side_blocks
+    from tdx.contracts import check_contract
 
     if html is not None:
         check_target(html, force=force)
-    report = _compare_sides(a, b, seed, samples, allow_code=allow_code)
+    _check_new(shrink)
+    with ExitStack() as opened:
+        contract, target = _open_sides(opened, (a, b), seed, samples, allow_code=allow_code)
+        report = check_contract(target, contract, b, reference=a)
+        if shrink is not None:
+            command = ["contract", "check", b, *(["--allow-code"] if allow_code else [])]
+            command += [] if samples is None else ["--samples", samples]
+            _write_smallest(shrink, target, contract, report, command)
     if html is not None:
         write_file(html, html_page(side_by_side_blocks(report)), force=force)
         print(f"wrote {html}", file=sys.stderr)
@@ -129,24 +161,30 @@ def diff_stacks(
     return report.exit_code
 
 
-def _compare_sides(
-    a: str, b: str, seed: int | None, samples: str | None, *, allow_code: bool
-) -> ContractReport:
-    from tdx.contracts import check_contract, diff_stacks, load_contract
+def _open_sides(
+    opened: ExitStack,
+    sides: tuple[str, str],
+    seed: int | None,
+    samples: str | None,
+    *,
+    allow_code: bool,
+) -> tuple[Contract, Stack]:
+    """Return the contract of the first side, and the second side."""
+    from tdx.compare.model import Part
+    from tdx.contracts import freeze, load_contract
     from tdx.foundation.files import is_contract
 
+    a, b = sides
     if is_contract(b):
         if not is_contract(a):
             raise ArgumentError(f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}")
         raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
-    with ExitStack() as opened:
-        if is_contract(a):
-            contract = load_contract(a)
-            target = opened.enter_context(_open(b, samples, allow_code))
-            return check_contract(target, contract, b, reference=a)
-        one = opened.enter_context(_open(a, samples, allow_code))
-        other = opened.enter_context(_open(b, samples, allow_code))
-        return diff_stacks(one, other, (a, b), seed=seed or 0)
+    if is_contract(a):
+        contract = load_contract(a)
+        return contract, opened.enter_context(_open(b, samples, allow_code))
+    one = opened.enter_context(_open(a, samples, allow_code))
+    other = opened.enter_context(_open(b, samples, allow_code))
+    return freeze(one, seed=seed or 0, compare=get_args(Part)), other
 
 
 @contextmanager

@@ -280,6 +280,16 @@ Samples = Annotated[
         rich_help_panel=_PIPELINE,
     ),
 ]
+Shrink = Annotated[
+    str | None,
+    typer.Option(
+        "--shrink",
+        metavar="FOLDER",
+        help="Write the smallest case of the first difference: a contract of the fewest stages, "
+        "steps and sub-envs, the values that are expected and obtained, and a script that runs "
+        "the check again.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

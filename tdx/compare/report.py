@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -46,6 +47,58 @@ class ExampleRow(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class SmallestCase(Result):
+    """One number that shows a difference.
+
+    Args:
+        key: Key of the number.
+        episode: Episode of the recorded steps, from 0.
+        step: Step of the episode, from 0. ``None``: the reset before it.
+        env: Sub-env. ``None``: there is only one.
+        element: Index of the number in the value of one sub-env.
+        expected: Number of the contract, or of the first target.
+        obtained: Number of the target.
+        received: What the stage received in this step, as text by key.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("key", "episode", "step", "env", "element", "expected", "obtained", "received", "text"),
+    )
+
+    key: str
+    episode: int
+    step: int | None
+    env: int | None
+    element: tuple[int, ...]
+    expected: float
+    obtained: float
+    received: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The case on one line, such as ``step 3, feature 1 of x: expected 0.5, obtained 2``."""
+        place = "the reset" if self.step is None else f"step {self.step}"
+        places = [place if self.episode == 0 else f"{place} of episode {self.episode}"]
+        if self.env is not None:
+            places.append(f"env {self.env}")
+        element = ""
+        if len(self.element) == 1:
+            element = f"feature {self.element[0]} of "
+        elif self.element:
+            element = f"element {list(self.element)} of "
+        places.append(f"{element}{self.key}")
+        sides = f"{self.expected:.6g}", f"{self.obtained:.6g}"
+        if sides[0] == sides[1]:
+            sides = f"{self.expected:.17g}", f"{self.obtained:.17g}"
+        return f"{', '.join(places)}: expected {sides[0]}, obtained {sides[1]}"
+
+    @property
+    def inputs(self) -> str:
+        """What the stage received, on one line; empty if it is not known."""
+        return ", ".join(f"{key} {value}" for key, value in self.received.items())
+
+
+@dataclass(frozen=True, slots=True)
 class Difference(Result):
     """One difference between a contract and a target.
 
@@ -64,11 +117,13 @@ class Difference(Result):
         explanation: In what way the values of the key differ. ``None``: no edit predicts them, or
             none are compared.
         examples: The rows whose values of the key differ most, the worst first.
+        smallest: One number that shows it. ``None``: no number differs, or it follows from another
+            difference.
     """
 
     json_entries: ClassVar[Entries] = (
         *("code", "kind", "stage", "reference_stage", "name", "key", "message", "size", "hint"),
-        *("explanation", "examples"),
+        *("explanation", "smallest", "examples"),
     )
 
     kind: DifferenceKind
@@ -83,6 +138,7 @@ class Difference(Result):
     step: int | None = None
     explanation: Explanation | None = None
     examples: tuple[ExampleRow, ...] = ()
+    smallest: SmallestCase | None = None
 
     @property
     def code(self) -> str:

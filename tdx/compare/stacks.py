@@ -18,7 +18,15 @@ from tdx.compare.golden import (
 )
 from tdx.compare.model import OPAQUE, Contract, Lane, StageRecord, display_key
 from tdx.compare.replay import Replayed, coverage_of, effect_of
-from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
+from tdx.compare.report import (
+    ContractReport,
+    Coverage,
+    Difference,
+    KeyRow,
+    RowStatus,
+    SmallestCase,
+    StageRow,
+)
 from tdx.compare.roles import (
     PASSIVE,
     STACK,
@@ -29,6 +37,7 @@ from tdx.compare.roles import (
     part_of,
     relevant_stages,
 )
+from tdx.compare.smallest import find_smallest
 from tdx.compare.states import compare_states
 from tdx.compare.values import (
     EXACT,
@@ -86,7 +95,11 @@ def compare_contracts(
         return tuple(comparison.displayed(difference) for difference in differences)
 
     of_training = [cause for cause in comparison.causes if comparison.is_of_training(cause)]
-    causes = [cause for cause in comparison.causes if cause not in of_training]
+    causes = [
+        replace(cause, smallest=comparison.smallest(cause))
+        for cause in comparison.causes
+        if cause not in of_training
+    ]
     report = ContractReport(
         *names,
         stages=len(b.stages) - 1,
@@ -242,6 +255,14 @@ class _Comparison:
         if difference.kind != "missing stage" or difference.reference_stage is None:
             return False
         return self.a.stage(difference.reference_stage).role in TRAINING
+
+    def smallest(self, difference: Difference) -> SmallestCase | None:
+        """Return one number that shows a difference."""
+        index = difference.reference_stage
+        tolerance = EXACT if index is None else self.a.stage(index).tolerance
+        if not self.is_same_kind:
+            tolerance = tolerance.widened(_CROSS_LIBRARY)
+        return find_smallest(difference, (self.a, self.b), self.lanes, self.replayed, tolerance)
 
     def displayed(self, difference: Difference) -> Difference:
         """Return a difference with its code, and with its key as users write it."""

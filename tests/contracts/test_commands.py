@@ -89,6 +89,7 @@ def test_diff_of_functions_writes_html(diff: list[str], capsys: pytest.CaptureFi
     assert run([*command, "--html", "report.html"]) == 1
     assert "stage 3 (RescaleAction) of the contract, key 'action'" in capsys.readouterr().out
     page = Path("report.html").read_text()
+    assert "smallest case" in page
     assert "RescaleAction" in page
     assert "missing stage" in page
     assert run([*command, "--html", "report.html"]) == 2

@@ -37,6 +37,8 @@ def test_message_names_stage_key_size_and_hint() -> None:
     text = str(caught.value)
     assert "TDX509 state fresh: stage 3 (NormalizeObservation), key 'observation'" in text
     assert "observation differs by up to" in text
+    assert "smallest case: the reset, feature " in text
+    assert "the stage received: observation [" in text
     assert "hint: load the statistics of the training" in text
 
 

@@ -292,8 +292,10 @@ def check_against_reference(
     output: FindingsOptions,
     options: CheckOptions,
     against: str,
+    *,
     shrink: str | None = None,
     tolerance: list[str] | None = None,
+    stage: int | None = None,
 ) -> int:
     """Compare a stack with a contract, or a descriptor with one or with another descriptor."""
     from tdx.cli.contract_runs import check_against
@@ -303,8 +305,8 @@ def check_against_reference(
         from tdx.inspection.descriptor_check import compare_descriptors
 
         options.refuse(_NOT_FOR_DESCRIPTORS, "a deployment descriptor")
-        if shrink is not None:
-            raise ArgumentError("--shrink needs steps, and a descriptor has none")
+        if shrink is not None or stage is not None:
+            raise ArgumentError("--shrink and --stage need steps, and a descriptor has none")
         if tolerance:
             raise ArgumentError("--tolerance does not apply to a deployment descriptor")
         chosen = split_list(options.select), split_list(options.ignore)
@@ -322,6 +324,7 @@ def check_against_reference(
         samples=options.samples,
         shrink=shrink,
         tolerance=tolerance,
+        stage=stage,
     )
 
 

@@ -15,7 +15,7 @@ from tdx.cli.options import (
     integer_option,
     split_list,
 )
-from tdx.cli.pipelines import AllowCode, Samples, TargetOptions
+from tdx.cli.pipelines import AllowCode, Samples, Shrink, TargetOptions
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 Out = Annotated[str, typer.Option("-o", "--out", metavar="FOLDER", help="Folder to write.")]
@@ -79,13 +79,13 @@ B = Annotated[
 Seed = Annotated[
     int | None, integer_option("--seed", 0, "Seed of the reference steps.", metavar="S")
 ]
-Shrink = Annotated[
-    str | None,
-    typer.Option(
-        "--shrink",
-        metavar="FOLDER",
-        help="Write the fewest steps that show the first difference: a contract, the values that "
-        "are expected and obtained, and a script that runs the check again.",
+Stage = Annotated[
+    int | None,
+    integer_option(
+        "--stage",
+        0,
+        "For a contract of one stage, as --shrink writes it: check this stage of the env alone.",
+        metavar="I",
     ),
 ]
 Html = Annotated[
@@ -153,6 +153,7 @@ def check(
     samples: Samples = None,
     shrink: Shrink = None,
     tolerance: Tolerance = None,
+    stage: Stage = None,
 ) -> int:
     """Check that an env preprocesses data as a contract records.
 
@@ -170,7 +171,9 @@ def check(
 
     findings = FindingsOptions(output.format, output.color, output.debug)
     options = CheckOptions(select=select, ignore=ignore, evaluation=evaluation, samples=samples)
-    return check_against_reference(pipeline, findings, options, against, shrink, tolerance)
+    return check_against_reference(
+        pipeline, findings, options, against, shrink=shrink, tolerance=tolerance, stage=stage
+    )
 
 
 def show(output: OutputOptions, folder: Folder = _DEFAULT_FOLDER) -> None:
@@ -199,6 +202,7 @@ def diff(
     html: Html = None,
     force: ForceReport = False,
     samples: Samples = None,
+    shrink: Shrink = None,
 ) -> int:
     """Compare two stacks, or a contract and a stack, stage by stage.
 
@@ -206,7 +210,7 @@ def diff(
 
     tdx contract diff train.py:make_env evaluate.py:make_env --allow-code
 
-    tdx contract diff pendulum pendulum.yaml -o report.html
+    tdx contract diff pendulum pendulum.yaml -o report.html --shrink smallest
     """
     from tdx.cli.contract_runs import diff_stacks
     from tdx.foundation.files import is_contract
@@ -214,7 +218,13 @@ def diff(
     if seed is not None and is_contract(a):
         raise ArgumentError("--seed has no effect with a contract, which has a seed")
     return diff_stacks(
-        *(a, b, output), seed=seed, allow_code=allow_code, html=html, force=force, samples=samples
+        *(a, b, output),
+        seed=seed,
+        allow_code=allow_code,
+        html=html,
+        force=force,
+        samples=samples,
+        shrink=shrink,
     )
 
 

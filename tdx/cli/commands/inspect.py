@@ -26,6 +26,7 @@ from tdx.cli.pipelines import (
     PipelineOptions,
     PolicyName,
     Samples,
+    Shrink,
     TargetOptions,
     complete_key,
     complete_policy_key,
@@ -397,14 +398,15 @@ def diff(
     html: Html = None,
     force: Force = False,
     samples: Samples = None,
+    shrink: Shrink = None,
 ) -> int:
     """Compare two pipelines: stages, specs and, with --steps, values.
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
-    diff; their libraries may differ. Deployment descriptors are compared as by tdx contract check.
-    Policy checkpoints run on the samples of --samples, or on drawn ones. A pipeline is compared
-    with a dump by running it with the seed and the actions of the dump. Exits with 0 if nothing
-    differs, else with 1.
+    diff, and so are pipelines with --out or --shrink; their libraries may differ. Deployment
+    descriptors are compared as by tdx contract check. Policy checkpoints run on the samples of
+    --samples, or on drawn ones. A pipeline is compared with a dump by running it with the seed and
+    the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
 
@@ -423,9 +425,9 @@ def diff(
         from tdx.inspection.checkpoint_diff import compare_checkpoints
         from tdx.rollouts.samples import read_samples
 
-        if any(value is not None for value in (steps, seed, html)):
+        if any(value is not None for value in (steps, seed, html, shrink)):
             raise ArgumentError(
-                "--steps, --seed and --out do not apply to policy checkpoints",
+                "--steps, --seed, --out and --shrink do not apply to policy checkpoints",
                 hint="leave them out: both run on the same samples, drawn or those of --samples",
             )
         recorded = None if samples is None else read_samples(samples)
@@ -439,9 +441,10 @@ def diff(
         from tdx.cli.views.check import check_view
         from tdx.inspection.descriptor_check import compare_descriptors
 
-        if any(value is not None for value in (steps, seed, html, samples)):
+        if any(value is not None for value in (steps, seed, html, samples, shrink)):
             raise ArgumentError(
-                "--steps, --seed, --out and --samples do not apply to deployment descriptors",
+                "--steps, --seed, --out, --samples and --shrink do not apply to deployment "
+                "descriptors",
                 hint="leave them out: a descriptor has no values",
             )
         compared = compare_descriptors(read_reference(a), read_descriptor(b))
@@ -454,7 +457,8 @@ def diff(
         )
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
-    if html is not None or any(is_code(target) or is_contract(target) for target in (a, b)):
+    by_stage = html is not None or shrink is not None
+    if by_stage or any(is_code(target) or is_contract(target) for target in (a, b)):
         if steps is not None:
             raise ArgumentError(
                 "--steps does not apply to stacks and contracts",
@@ -467,6 +471,7 @@ def diff(
             html=html,
             force=force,
             samples=samples,
+            shrink=shrink,
         )
     if samples is not None:
         raise ArgumentError(

@@ -332,6 +332,10 @@ def _difference(difference: Difference) -> Iterator[Block]:
         yield fact("size", text, indent=7)
     if difference.effect:
         yield fact("values", difference.effect, indent=7)
+    if difference.smallest is not None:
+        yield fact("smallest case", difference.smallest.text, indent=7)
+        if difference.smallest.inputs:
+            yield fact("the stage received", difference.smallest.inputs, indent=9)
     if difference.hint:
         yield fact("hint", difference.hint, indent=7)
     if difference.examples:

@@ -206,6 +206,8 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
         yield Content(f"{difference.sentence}{size}")
         if difference.effect:
             yield Content(difference.effect)
+        if difference.smallest is not None:
+            yield Content(f"smallest case: {difference.smallest.text}")
         if difference.hint:
             yield Content.styled(f"→ {difference.hint}", "dim")
     if shown and report.first is not None and shown[0] not in report.causes:
