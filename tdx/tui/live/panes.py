@@ -267,6 +267,7 @@ class LivePanes:
         """Show where the session is in its history."""
         self.timeline.show(state)
         self.values.set_first_differences(dict(state.differences or ()))
+        self.values.border_subtitle = Content(state.cause if state.is_earlier else "")
         self.plots.set_cursor(None if state.follows_latest else state.shown)
         self.envs.set_focus(state.row, num_envs)
         self.manual.set_target(state.row, num_envs)
