@@ -77,7 +77,8 @@ def explain_records(
         tolerance: Largest difference that counts as equal.
 
     Returns:
-        The explanation; ``None`` if no edit predicts the values, or their shapes change.
+        The explanation; ``None`` if no edit predicts the values, their shapes change, or those of
+        the reference are the same in all steps.
     """
     reference, target, received = (
         torch.stack([value for value in column if value is not None])
@@ -86,6 +87,7 @@ def explain_records(
         else None
         for column in zip(*records, strict=True)
     )
-    if reference is None or target is None:
+    # Many edits turn a constant into another one.
+    if reference is None or target is None or bool((reference == reference[:1]).all()):
         return None
     return explain(Sides(reference, target, received, tuple(starts), tolerance))
