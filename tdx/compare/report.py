@@ -16,6 +16,43 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class StateChange(Result):
+    """First reset or step after which the state of a stage differs, in the reference inputs.
+
+    Args:
+        name: Name of the state, such as ``obs_rms.count``; of a random stage the generator.
+        step: The step, from 0. ``None``: the reset before the first one.
+        is_reset: True if it is the reset after the step.
+        is_random: True if the sides have drawn different random numbers.
+        reference: The number of the contract. ``None``: it is not a single number.
+        target: That of the target.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("name", "is_random", "step", "is_reset", "reference", "target"),
+    )
+
+    name: str
+    step: int | None
+    is_reset: bool = False
+    is_random: bool = False
+    reference: float | None = None
+    target: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The name, the step, and both numbers on one line."""
+        since = "the first reset" if self.step is None else f"step {self.step}"
+        if self.is_reset and self.step is not None:
+            since = f"the reset after {since}"
+        what = f"the random stream of {self.name}" if self.is_random else f"its state {self.name}"
+        text = f"{what} differs from {since} on"
+        if self.reference is None or self.target is None:
+            return text
+        return f"{text}: {self.target:.9g} instead of {self.reference:.9g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Difference(Result):
     """One difference between a contract and a target.
 
@@ -33,11 +70,13 @@ class Difference(Result):
         step: First step that differs, from 0. ``None``: the reset before it, or unknown.
         explanation: In what way the values of the key differ. ``None``: no edit predicts them, or
             none are compared.
+        state: When the state of the stage, or its random stream, differs first. ``None``: it
+            agrees, is not recorded, or follows from other stages.
     """
 
     json_entries: ClassVar[Entries] = (
         *("code", "kind", "stage", "reference_stage", "name", "key", "message", "size", "hint"),
-        "explanation",
+        *("explanation", "state"),
     )
 
     kind: DifferenceKind
@@ -51,6 +90,7 @@ class Difference(Result):
     special_code: str | None = None
     step: int | None = None
     explanation: Explanation | None = None
+    state: StateChange | None = None
 
     @property
     def code(self) -> str:

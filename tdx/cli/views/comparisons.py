@@ -322,5 +322,7 @@ def _difference(difference: Difference) -> Iterator[Block]:
         yield fact("size", text, indent=7)
     if difference.effect:
         yield fact("values", difference.effect, indent=7)
+    if difference.state is not None and difference.state.text not in difference.message:
+        yield fact("state", difference.state.text, indent=7)
     if difference.hint:
         yield fact("hint", difference.hint, indent=7)

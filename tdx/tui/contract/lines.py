@@ -202,6 +202,8 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
         yield Content(f"{difference.sentence}{size}")
         if difference.effect:
             yield Content(difference.effect)
+        if difference.state is not None and difference.state.text not in difference.message:
+            yield Content(difference.state.text)
         if difference.hint:
             yield Content.styled(f"→ {difference.hint}", "dim")
     if shown and report.first is not None and shown[0] not in report.causes:
