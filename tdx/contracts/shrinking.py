@@ -102,7 +102,16 @@ def _prefixes(contract: Contract) -> Iterator[Contract]:
             )
             for place, known in contract.values.items()
         }
-        yield replace(contract, inputs=tuple(segments), values=values, recording=recording)
+        states = contract.states
+        if states is not None:
+            values_in_time, streams = (
+                {name: value[: records["forward"]] for name, value in side.items()}
+                for side in (states.values, states.streams)
+            )
+            states = replace(states, values=values_in_time, streams=streams)
+        yield replace(
+            contract, inputs=tuple(segments), values=values, recording=recording, states=states
+        )
 
 
 def write_counterexample(
