@@ -104,11 +104,12 @@ def _prefixes(contract: Contract) -> Iterator[Contract]:
         }
         states = contract.states
         if states is not None:
-            values_in_time, streams = (
-                {name: value[: records["forward"]] for name, value in side.items()}
-                for side in (states.values, states.streams)
+            end = records["forward"]
+            states = replace(
+                states,
+                values={place: value[:end] for place, value in states.values.items()},
+                streams={name: value[:end] for name, value in states.streams.items()},
             )
-            states = replace(states, values=values_in_time, streams=streams)
         yield replace(
             contract, inputs=tuple(segments), values=values, recording=recording, states=states
         )
