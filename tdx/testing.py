@@ -180,6 +180,8 @@ def _raise(report: ContractReport) -> None:
             lines.append(f"  {each.key} differs by up to {each.size:.4g}")
         if each.effect:
             lines.append(f"  values: {each.effect}")
+        if each.state is not None and each.state.text not in each.message:
+            lines.append(f"  state: {each.state.text}")
         if each.hint:
             lines.append(f"  hint: {each.hint}")
     if report.follows:

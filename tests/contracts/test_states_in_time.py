@@ -12,6 +12,7 @@ import pytest
 from gymnasium import wrappers
 
 import tdx
+from tdx.testing import assert_matches_contract
 from tests.contracts import envs as made
 
 
@@ -73,13 +74,20 @@ def test_statistics_that_are_updated_otherwise_are_found_with_the_first_step() -
     }
 
 
-def test_a_history_has_the_step_at_which_its_queue_differs() -> None:
+def test_a_history_has_the_step_at_which_its_queue_differs(tmp_path: Path) -> None:
     make = wrappers.FrameStackObservation
     frozen = tdx.freeze(make(made.pendulum(), 3))
     report = tdx.check_contract(make(made.pendulum(), 3, padding_type="zero"), frozen)
     assert report.first is not None
     assert report.first.state is not None
     assert report.first.state.text == "its state obs_queue differs from the first reset on"
+    assert "its state obs_queue differs from the first reset on" in str(report._repr_html_())
+    folder = tmp_path / "contract"
+    tdx.save_contract(frozen, folder)
+    with pytest.raises(
+        AssertionError, match="state: its state obs_queue differs from the first reset on"
+    ):
+        assert_matches_contract(make(made.pendulum(), 3, padding_type="zero"), folder)
 
 
 def test_a_random_stage_has_the_step_at_which_its_stream_diverges() -> None:
