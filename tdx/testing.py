@@ -199,6 +199,8 @@ def _raise(report: ContractReport) -> None:
             lines.append(f"  smallest case: {each.smallest.text}")
             if each.smallest.inputs:
                 lines.append(f"    the stage received: {each.smallest.inputs}")
+        if each.state is not None and each.state.text not in each.message:
+            lines.append(f"  state: {each.state.text}")
         if each.hint:
             lines.append(f"  hint: {each.hint}")
         lines += [f"  {row}" for row in each.examples]

@@ -172,6 +172,23 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class StateHistory:
+    """State of the stages after each reset and step of the reference inputs, while they learn.
+
+    Args:
+        rows: Number of sub-envs, on which statistics over all of them depend.
+        values: By stage and name, ``[T, ...]``; of a large tensor a thumbnail. NaN before the stage
+            creates it.
+        streams: By the name of a random generator, such as ``torch``, ``[T]``: equal numbers stand
+            for equal states of it.
+    """
+
+    rows: int
+    values: Mapping[tuple[int, str], Tensor] = field(repr=False)
+    streams: Mapping[str, Tensor] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     """What a stack does to its inputs, as recorded.
 
@@ -191,6 +208,7 @@ class Contract:
             ``excluded`` or ``seeded``.
         tolerances: By name of a key, what replaces parts of the tolerances of all stages: fields
             of :class:`~tdx.compare.values.Tolerance`.
+        states: State of the stages in time. ``None``: not recorded, as in older contracts.
     """
 
     _repr_html_ = repr_html
@@ -207,6 +225,7 @@ class Contract:
     recording: CallRecording | None = field(default=None, repr=False)
     golden_random: Mapping[int, str] = field(default_factory=dict)
     tolerances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    states: StateHistory | None = field(default=None, repr=False)
 
     def stage(self, index: int) -> StageRecord:
         """Return a stage by its index; -1 is the env inside."""

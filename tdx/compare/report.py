@@ -99,6 +99,43 @@ class SmallestCase(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class StateChange(Result):
+    """First reset or step after which the state of a stage differs, in the reference inputs.
+
+    Args:
+        name: Name of the state, such as ``obs_rms.count``; of a random stage the generator.
+        step: The step, from 0. ``None``: the reset before the first one.
+        is_reset: True if it is the reset after the step.
+        is_random: True if the sides have drawn different random numbers.
+        reference: The number of the contract. ``None``: it is not a single number.
+        target: That of the target.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("name", "is_random", "step", "is_reset", "reference", "target"),
+    )
+
+    name: str
+    step: int | None
+    is_reset: bool = False
+    is_random: bool = False
+    reference: float | None = None
+    target: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The name, the step, and both numbers on one line."""
+        since = "the first reset" if self.step is None else f"step {self.step}"
+        if self.is_reset and self.step is not None:
+            since = f"the reset after {since}"
+        what = f"the random stream of {self.name}" if self.is_random else f"its state {self.name}"
+        text = f"{what} differs from {since} on"
+        if self.reference is None or self.target is None:
+            return text
+        return f"{text}: {self.target:.9g} instead of {self.reference:.9g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Difference(Result):
     """One difference between a contract and a target.
 
@@ -119,11 +156,13 @@ class Difference(Result):
         examples: The rows whose values of the key differ most, the worst first.
         smallest: One number that shows it. ``None``: no number differs, or it follows from another
             difference.
+        state: When the state of the stage, or its random stream, differs first. ``None``: it
+            agrees, is not recorded, or follows from other stages.
     """
 
     json_entries: ClassVar[Entries] = (
         *("code", "kind", "stage", "reference_stage", "name", "key", "message", "size", "hint"),
-        *("explanation", "smallest", "examples"),
+        *("explanation", "state", "smallest", "examples"),
     )
 
     kind: DifferenceKind
@@ -139,6 +178,7 @@ class Difference(Result):
     explanation: Explanation | None = None
     examples: tuple[ExampleRow, ...] = ()
     smallest: SmallestCase | None = None
+    state: StateChange | None = None
 
     @property
     def code(self) -> str:

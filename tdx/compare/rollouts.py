@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from tdx.compare.edits import Explanation, Sides
+from tdx.compare.explanations import explain
 from tdx.compare.values import EXACT, Change, Tolerance, compare_entries
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
+    from torch import Tensor
 
     from tdx.envs import EnvBase
 
@@ -55,3 +59,35 @@ def compare_rollouts(
         for side in (a, b)
     )
     return compare_entries(one, other, tolerance, step_dim=a.ndim - 1)
+
+
+Record = tuple["Tensor", "Tensor", "Tensor | None"]
+"""Values of a key in one step, ``[R, ...]`` each: of the reference, of the target, and what both
+received, if it is known."""
+
+
+def explain_records(
+    records: Sequence[Record], starts: Sequence[int], tolerance: Tolerance
+) -> Explanation | None:
+    """Return the edits that predict the values of a target in consecutive steps.
+
+    Args:
+        records: The values.
+        starts: Records in which an episode starts.
+        tolerance: Largest difference that counts as equal.
+
+    Returns:
+        The explanation; ``None`` if no edit predicts the values, their shapes change, or those of
+        the reference are the same in all steps.
+    """
+    reference, target, received = (
+        torch.stack([value for value in column if value is not None])
+        if len({None if value is None else value.shape for value in column}) == 1
+        and column[0] is not None
+        else None
+        for column in zip(*records, strict=True)
+    )
+    # Many edits turn a constant into another one.
+    if reference is None or target is None or bool((reference == reference[:1]).all()):
+        return None
+    return explain(Sides(reference, target, received, tuple(starts), tolerance))

@@ -38,7 +38,7 @@ from tdx.compare.roles import (
     relevant_stages,
 )
 from tdx.compare.smallest import find_smallest
-from tdx.compare.states import compare_states
+from tdx.compare.states import compare_states, state_change, stream_change
 from tdx.compare.values import (
     EXACT,
     Change,
@@ -193,6 +193,7 @@ class _Comparison:
         ):
             for difference in ends:
                 self._add(difference)
+        self._add_states()
         if self.is_same_kind:
             # They explain no value of a step.
             self.causes += self._settings(env_a, env_b)
@@ -530,6 +531,55 @@ class _Comparison:
                 for cause in self.causes
             )
             (self.follows if is_caused else self.causes).append(failure)
+
+    def _add_states(self) -> None:
+        """Add since when the state of a stage, or its random stream, differs.
+
+        A stage whose state follows from what it received is left out, and one whose state differs
+        from the start.
+        """
+        stream = stream_change(self.a, self.b)
+        for pair in self.pairs[1:]:
+            a, b = pair.a, pair.b
+            if a is None or b is None or pair.is_passive or a.name != b.name:
+                continue
+            excluded = [
+                self._random(side, stage) == "excluded"
+                for side, last in ((self.a, a), (self.b, b))
+                for stage in side.stages[: last.index + 2]
+            ]
+            is_caused = any(
+                self._explains(cause, "forward", a, b)
+                for cause in self.causes
+                if cause.stage != b.index
+            )
+            change = state_change(self.a, self.b, (a, b))
+            if change is None or is_caused or any(excluded):
+                continue
+            own = next((cause for cause in self.causes if cause.stage == b.index), None)
+            learned = {record.name for record in a.state if record.changes}
+            if own is not None:
+                if not own.kind.startswith("state"):
+                    self.causes[self.causes.index(own)] = replace(own, state=change)
+            elif change.name in learned and self.is_same_kind:
+                hint = f"update the statistics of {b.name} as in the training"
+                self._add(
+                    Difference(
+                        *("value", b.index, a.index, b.name, change.name, change.text),
+                        hint=hint,
+                        step=change.step,
+                        state=change,
+                    )
+                )
+        for place, cause in enumerate(self.causes):
+            random = (
+                self._random(side, side.stage(index)) == "seeded"
+                for side, index in ((self.a, cause.reference_stage), (self.b, cause.stage))
+                if index is not None
+            )
+            is_noise = cause.explanation is not None and cause.explanation.kind == "noise"
+            if stream is not None and cause.state is None and (is_noise or any(random)):
+                self.causes[place] = replace(cause, state=stream)
 
     def _is_declared_otherwise(self, a: StageRecord, b: StageRecord, key: str) -> bool:
         """Return True if a stage writes the spec that a difference before it has made its own.

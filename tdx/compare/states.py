@@ -8,16 +8,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tdx.compare.codes import DifferenceKind
-from tdx.compare.model import StageRecord, StateRecord
+from tdx.compare.model import Contract, StageRecord, StateRecord
 from tdx.compare.orders import find_order
-from tdx.compare.report import Difference
+from tdx.compare.report import Difference, StateChange
 from tdx.compare.statistics import FRESH_COUNT, is_of_reward, read_counts
 from tdx.compare.values import Tolerance, compare_tensors, digest, format_number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TOLERANCE = Tolerance(1e-6, 1e-12)
+STATE_TOLERANCE = Tolerance(1e-6, 1e-12)
 
 
 def compare_states(
@@ -104,7 +104,7 @@ def _other_values(
             text = f"{name} has the shape {list(other.shape)} instead of {list(one.shape)}"
             yield Difference("spec", b.index, a.index, b.name, key, text)
         elif one.digest != other.digest and one.value is not None and other.value is not None:
-            change = compare_tensors(one.value.double(), other.value.double(), _TOLERANCE)
+            change = compare_tensors(one.value.double(), other.value.double(), STATE_TOLERANCE)
             if change is not None and change.size is not None:
                 text = f"{name} differs by up to {format_number(change.size)}"
                 if (order := order_of(one.value, other.value)) is not None:
@@ -122,9 +122,79 @@ def order_of(one: Tensor, other: Tensor) -> list[int] | None:
     """Return which number of a vector each number of another one is, if that explains them."""
     if one.ndim != 1 or one.shape != other.shape or not 1 < one.numel() <= _MAX_ORDERED:
         return None
-    limits = _TOLERANCE.atol + _TOLERANCE.rtol * one.double().abs()
+    limits = STATE_TOLERANCE.atol + STATE_TOLERANCE.rtol * one.double().abs()
     gaps = (one.double()[:, None] - other.double()[None]).abs() / limits[:, None]
     return find_order(one.numel(), lambda i, j: float(gaps[i, j]))
+
+
+def state_change(
+    a: Contract, b: Contract, stages: tuple[StageRecord, StageRecord]
+) -> StateChange | None:
+    """Return the first reset or step after which the state of a stage differs.
+
+    Both sides have the state at the beginning. Statistics that one side does not update are left
+    out, as in an evaluation, and those of rewards.
+
+    Args:
+        a: The contract.
+        b: The target.
+        stages: The stage of each.
+    """
+    if a.states is None or b.states is None or a.states.rows != b.states.rows:
+        return None
+    ours, theirs = stages
+    initial = {record.name: record.digest for record in theirs.state}
+    if any(initial.get(record.name, record.digest) != record.digest for record in ours.state):
+        return None
+    tolerance = STATE_TOLERANCE.widened(ours.tolerance)
+    changes: list[tuple[int, bool, str, Tensor, Tensor]] = []
+    for (index, name), one in a.states.values.items():
+        other = b.states.values.get((theirs.index, name))
+        if index != ours.index or other is None or is_of_reward(name):
+            continue
+        sides = one.double(), other.double()
+        if any(bool((side == side[:1]).all()) for side in sides):
+            continue
+        change = compare_tensors(*sides, tolerance)
+        if change is not None and change.step is not None:
+            changes.append((change.step, one[0].numel() != 1, name, *sides))
+    if not changes:
+        return None
+    # Of several that differ from the same step on, a number such as the count is shown.
+    record, is_tensor, name, *values = min(changes, key=lambda change: change[:2])
+    numbers = [None if is_tensor else float(value[record]) for value in values]
+    step, is_reset = _step_of(a, record)
+    return StateChange(name, step, is_reset, reference=numbers[0], target=numbers[1])
+
+
+def stream_change(a: Contract, b: Contract) -> StateChange | None:
+    """Return the first reset or step after which a random generator has another state."""
+    if a.states is None or b.states is None or a.states.rows != b.states.rows:
+        return None
+    changes = [
+        (change.step, name)
+        for name, one in a.states.streams.items()
+        if (other := b.states.streams.get(name)) is not None
+        and (change := compare_tensors(one, other)) is not None
+        and change.step is not None
+    ]
+    if not changes:
+        return None
+    record, name = min(changes)
+    step, is_reset = _step_of(a, record)
+    return StateChange(name, step, is_reset, is_random=True)
+
+
+def _step_of(contract: Contract, record: int) -> tuple[int | None, bool]:
+    """Return the step of a record, from 0, and whether it is the reset after it."""
+    step = -1
+    for segment in contract.inputs:
+        if record <= segment.steps:
+            step += record
+            return (None if step < 0 else step), record == 0
+        record -= segment.steps + 1
+        step += segment.steps
+    return step, False
 
 
 def _common_rows(

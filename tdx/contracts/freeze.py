@@ -18,13 +18,22 @@ from tdx.compare.model import (
     Segment,
     SpecRecord,
     StageRecord,
+    StateHistory,
     StateRecord,
 )
 from tdx.compare.replay import record, replay, restored
 from tdx.compare.roles import PASSIVE, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
+from tdx.compare.states import STATE_TOLERANCE
 from tdx.compare.statistics import is_of_episode, is_statistic
-from tdx.compare.values import Values, compare_values, digest, dtype_name, float_tolerance
+from tdx.compare.values import (
+    Values,
+    compare_tensors,
+    compare_values,
+    digest,
+    dtype_name,
+    float_tolerance,
+)
 from tdx.contracts.reference_run import (
     STEPS,
     ContractLayout,
@@ -157,8 +166,12 @@ def observe(
             # Statistics that do not exist yet cannot be frozen.
             frozen = learned
         golden_random: Mapping[int, str] = {}
+        states = learned.states
         if find_random and frozen.error is None:
             golden_random = _find_random(stack, layout, inputs, seed, frozen)
+        if find_random and states is not None:
+            again = run_inputs(stack, layout, inputs, seed, learning=True)
+            states = None if again.states is None else _repeated(states, again.states)
     if frozen.error is not None and recording is None:
         raise frozen.error
     random = golden_random
@@ -188,6 +201,25 @@ def observe(
         frozen.values,
         recording=recording,
         golden_random=golden_random,
+        states=states,
+    )
+
+
+def _repeated(states: StateHistory, again: StateHistory) -> StateHistory:
+    """Return the states that another run repeats: not those that depend on a clock, for example."""
+    return replace(
+        states,
+        values={
+            place: value
+            for place, value in states.values.items()
+            if place in again.values
+            and compare_tensors(value, again.values[place], STATE_TOLERANCE) is None
+        },
+        streams={
+            name: value
+            for name, value in states.streams.items()
+            if name in again.streams and torch.equal(value, again.streams[name])
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,18 +10,26 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, key_name
+from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, StateHistory, key_name
 from tdx.compare.replay import MAX_ROWS, restored
 from tdx.compare.statistics import is_changed
-from tdx.compare.values import Values
+from tdx.compare.values import MAX_NUMBERS, Values, thumbnail
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.native_levels import to_rows
-from tdx.stacks.observe import Levels, RowEntries, base_key, preserved_generators, replaced_env
+from tdx.stacks.observe import (
+    Levels,
+    NestedLevels,
+    RowEntries,
+    base_key,
+    preserved_generators,
+    replaced_env,
+)
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace
@@ -190,12 +199,14 @@ class ReferenceRun:
         before: State before the run.
         after: State after the run.
         error: What a stage raised.
+        states: State after each reset and step, if the stages learned and none failed.
     """
 
     values: Mapping[Place, Values] = field(default_factory=dict)
     before: StackState = field(default_factory=dict)
     after: StackState = field(default_factory=dict)
     error: TdxError | None = None
+    states: StateHistory | None = None
 
     def changed(self, index: int, name: str) -> bool:
         """Return True if the run changed a tensor of the state."""
@@ -216,6 +227,7 @@ class ContractLayout:
             for level in specs
         ]
         self.batch_dims = len(specs[0].output_spec.batch_size)
+        self.rows = specs[0].output_spec.batch_size.numel()
         self.last = len(specs) - 2
         self.actions = {
             name for level in self.leaves for name, leaf in level.items() if leaf.part == "action"
@@ -255,7 +267,15 @@ def run_inputs(
     before = stack.state()
     source = RecordedResults(inputs)
     traces: list[StepTrace] = []
+    states: list[StackState] = []
+    streams: list[dict[str, int]] = []
     error: TdxError | None = None
+
+    def observe_state() -> None:
+        if learning:
+            states.append(stack.state())
+            streams.append(_stream_states(own_generators))
+
     with ExitStack() as opened:
         opened.enter_context(restored(stack, generators=False))
         opened.enter_context(preserved_generators())
@@ -266,15 +286,19 @@ def run_inputs(
             opened.enter_context(stack.seeded(seed))
             if not learning:
                 opened.enter_context(stack.paused_learning())
-            with replaced_env(observed_levels(stack), source.answer), located_errors(traces):
+            levels = observed_levels(stack)
+            own_generators = levels.generators() if isinstance(levels, NestedLevels) else []
+            with replaced_env(levels, source.answer), located_errors(traces):
                 for index, segment in enumerate(inputs):
                     source.begin(index)
                     driver = stack.driver()
                     with stack.attach(traces.append):
                         driver.reset(None)
+                        observe_state()
                         for step in range(segment.steps):
                             actions = {key: taken[step] for key, taken in segment.actions.items()}
                             driver.step(stack.encode_action(actions))
+                            observe_state()
         except TdxError as raised:
             error = raised
         except Exception as raised:
@@ -282,7 +306,43 @@ def run_inputs(
             error = EnvError(text, hint="correct the stage")
         after = stack.state()
     complete = [trace for trace in traces if trace.error is None]
-    return ReferenceRun(_read_values(layout, complete), before, after, error)
+    history = None
+    if states and error is None:
+        history = StateHistory(
+            layout.rows,
+            dict(_state_values(states)),
+            {name: torch.tensor([at[name] for at in streams]) for name in streams[0]},
+        )
+    return ReferenceRun(_read_values(layout, complete), before, after, error, history)
+
+
+def _state_values(states: Sequence[StackState]) -> Iterator[tuple[tuple[int, str], Tensor]]:
+    """Yield the numbers of each tensor of a state, ``[T, ...]``, by stage and name."""
+    places = {(index, name): None for state in states for index in state for name in state[index]}
+    for index, name in places:
+        values = [state.get(index, {}).get(name) for state in states]
+        known = [value for value in values if value is not None]
+        if len({value.shape for value in known}) != 1 or known[0].is_complex():
+            continue
+        if len(known) < len(values):
+            missing = torch.full(known[0].shape, torch.nan, dtype=torch.float64)
+            values = [missing if value is None else value.double() for value in values]
+        kept = torch.stack([value.detach().cpu() for value in values if value is not None])
+        yield (index, name), thumbnail(kept, 1) if kept[0].numel() > MAX_NUMBERS else kept
+
+
+def _stream_states(own: Sequence[object]) -> dict[str, int]:
+    """Return a number for the state of each global generator, and one for the stack's own."""
+    _, key, position, *_ = np.random.get_state()
+    states = {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "NumPy": np.asarray(key).tobytes() + str(position).encode(),
+        "Python": repr(random.getstate()).encode(),
+    }
+    numpy_own = [one.bit_generator.state for one in own if isinstance(one, np.random.Generator)]
+    if numpy_own:
+        states["the env and its stages"] = repr(numpy_own).encode()
+    return {name: int(hashlib.sha256(state).hexdigest()[:12], 16) for name, state in states.items()}
 
 
 def _read_values(layout: ContractLayout, traces: Sequence[StepTrace]) -> dict[Place, Values]:

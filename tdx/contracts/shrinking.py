@@ -340,7 +340,17 @@ def _prefixes(contract: Contract) -> Iterator[Contract]:
             )
             for place, known in contract.values.items()
         }
-        yield replace(contract, inputs=tuple(segments), values=values, recording=recording)
+        states = contract.states
+        if states is not None:
+            end = records["forward"]
+            states = replace(
+                states,
+                values={place: value[:end] for place, value in states.values.items()},
+                streams={name: value[:end] for name, value in states.streams.items()},
+            )
+        yield replace(
+            contract, inputs=tuple(segments), values=values, recording=recording, states=states
+        )
 
 
 def write_counterexample(

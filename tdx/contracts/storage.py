@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from tdx.compare.model import (
     Segment,
     SpecRecord,
     StageRecord,
+    StateHistory,
     StateRecord,
     key_name,
     parse_key_name,
@@ -182,6 +183,8 @@ def _to_document(
     if contract.golden_random:
         golden["random"] = {str(index): kind for index, kind in contract.golden_random.items()}
     golden["episodes"] = [segment.steps for segment in contract.inputs]
+    if contract.states is not None:
+        golden["rows"] = contract.states.rows
     if packed:
         golden["pixels"] = dict(packed)
     if reduced:
@@ -284,6 +287,7 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
         _read_values(golden, tensors, len(stages) - 1, file),
         fields.texts("notes", optional=True),
         golden_random=random,
+        states=_read_states(golden, tensors, inputs, len(stages) - 1, file),
     )
     tolerances = {key: entry.data for key, entry in fields.named_objects("tolerances")}
     try:
@@ -355,6 +359,11 @@ def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[s
         for record in stage.state:
             if record.value is not None:
                 tensors[f"state/{stage.index}/{record.name}"] = record.value
+    if contract.states is not None:
+        for (at, name), value in contract.states.values.items():
+            tensors[f"states/{at}/{name}"] = value
+        for name, value in contract.states.streams.items():
+            tensors[f"streams/{name}"] = value
     for index, segment in enumerate(contract.inputs):
         for group, entries in (("calls", segment.calls), ("actions", segment.actions)):
             for key, value in entries.items():
@@ -369,6 +378,35 @@ def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[s
                     value = torch.frombuffer(bytearray(zlib.compress(raw, 6)), dtype=torch.uint8)
                 tensors[name] = value
     return tensors, packed
+
+
+def _read_states(
+    golden: Fields,
+    tensors: Mapping[str, Tensor],
+    inputs: Sequence[Segment],
+    count: int,
+    file: str,
+) -> StateHistory | None:
+    """Return the state of the stages in time; ``None`` for contracts that do not have it."""
+    rows = golden.count("rows", least=0, optional=True)
+    if rows is None:
+        return None
+    records = sum(segment.steps + 1 for segment in inputs)
+    values: dict[tuple[int, str], Tensor] = {}
+    streams: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        group, _, rest = name.partition("/")
+        if group not in ("states", "streams"):
+            continue
+        index, _, state = rest.partition("/")
+        is_known = group == "streams" or (index.isdecimal() and state and int(index[:10]) < count)
+        if not is_known or value.ndim < 1 or len(value) != records or value.is_complex():
+            raise damaged(file, f"{name!r} is not the state of a stage in {records} records")
+        if group == "streams":
+            streams[rest] = value
+        else:
+            values[int(index), state] = value
+    return StateHistory(rows, values, streams)
 
 
 def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tuple[Segment, ...]:

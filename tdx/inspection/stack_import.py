@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from tdx.compare.report import Difference
+from tdx.compare.rollouts import Record, explain_records
 from tdx.compare.values import Change, Tolerance, compare_entries, element_gaps
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 STEPS = 1_000
 """Number of steps in which the values are compared."""
+_RECORDS_BEFORE, _RECORDS_AFTER = 16, 32
+"""Resets and steps around the first difference whose values are explained."""
 _SUM_TOLERANCE = 1e-4
 """Tolerance of sums over an episode, which Gymnasium adds in float64 and tdx in float32."""
 
@@ -240,40 +243,28 @@ class _Trial:
         self.converted = replace(converted, stages=tuple(kept))
 
     def compare_part(self, below: int, last: int, steps: int) -> PartComparison:
-        """Compare a part; if it differs, find the first stage that does."""
-        whole = self._compare(below, last, steps)
-        if whole.difference is None:
-            return whole
-        enough = 1 if whole.difference.step is None else whole.difference.step + 1
+        """Compare a part; if it differs, find the first stage that does, and explain it."""
+        comparison = self._compare(below, last, steps)
+        if comparison.difference is None:
+            return comparison
+        first = comparison.difference.step
+        enough = 1 if first is None else first + 1
         for stage in self.converted.stages[below + 1 : last]:
             if not isinstance(stage.result, Counterpart) or stage.result.observable:
                 inner = self._compare(below, stage.index, enough)
                 if inner.difference is not None:
-                    return inner
-        return whole
+                    comparison = inner
+                    break
+        assert comparison.difference is not None
+        return replace(comparison, difference=self._explained(comparison, comparison.difference))
 
     def _compare(self, below: int, last: int, steps: int) -> PartComparison:
         converted = self.converted
-        part = converted.stages[below + 1 : last + 1]
-        results = [stage.result for stage in part if isinstance(stage.result, Counterpart)]
-        tolerance = max((result.tolerance for result in results), default=0.0)
-        # A wrapper that writes the same entry of `info` as an inner one replaces it.
-        keys = {path: key for result in results for key, path in result.recorded.items()}
-        configs = tuple(config for stage in part for config in stage.stages)
-        shares_env = converted.missing_env is not None
         largest, left_out = 0.0, set[str]()
         difference: Difference | None = None
-        with ExitStack() as opened:
-            base = None
-            if below >= 0 or shares_env:
-                base = opened.enter_context(closing(self.open_base(below)))
-            stack = opened.enter_context(closing(self.open_stack()))
-            assert isinstance(stack, Convertible)
-            reference = stack.reference(last, converted.key_after(last), self.seed)
-            opened.enter_context(closing(reference))
-            pipeline = Pipeline(converted.env_up_to(last), configs)
-            env = opened.enter_context(closing(_build(pipeline, base)))
-            for result in _run_both(reference, env, steps, self.seed, keys):
+        tolerance = self._tolerance(below, last)
+        with self._running(below, last, steps) as (_, results):
+            for result in results:
                 first = result.first_change(tolerance)
                 if first is None:
                     largest = max(largest, *result.gaps(), 0.0)
@@ -287,9 +278,86 @@ class _Trial:
                     "value", last, last, name, key, text, change.size, step=result.step
                 )
                 break
+        shares_env = converted.missing_env is not None
         return PartComparison(
             below, last, steps, largest, difference, shares_env, tuple(sorted(left_out))
         )
+
+    def _explained(self, comparison: PartComparison, difference: Difference) -> Difference:
+        """Return a difference with the edit that predicts the values of the pipeline."""
+        key, first, below, last = difference.key, difference.step, comparison.below, comparison.last
+        if key is None or difference.size is None:
+            return difference
+        at = -1 if first is None else first
+        records: list[Record] = []
+        starts: list[int] = []
+        # What either side raises after the difference does not matter.
+        with (
+            suppress(TdxError),
+            self._running(below, last, at + 1 + _RECORDS_AFTER) as (env, results),
+        ):
+            for result in results:
+                if result.is_sum or (result.step or 0) < at - _RECORDS_BEFORE:
+                    continue
+                if isinstance(result.given, TdxError):
+                    break
+                expected, given = result.expected.get(key), result.values.get(key)
+                if expected is not None and given is not None:
+                    if result.is_reset:
+                        starts.append(len(records))
+                    # The env may write its next results into the same memory.
+                    sides = [
+                        side.clone() if env.ndim else side[None].clone()
+                        for side in (expected, given)
+                    ]
+                    records.append((sides[0], sides[1], None))
+                if any(
+                    change is not None and flag.rpartition(".")[2] in ("done", "terminated")
+                    for flag, change in compare_entries(result.expected, result.values).items()
+                ):
+                    break
+        tolerance = self._tolerance(below, last)
+        explanation = explain_records(records, starts, Tolerance(tolerance, tolerance))
+        if explanation is None:
+            return difference
+        return replace(
+            difference,
+            message=f"{difference.message}; {explanation.text}",
+            hint=explanation.hint,
+            explanation=explanation,
+        )
+
+    def _tolerance(self, below: int, last: int) -> float:
+        part = self.converted.stages[below + 1 : last + 1]
+        results = [stage.result for stage in part if isinstance(stage.result, Counterpart)]
+        return max((result.tolerance for result in results), default=0.0)
+
+    @contextmanager
+    def _running(
+        self, below: int, last: int, steps: int
+    ) -> Iterator[tuple[EnvBase, Iterator[_Results]]]:
+        """Open a part of the stack and of the pipeline, and yield what both return."""
+        converted = self.converted
+        part = converted.stages[below + 1 : last + 1]
+        # A wrapper that writes the same entry of `info` as an inner one replaces it.
+        keys = {
+            path: key
+            for stage in part
+            if isinstance(stage.result, Counterpart)
+            for key, path in stage.result.recorded.items()
+        }
+        configs = tuple(config for stage in part for config in stage.stages)
+        with ExitStack() as opened:
+            base = None
+            if below >= 0 or converted.missing_env is not None:
+                base = opened.enter_context(closing(self.open_base(below)))
+            stack = opened.enter_context(closing(self.open_stack()))
+            assert isinstance(stack, Convertible)
+            reference = stack.reference(last, converted.key_after(last), self.seed)
+            opened.enter_context(closing(reference))
+            pipeline = Pipeline(converted.env_up_to(last), configs)
+            env = opened.enter_context(closing(_build(pipeline, base)))
+            yield env, _run_both(reference, env, steps, self.seed, keys)
 
 
 def _path(key: str) -> tuple[str, ...]:
@@ -312,12 +380,14 @@ class _Results:
         expected: Values of the stack by key.
         given: TensorDict of the pipeline, or the error that it raised.
         is_sum: True for sums over an episode.
+        is_reset: True for what a reset returned.
     """
 
     step: int | None
     expected: NamedTensors
     given: Any
     is_sum: bool = False
+    is_reset: bool = False
 
     @property
     def values(self) -> dict[str, Any]:
@@ -361,7 +431,7 @@ def _run_both(
 
     env.set_seed(seed)
     expected, current = reference.reset(seed), run(env.reset)
-    yield _Results(None, expected, current)
+    yield _Results(None, expected, current, is_reset=True)
     for step in range(steps):
         action, entries = reference.sample_action()
         expected, info = reference.step(action)
@@ -378,7 +448,7 @@ def _run_both(
             yield _Results(step, sums, given, is_sum=True)
             expected = reference.reset(None)
             current = run(env.maybe_reset, step_mdp(current))
-            yield _Results(step, expected, current)
+            yield _Results(step, expected, current, is_reset=True)
         else:
             current = step_mdp(current)
 

@@ -13,6 +13,7 @@ from gymnasium import wrappers
 
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.inspection.stack_import import StackImport, import_stack
+from tdx.pipeline import parse_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.counterparts import TABLE, Row, format_table
@@ -203,6 +204,19 @@ def test_first_difference_names_step_key_stage_and_values(
         "2 in the stack, 0.5 in the pipeline"
     )
     assert not found.is_equal
+
+
+def test_first_difference_is_explained_as_in_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TABLE["gymnasium.wrappers"]
+    monkeypatch.setitem(
+        table, "TransformReward", Row(Counterpart((parse_stage("RewardScaling(0.0, 3.0)"),)))
+    )
+    found = converted(
+        lambda: wrappers.TransformReward(gym.make("Pendulum-v1"), lambda reward: 2 * float(reward)),
+        steps=5,
+    )
+    (comparison,) = found.comparisons
+    assert str(comparison).endswith("; it is multiplied by 1.5")
 
 
 def test_stages_that_do_not_fit_without_the_missing_one_are_left_out() -> None:

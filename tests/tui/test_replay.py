@@ -41,9 +41,10 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         await app.press("n", "text:10", "enter")
         await edit(app, 0, "RewardScaling(0.0, 0.5)")
         assert rewards(app) == [0.5 * each for each in rewards(app, 0)]
+        cause = "stage 0 (RewardScaling), key 'reward': it is multiplied by 0.5"
         assert (
-            app.note
-            == "■ repeated 10 steps; differs: reward from step 1, episode_reward from step 1"
+            app.note == f"■ repeated 10 steps; {cause}, from step 1; "
+            "also differs: episode_reward from step 1"
         )
         state = app.tab.connection.state
         assert state is not None
@@ -53,6 +54,7 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         assert app.shown == 1
         await app.press("d")
         assert "differences to the earlier rollout" in app.text("#live-values")
+        assert f"≠ {cause}" in app.text("#live-values")
         assert "observation@0" in app.text("#live-values")
         before, now = rewards(app, 0)[0], rewards(app)[0]
         assert f"{before:.3f}"[:5] in app.text("#live-values")
@@ -61,6 +63,7 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         await app.press("E")
         assert "differences to trace 0" in app.text("#live-values")
         assert "earlier" not in app.text("#live-plots")
+        assert cause not in app.text("#live-values")
 
 
 async def test_value_of_a_new_stage_is_compared_with_the_previous_version() -> None:

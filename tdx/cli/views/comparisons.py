@@ -336,6 +336,8 @@ def _difference(difference: Difference) -> Iterator[Block]:
         yield fact("smallest case", difference.smallest.text, indent=7)
         if difference.smallest.inputs:
             yield fact("the stage received", difference.smallest.inputs, indent=9)
+    if difference.state is not None and difference.state.text not in difference.message:
+        yield fact("state", difference.state.text, indent=7)
     if difference.hint:
         yield fact("hint", difference.hint, indent=7)
     if difference.examples:

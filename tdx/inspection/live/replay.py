@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
-from tdx.compare.values import compare_entries
+from tdx.compare.alignment import match_stages
+from tdx.compare.codes import DifferenceKind
+from tdx.compare.report import Difference
+from tdx.compare.rollouts import Record, explain_records
+from tdx.compare.values import (
+    Change,
+    compare_entries,
+    compare_tensors,
+    dtype_name,
+    float_tolerance,
+)
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.histories import build_plot
@@ -17,6 +28,9 @@ from tdx.inspection.live.views import PlotView
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace
+
+_RECORDS_BEFORE, _RECORDS_AFTER = 16, 48
+"""Traces around the first difference whose values are explained."""
 
 
 class Replay:
@@ -31,6 +45,8 @@ class Replay:
 
     Attributes:
         differences: First trace in which the output of the chain differs, by key.
+        cause: The first difference of the repeated part, at the stage that has it. ``None``: there
+            is none, or :meth:`describe` was not called.
         is_branch: True if the end of the earlier session is not repeated.
 
     Raises:
@@ -44,12 +60,15 @@ class Replay:
         ...     _ = env.set_seed(0)
         ...     return LiveSession(env)
         >>> earlier, session = start(1.0), start(0.5)
-        >>> _ = [earlier.advance() for _ in range(3)]
+        >>> _ = [earlier.advance() for _ in range(6)]
         >>> replay = Replay(earlier, session)
         >>> while not replay.is_done:
         ...     _ = replay.advance()
         >>> replay.steps, replay.differences
-        (2, {'reward': 1})
+        (5, {'reward': 1})
+        >>> _ = replay.describe()
+        >>> replay.cause.sentence
+        "stage 0 (RewardScaling), key 'reward': it is multiplied by 0.5"
     """
 
     def __init__(self, earlier: LiveSession, session: LiveSession, last: int | None = None) -> None:
@@ -62,6 +81,7 @@ class Replay:
             self.total, self._has_last_reset = at + 1, after == 1
         self.done = 0
         self.differences: dict[str, int] = {}
+        self.cause: Difference | None = None
         action = next((action for action in recording.actions if action is not None), None)
         if action is not None:
             given, taken = (
@@ -140,7 +160,7 @@ class Replay:
         return None if trace is None else self.counterpart(trace)
 
     def describe(self) -> str:
-        """Return how many steps were repeated, and which keys differ from where."""
+        """Return how many steps were repeated, and what differs from where."""
         head = f"repeated {self.steps:,} step{'' if self.steps == 1 else 's'}"
         if self.is_branch:
             head = f"branch at step {self.steps:,}"
@@ -149,16 +169,47 @@ class Replay:
             head = f"{head}: the env does not repeat exactly"
         if not self.differences:
             return f"{head} with the same seed and actions: no differences"
-        keys = []
+        places = {}
         for key, at in self.differences.items():
             trace = self.session.history.find(at)
-            place = f"trace {at}"
+            places[key] = f"{key} from trace {at}"
             if trace is not None:
                 step = trace.step + (trace.phase == "step")
-                place = "the reset" if at == 0 else f"step {step}"
-            keys.append(f"{key} from {place}")
-        more = f", {len(keys) - 3} more" if len(keys) > 3 else ""
-        return f"{head}; differs: {', '.join(keys[:3])}{more}"
+                places[key] = f"{key} from {'the reset' if at == 0 else f'step {step}'}"
+        self.cause = self._find_cause(min(self.differences.values()))
+        word = "differs"
+        if self.cause is not None and self.cause.key is not None:
+            since = places.pop(self.cause.key).removeprefix(f"{self.cause.key} ")
+            head, word = f"{head}; {self.cause_sentence}, {since}", "also differs"
+        if not places:
+            return head
+        more = f", {len(places) - 3} more" if len(places) > 3 else ""
+        return f"{head}; {word}: {', '.join(list(places.values())[:3])}{more}"
+
+    @property
+    def cause_sentence(self) -> str:
+        """The first difference as a sentence; empty if there is none."""
+        if self.cause is None:
+            return ""
+        return self.cause.sentence.replace("of the contract", "of the earlier chain", 1)
+
+    def _find_cause(self, first: int) -> Difference | None:
+        """Return the difference at the first stage that differs in the first trace that differs."""
+        window = range(first - _RECORDS_BEFORE, first + _RECORDS_AFTER)
+        pairs = [
+            (other, trace)
+            for trace in self.session.history
+            if trace.index in window and (other := self.counterpart(trace)) is not None
+        ]
+        at = next((pair for pair in pairs if pair[1].index == first), None)
+        names = [name for name, index in self.differences.items() if index == first]
+        found = (None if at is None else _first_difference(at, pairs, name) for name in names)
+        causes = [cause for cause in found if cause is not None]
+
+        def position(cause: Difference) -> int:
+            return (cause.reference_stage or 0) if cause.stage is None else cause.stage
+
+        return min(causes, key=position, default=None)
 
     def plot(
         self, name: str, *, row: int | None, parts: int, window: tuple[int, int] | None
@@ -187,3 +238,85 @@ def _output_values(trace: StepTrace) -> Mapping[str, Any]:
     """Return the last value of each key in the forward direction; none that was overwritten."""
     versions = {version.key: version for version in trace.versions() if version.lane == "forward"}
     return {format_key(key): version.value for key, version in versions.items() if not version.lost}
+
+
+def _first_difference(
+    at: tuple[StepTrace, StepTrace], pairs: Sequence[tuple[StepTrace, StepTrace]], name: str
+) -> Difference | None:
+    """Return the difference of a key at the first stage that differs, with its explanation.
+
+    Args:
+        at: The first trace that differs: of the earlier session, and of the new one.
+        pairs: These and the traces around them.
+        name: The key.
+    """
+    ours, theirs = (
+        [
+            stage
+            for stage in trace.stages
+            if stage.direction == "forward" and name in map(format_key, stage.written)
+        ]
+        for trace in at
+    )
+    names, other_names = ([stage.name for stage in side] for side in (ours, theirs))
+    for match in match_stages(names, other_names, zip):
+        a = None if match.a is None else ours[match.a].index
+        b = None if match.b is None else theirs[match.b].index
+        records: list[Record] = []
+        starts: list[int] = []
+        changes: list[Change] = []
+        for old, new in pairs:
+            # A stage of one side only is compared with what it received.
+            received = (
+                _value_after(old, a, name, -1) if b is None else _value_after(new, b, name, -1)
+            )
+            reference = received if a is None else _value_after(old, a, name)
+            target = received if b is None else _value_after(new, b, name)
+            if reference is None or target is None:
+                continue
+            if new.phase == "reset":
+                starts.append(len(records))
+            records.append((reference, target, received))
+            if (change := compare_tensors(reference, target)) is not None:
+                changes.append(change)
+        if not changes:
+            continue
+        change = max(changes, key=lambda change: change.size or 0.0)
+        kind: DifferenceKind = "value"
+        if change.kind == "spec" or change.kind == "dtype":
+            kind = change.kind
+        explanation = None
+        if match.b is not None and (change.kind != "dtype" or change.size is not None):
+            tolerance = float_tolerance([dtype_name(records[0][0])])
+            explanation = explain_records(records, starts, tolerance)
+        text = change.text if explanation is None else explanation.text
+        if match.status == "missing":
+            kind, text = "missing stage", "the new chain has no such stage"
+        elif match.status == "extra":
+            kind, text = "missing stage", f"the earlier chain has no such stage; {text}"
+        elif match.status == "moved":
+            kind, text = "order", f"the stage has moved; {text}"
+        return Difference(
+            kind,
+            b,
+            a,
+            (ours[match.a or 0] if match.b is None else theirs[match.b]).name,
+            name,
+            text,
+            change.size,
+            None if explanation is None else explanation.hint,
+            explanation=explanation,
+        )
+    return None
+
+
+def _value_after(trace: StepTrace, index: int | None, name: str, offset: int = 0) -> Tensor | None:
+    """Return the value of a key after a stage, ``[R, ...]``; ``None`` if it is not known."""
+    if index is None or (index < 0 and offset):
+        return None
+    versions = trace.after(index + offset)
+    version = next((one for key, one in versions.items() if format_key(key) == name), None)
+    if version is None or version.lost or not isinstance(version.value, Tensor):
+        return None
+    dims = trace.tensordict.ndim
+    return version.value.flatten(0, dims - 1) if dims else version.value[None]

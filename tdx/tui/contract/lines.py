@@ -208,6 +208,8 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
             yield Content(difference.effect)
         if difference.smallest is not None:
             yield Content(f"smallest case: {difference.smallest.text}")
+        if difference.state is not None and difference.state.text not in difference.message:
+            yield Content(difference.state.text)
         if difference.hint:
             yield Content.styled(f"→ {difference.hint}", "dim")
     if shown and report.first is not None and shown[0] not in report.causes:

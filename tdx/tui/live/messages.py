@@ -226,6 +226,8 @@ class LiveState:
         is_earlier: True if traces are compared with those of the earlier rollout.
         differences: First trace that differs from the earlier rollout, by key; ``None`` if nothing
             was repeated.
+        cause: The first of these differences, as a sentence that explains it; empty if there is
+            none.
         action_source: Where actions come from.
         stop_condition: Condition that ends the run.
         message: Why the run has stopped, or why a command was rejected.
@@ -241,6 +243,7 @@ class LiveState:
     reference: int | None
     is_earlier: bool
     differences: tuple[tuple[str, int], ...] | None
+    cause: str
     row: int | None
     nbytes: int
     rate: float | None

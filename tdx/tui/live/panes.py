@@ -266,7 +266,7 @@ class LivePanes:
     def show_state(self, state: LiveState, num_envs: int) -> None:
         """Show where the session is in its history."""
         self.timeline.show(state)
-        self.values.set_first_differences(dict(state.differences or ()))
+        self.values.set_first_differences(dict(state.differences or ()), state.cause)
         self.plots.set_cursor(None if state.follows_latest else state.shown)
         self.envs.set_focus(state.row, num_envs)
         self.manual.set_target(state.row, num_envs)

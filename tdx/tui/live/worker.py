@@ -465,6 +465,7 @@ class LivePlayer:
             reference=self.reference,
             is_earlier=self.is_earlier,
             differences=None if self.replay is None else tuple(self.replay.differences.items()),
+            cause="" if self.replay is None else self.replay.cause_sentence,
             row=self.row,
             nbytes=session.history.nbytes,
             rate=self.rate,
