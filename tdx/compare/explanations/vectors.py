@@ -500,10 +500,15 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
     counts = int((changed == low).sum()), int((changed == high).sum())
     if low <= high and 1 not in counts:
         limits = low, high
+        # A bound that both sides have stays.
         yield Edit(
             "clip",
             f"it is clipped to {_limits_text(limits)}",
-            {"low": low, "high": high},
+            {
+                "low": low if math.isfinite(low) else ours[0],
+                "high": high if math.isfinite(high) else ours[1],
+                "reference": {"low": ours[0], "high": ours[1]},
+            },
             "clip both sides alike",
             lambda sides: sides.reference.clamp(*limits),
             1.0,
@@ -519,6 +524,7 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
         if is_clipped and not (own and own.limits is None):
             text = f"it is clipped to {_limits_text(theirs)} instead of {_limits_text(ours)}"
             parameters = {"low": theirs[0], "high": theirs[1]}
+        parameters["reference"] = {"low": ours[0], "high": ours[1]}
 
         def predict(sides: Sides, limits: tuple[float, float] = ours) -> Tensor:
             # Between the bounds the values are those of the reference, beyond them the target's.
