@@ -163,7 +163,9 @@ def _arguments(stage: Stage, edit: Mapping[str, Any], numbers: Mapping[str, Any]
         return Stage("clip", {"low": low, "high": high})
     if kind == "history":
         fills = {"first": "same", "zeros": "zeros", "previous episode": "same"}
+        spacing = {"spacing": numbers["spacing"]} if numbers["spacing"] > 1 else {}
         return stage.replaced(
+            **spacing,
             length=numbers["length"],
             order="newest first" if numbers["newest_first"] else "oldest first",
             padding=fills[numbers["padding"]],
@@ -191,6 +193,9 @@ def _forward(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
 def _added(edit: Mapping[str, Any], channels_first: bool) -> list[Stage] | None:
     numbers = edit["parameters"]
     match edit["kind"]:
+        case "width":
+            widths = _numbers(numbers["widths"], channels_first)
+            return [Stage("scale", {"factor": 1 / widths, "offset": 0.0})]
         case "scale" | "feature scale" | "range":
             factor, offset = (_numbers(numbers[k], channels_first) for k in ("factor", "offset"))
             added = [Stage("scale", {"factor": factor, "offset": offset})]
@@ -205,6 +210,8 @@ def _added(edit: Mapping[str, Any], channels_first: bool) -> list[Stage] | None:
             return [Stage("select", {"indices": numbers["order"], "axis": axis})]
         case "axis order":
             return [Stage("transpose", {"axes": numbers["axes"]})]
+        case "flip":
+            return [Stage("flip", {"axis": numbers["dim"] - 3})]
         case "rounding":
             return [Stage("cast", {"dtype": numbers["to"]})]
         case "time shift" if numbers["steps"] > 0:
@@ -212,6 +219,17 @@ def _added(edit: Mapping[str, Any], channels_first: bool) -> list[Stage] | None:
         case "delta" if numbers["sign"] < 0:
             return [Stage("delta")]
     return None
+
+
+def _folded(stage: Stage, factor: Any, offset: Any) -> Stage | None:
+    """Return a stage with another range that undoes a scale, if it has a range."""
+    if stage.operation != "to_float":
+        return None
+    limits = {
+        name: round(float((stage.arguments[name] - offset) / factor), 6)  # type: ignore[operator]
+        for name in ("low", "high")
+    }
+    return stage.replaced(**limits)
 
 
 def _inverse(stage: Stage, explanation: Cause, channels_first: bool) -> list[Stage] | None:
@@ -225,7 +243,15 @@ def _inverse(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
                 )
                 if (factor == 0).any():
                     return None
-                stages.append(Stage("scale", {"factor": 1 / factor, "offset": -offset / factor}))
+                folded = _folded(stages[-1], factor, offset)
+                if folded is None:
+                    added = {"factor": 1 / factor, "offset": -offset / factor}
+                    stages.append(Stage("scale", added))
+                else:
+                    stages[-1] = folded
+            case "width":
+                widths = _numbers(numbers["widths"], channels_first)
+                stages.append(Stage("scale", {"factor": widths, "offset": 0.0}))
             case "permutation" | "channel order":
                 order = [int(origin) for origin in np.argsort(numbers["order"])]
                 axis = numbers["dim"] - 3 if "dim" in numbers else -1
@@ -234,6 +260,8 @@ def _inverse(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
                 order = numbers["order"]
                 kept = [order.index(origin) for origin in range(max(order) + 1)]
                 stages.append(Stage("select", {"indices": kept}))
+            case "flip":
+                stages.append(Stage("flip", {"axis": numbers["dim"] - 3}))
             case "axis order":
                 axes = [int(axis) for axis in np.argsort(numbers["axes"])]
                 stages.append(Stage("transpose", {"axes": axes}))

@@ -11,7 +11,7 @@ import tdx
 from tdx.contracts import ContractReport, Difference
 from tests.explanations.corrections import REFERENCE, TARGET, corrected, edit_folder, predicted
 from tests.explanations.mutations import Fault, Mutation
-from tests.explanations.mutations.edits import SEEN
+from tests.explanations.mutations.edits import SEEN, WIDE
 from tests.explanations.mutations.envs import record
 from tests.explanations.mutations.lerobot_steps import samples, write
 from tests.explanations.mutations.model import differ, simulate
@@ -147,7 +147,7 @@ def _has_numbers(fault: Fault, named: Mapping[str, Any]) -> bool:
         case "clip" | "extra stage":
             limits = [(named[k], label[k]) for k in ("low", "high") if k in named and k in label]
             # A limit that no value reaches cannot be named.
-            seen = [pair for pair in limits if np.isfinite(pair[0])]
+            seen = [pair for pair in limits if np.isfinite(pair[0]) and abs(pair[1]) < WIDE]
             return bool(seen) and all(near(*pair) for pair in seen)
         case "permutation" | "channel order":
             return list(named.get("order", ())) == list(label["order"])

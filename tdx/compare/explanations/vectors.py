@@ -570,6 +570,17 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
             order = _match_slices(reference, target, dim, sides.tolerance)
             if order is not None:
                 yield _reordered_slices(dim, order)
+        for dim in inner:
+            # Shorter ones are channels or steps, which may have any order.
+            if reference.shape[dim] > 8:
+                yield Edit(
+                    "flip",
+                    f"it is mirrored: dim {dim - 2} is in reverse order",
+                    {"dim": dim - 2},
+                    f"flip dim {dim - 2} back, or do not flip it",
+                    lambda sides, dim=dim: sides.reference.flip(dim),  # type: ignore[misc]
+                    0.7,
+                )
     for axes in permutations(inner) if 2 <= len(inner) <= 3 else ():
         turned = tuple(reference.shape[axis] for axis in axes)
         if list(axes) != list(inner) and turned == tuple(target.shape[2:]):
@@ -698,7 +709,7 @@ def discrete_edits(sides: Sides) -> Iterator[Edit]:
             if reference.shape[dim] == 3:
                 yield _reordered_slices(dim, [2, 1, 0])
     if 2 <= len(inner) <= 3:
-        yield from (edit for edit in order_edits(sides) if edit.kind == "axis order")
+        yield from (edit for edit in order_edits(sides) if edit.kind in ("axis order", "flip"))
     if sides.row_dims == 1 and target.ndim == 3:
         order = _correlated_order(reference, target)
         if order is not None:
