@@ -128,7 +128,8 @@ def _edited(
             new = None
             # The hint is to set an argument, or to load the state.
             is_set = cause["kind"] == "argument" or cause["kind"].startswith("state")
-            is_set |= "state" in (cause["hint"] or "")
+            hint = cause["hint"] or ""
+            is_set |= hint.startswith("pass ") or "state" in hint
             if explanation and not (side is TARGET and is_set):
                 new = replaced(at, cause)
             if new is not None:
@@ -205,6 +206,15 @@ def _added(edit: Mapping[str, Any], channels_first: bool) -> list[Stage] | None:
             return added
         case "permutation" | "selection":
             return [Stage("select", {"indices": numbers["order"]})]
+        case "padding" | "constant":
+            order, values = numbers["order"], numbers["values"]
+            constants = [float(values.get(str(index), 0.0)) for index in range(len(order))]
+            kept = [float(origin >= 0) for origin in order]
+            indices = [max(origin, 0) for origin in order]
+            return [
+                Stage("select", {"indices": indices}),
+                Stage("scale", {"factor": kept, "offset": constants}),
+            ]
         case "channel order":
             axis = numbers["dim"] - 3
             return [Stage("select", {"indices": numbers["order"], "axis": axis})]

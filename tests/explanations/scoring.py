@@ -108,6 +108,8 @@ def names_parameters(fault: Fault, report: ContractReport) -> bool:
         if {each.kind, *(edit.kind for edit in edits)} & accepted and (
             each.kind == "argument"
             or fault.kind not in _NUMBERS
+            # The class of a stage of a library is all that there is to say about it.
+            or (fault.kind == "extra stage" and not {"low", "factor"} & set(fault.parameters))
             or any(_has_numbers(fault, edit.parameters) for edit in edits)
         ):
             return True
@@ -148,7 +150,8 @@ def _has_numbers(fault: Fault, named: Mapping[str, Any]) -> bool:
             limits = [(named[k], label[k]) for k in ("low", "high") if k in named and k in label]
             # A limit that no value reaches cannot be named.
             seen = [pair for pair in limits if np.isfinite(pair[0]) and abs(pair[1]) < WIDE]
-            return bool(seen) and all(near(*pair) for pair in seen)
+            is_named = "low" not in label or bool(seen)
+            return is_named and all(near(*pair) for pair in seen)
         case "permutation" | "channel order":
             return list(named.get("order", ())) == list(label["order"])
         case "axis order":

@@ -30,7 +30,7 @@ from tests.explanations.scoring import (
 )
 
 IS_WHOLE = os.environ.get("TDX_MUTATIONS") == "all"
-SINGLE, DOUBLE, CLEAN = (30, 30, 30) if IS_WHOLE else (3, 1, 1)
+SINGLE, OTHERS, DOUBLE, CLEAN = (30, 12, 30, 30) if IS_WHOLE else (3, 1, 1, 1)
 MEASURES = {"names": 0.9, "parameters": 0.92, "reproduces": 0.97, "passes": 0.8}
 """Share of the observable faults of a library that a report must get right."""
 
@@ -67,6 +67,12 @@ def _missed(mutations: Sequence[Mutation]) -> dict[str, list[object]]:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_single_faults_are_named_and_corrected(library: str) -> None:
     missed = _missed(single_mutations(library, 0, SINGLE))
+    assert not missed, missed
+
+
+@pytest.mark.parametrize("library", [name for name in LIBRARIES if name != "lerobot"])
+def test_faults_of_other_kinds_are_named_and_corrected(library: str) -> None:
+    missed = _missed(held_out_mutations(library, 7, OTHERS))
     assert not missed, missed
 
 

@@ -116,15 +116,16 @@ def fit_map(
 
 def channel_maps(one: Tensor, other: Tensor, tolerance: Tolerance) -> Iterator[FeatureMap]:
     """Yield the maps of images with a factor and an offset for each channel."""
-    if one.shape != other.shape or one.ndim != 5:
+    # Images may be stacked, or have a batch dim of their own.
+    if one.shape != other.shape or not 5 <= one.ndim <= 6:
         return
-    for dim in (2, 4):
+    for dim in (one.ndim - 3, one.ndim - 1):
         channels = one.shape[dim]
         if 2 <= channels <= 4:
             ours, theirs = (side.movedim(dim, -1).reshape(-1, 1, channels) for side in (one, other))
             found = fit_map(ours, theirs, tolerance)
             if found is not None:
-                shape = (channels, 1, 1) if dim == 2 else (channels,)
+                shape = (channels,) if dim == one.ndim - 1 else (channels, 1, 1)
                 factor, offset = found.factor.reshape(shape), found.offset.reshape(shape)
                 yield FeatureMap(factor, offset, found.limits)
 
@@ -556,10 +557,13 @@ def _reached_limits(values: Tensor) -> tuple[float, float]:
 def order_edits(sides: Sides) -> Iterator[Edit]:
     """Yield another order of features, channels and axes, a selection, and a padding."""
     reference, target = sides.reference, sides.target
-    if sides.row_dims == 1 and target.ndim == 3:
-        order = match_features(reference, target, sides.tolerance)
+    # Features may be stacked: all steps have them in the same order.
+    if 3 <= reference.ndim == target.ndim <= 4 and reference.shape[:-1] == target.shape[:-1]:
+        flat = [side.flatten(1, -2) for side in (reference, target)]
+        order = match_features(*flat, sides.tolerance)
         if order is not None:
-            yield _reordered(order, reference.shape[2])
+            yield _reordered(order, sides)
+    if sides.row_dims == 1:
         return
     inner = range(2, reference.ndim)
     if reference.shape == target.shape:
@@ -636,22 +640,24 @@ def match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int
     return order if is_informative and order != list(range(size)) else None
 
 
-def _reordered(order: Sequence[int], size: int) -> Edit:
+def _reordered(order: Sequence[int], sides: Sides) -> Edit:
+    size, constant = sides.reference.shape[-1], sides.target.flatten(0, -2)[0].tolist()
     kept = [origin for origin in order if origin >= 0]
     padded = [index for index, origin in enumerate(order) if origin < 0]
     shown = ", ".join(map(str, order[:_MAX_SHOWN])) + (", …" if len(order) > _MAX_SHOWN else "")
 
     def predict(sides: Sides) -> Tensor | None:
         columns = [
-            sides.target[:1, :1, index : index + 1].expand(*sides.target.shape[:2], 1)
+            torch.full_like(sides.reference[..., :1], constant[index])
             if origin < 0
-            else sides.reference[:, :, origin : origin + 1]
+            else sides.reference[..., origin : origin + 1]
             for index, origin in enumerate(order)
         ]
-        return torch.cat(columns, 2)
+        return torch.cat(columns, -1)
 
     parameters: dict[str, object] = {"order": list(order)}
     if padded:
+        parameters["values"] = {str(index): constant[index] for index in padded}
         lost = sorted(set(range(size)) - set(kept))
         what = "feature" if len(padded) == 1 else "features"
         verb = "is" if len(padded) == 1 else "are"
@@ -713,7 +719,7 @@ def discrete_edits(sides: Sides) -> Iterator[Edit]:
     if sides.row_dims == 1 and target.ndim == 3:
         order = _correlated_order(reference, target)
         if order is not None:
-            yield _reordered(order, reference.shape[2])
+            yield _reordered(order, sides)
     yield from (
         edit for edit in whole_edits(sides) if edit.kind in ("time shift", "delta", "twice")
     )

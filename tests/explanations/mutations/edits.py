@@ -535,7 +535,9 @@ def _masked(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | 
     factor = np.ones(values.shape[-1], np.float32)
     masked = int(rng.integers(len(factor)))
     factor[masked] = 0
-    added = Stage("scale", {"factor": factor, "offset": 0.0})
+    # Libraries refuse a scale of zero.
+    masks = Stage("scale", {"factor": factor, "offset": 0.0})
+    added = Stage("sequence", {"stages": (masks,)})
     return Edit("constant", (chain.stages[index], added), {"feature": masked}, added)
 
 
