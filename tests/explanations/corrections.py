@@ -164,14 +164,17 @@ def _arguments(stage: Stage, edit: Mapping[str, Any], numbers: Mapping[str, Any]
         return Stage("clip", {"low": low, "high": high})
     if kind == "history":
         fills = {"first": "same", "zeros": "zeros", "previous episode": "same"}
-        spacing = {"spacing": numbers["spacing"]} if numbers["spacing"] > 1 else {}
-        return stage.replaced(
-            **spacing,
-            length=numbers["length"],
-            order="newest first" if numbers["newest_first"] else "oldest first",
-            padding=fills[numbers["padding"]],
-            start="kept" if numbers["padding"] == "previous episode" else "reset",
-        )
+        rest = {k: v for k, v in stage.arguments.items() if k not in ("order", "start", "spacing")}
+        # Only what a library's own stage does not do needs one of a user.
+        special: dict[str, object] = {}
+        if numbers["newest_first"]:
+            special["order"] = "newest first"
+        if numbers["spacing"] > 1:
+            special["spacing"] = numbers["spacing"]
+        if numbers["padding"] == "previous episode":
+            special["start"] = "kept"
+        named = {"length": numbers["length"], "padding": fills[numbers["padding"]]}
+        return Stage("history", {**rest, **named, **special})
     return None
 
 

@@ -302,7 +302,7 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
             "range",
             f"its range is {text}",
             {"factor": factor, "offset": offset},
-            None,
+            _undo_hint(factor, offset),
             lambda sides, factor=factor, offset=offset: sides.reference * factor + offset,  # type: ignore[misc]
             0.9,
         )
@@ -314,12 +314,14 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
             text = f"it is {' and '.join(parts) or 'slightly scaled'}"
             parameters: dict[str, object] = {"factor": factor, "offset": offset}
             cost = 2.0
+            hint = _undo_hint(factor, offset)
             if joint.limits is not None:
+                hint = None
                 text += f", and clipped to {_limits_text(joint.limits)}"
                 parameters |= {"low": joint.limits[0], "high": joint.limits[1]}
                 cost = 3.5
             apply = joint.apply
-            yield Edit("scale", text, parameters, None, lambda sides: apply(sides.reference), cost)
+            yield Edit("scale", text, parameters, hint, lambda sides: apply(sides.reference), cost)
     for by_channel in channel_maps(reference, target, sides.tolerance):
         yield _feature_scale(by_channel, None, "reference", "channel")
     yield from _widths(sides)
@@ -475,6 +477,19 @@ def _scale_texts(factor: float, offset: float) -> list[str]:
     return parts
 
 
+def _undo_hint(factor: float, offset: float) -> str | None:
+    """Return the step that takes a scale back."""
+    steps = []
+    if abs(offset) > 1e-5:
+        verb = "subtract" if offset > 0 else "add"
+        steps.append(f"{verb} {format_number(abs(offset))}")
+    if factor and abs(factor - 1) > 1e-4:
+        is_small = abs(factor) < 1
+        number = format_number(1 / factor if is_small else factor)
+        steps.append(f"{'multiply' if is_small else 'divide'} by {number}")
+    return " and then ".join(steps) or None
+
+
 def _limits_text(limits: tuple[float, float]) -> str:
     if math.isinf(limits[0]):
         return f"at most {format_number(limits[1])}"
@@ -593,7 +608,7 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
                 "axis order",
                 f"its axes are in the order {names}",
                 {"axes": names},
-                None,
+                f"permute its axes by {[names.index(axis) for axis in range(len(names))]}",
                 lambda sides, axes=axes: sides.reference.permute(0, 1, *axes),  # type: ignore[misc]
                 0.7,
             )
@@ -664,21 +679,26 @@ def _reordered(order: Sequence[int], sides: Sides) -> Edit:
         text = f"{what} {', '.join(map(str, padded[:_MAX_SHOWN]))} {verb} constant"
         if kept == sorted(kept) and not lost:
             text = f"it is padded: {text}"
-            return Edit("padding", text, parameters, None, predict, 1.2)
+            hint = f"drop {what} {', '.join(map(str, padded[:_MAX_SHOWN]))}"
+            return Edit("padding", text, parameters, hint, predict, 1.2)
         if kept == list(range(size)) or [o for o in order if o >= 0] == [
             index for index, origin in enumerate(order) if origin == index
         ]:
-            return Edit("constant", text, parameters, None, predict, 1.4)
+            hint = f"pass on the {what} instead of a constant"
+            return Edit("constant", text, parameters, hint, predict, 1.4)
         text += f", the others are in the order [{shown}]"
         return Edit("padding", text, parameters, None, predict, 2.0)
     if len(order) < size:
         text = f"it has only the features [{shown}] of {size}"
-        return Edit("selection", text, parameters, None, predict, 1.0)
+        hint = f"pass on all {size} features"
+        return Edit("selection", text, parameters, hint, predict, 1.0)
     moved = [index for index, origin in enumerate(order) if index != origin]
     text = f"its features are in the order [{shown}]"
     if len(moved) == 2:
         text = f"features {moved[0]} and {moved[1]} are swapped: {text}"
-    hint = "build the entry in the order of the reference, or select its features by name"
+    back = ", ".join(str(order.index(origin)) for origin in range(min(size, _MAX_SHOWN)))
+    back += ", …" if size > _MAX_SHOWN else ""
+    hint = f"index the features by [{back}], or build them in the order of the reference"
     return Edit("permutation", text, parameters, hint, predict, 1.0)
 
 
@@ -700,7 +720,9 @@ def _reordered_slices(dim: int, order: list[int]) -> Edit:
         "channel order",
         text,
         {"dim": dim - 2, "order": order},
-        "reverse the channels once" if order == [2, 1, 0] else None,
+        "reverse the channels once"
+        if order == [2, 1, 0]
+        else f"index dim {dim - 2} by {[order.index(origin) for origin in range(len(order))]}",
         lambda sides: sides.reference.index_select(dim, index),
         0.8,
     )
