@@ -47,7 +47,7 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
     def replaced(at: int, cause: Cause) -> dict[str, Any] | None:
         explanation, key = cause["explanation"], cause["key"]
         numbers = explanation["parameters"]
-        if key not in named:
+        if key not in named or cause["kind"] == "argument":
             return None
         if explanation["kind"] == "swapped statistics":
             named[key], named[numbers["key"]] = named[numbers["key"]], named[key]
@@ -64,12 +64,20 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
             std = named[key]["std"]
             std = std / widths if side is TARGET else std * widths
             named[key] = {**named[key], "std": std}
-        elif cause["hint"] is not None and explanation["kind"] == "inactive":
+        elif explanation["kind"] == "inactive" and side is TARGET:
             named[key] = others[key]
+        elif explanation["kind"] == "inactive":
+            mean, std = (np.full_like(named[key][name], x) for name, x in (("mean", 0), ("std", 1)))
+            named[key] = {**named[key], "mean": mean, "std": std}
         else:
             return None
         return steps[at]
 
+    for cause in causes:
+        # The hint is to load the state; its tensors are called after features.
+        for feature in named if "load its state" in (cause["hint"] or "") else ():
+            if str(cause["key"]).startswith(f"{feature}."):
+                named[feature] = others[feature]
     folder.before = _edited(folder.before, other.before, causes, 0, side, replaced)
 
 
