@@ -14,7 +14,7 @@ from tests.explanations.mutations import Fault, Mutation
 from tests.explanations.mutations.edits import SEEN, WIDE
 from tests.explanations.mutations.envs import record
 from tests.explanations.mutations.lerobot_steps import samples, write
-from tests.explanations.mutations.model import differ, simulate
+from tests.explanations.mutations.model import Stage, differ, simulate
 from tests.stacks.checkpoints.folders import Folder
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -204,7 +204,8 @@ def reproduces(mutation: Mutation, report: ContractReport) -> bool:
     assert mutation.chains is not None
     one, other = mutation.chains
     edited = predicted(one, other, causes, mutation.offset)
-    names, plain = [], []
+    names: list[list[Mapping[str, object]]] = []
+    plain: list[list[Stage]] = []
     for chain in (edited, other):
         names.append([s.arguments for s in chain.stages if s.operation == "rename"])
         plain.append([s for s in chain.stages if s.operation != "rename"])

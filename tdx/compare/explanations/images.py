@@ -114,7 +114,8 @@ def resampling_edits(sides: Sides) -> Iterator[Edit]:
             continue
         size = target.shape[layout.rows], target.shape[layout.columns]
         text = f"it is resized with {_kernel_text(own)}"
-        known, recorded = None, size
+        known: tuple[str, bool] | None = None
+        recorded = size
         if reference.ndim == target.ndim and (same := list(_layouts(received, reference))):
             known = _find_kernel(received, reference, same[0])
             recorded = reference.shape[layout.rows], reference.shape[layout.columns]
