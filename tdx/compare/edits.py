@@ -25,6 +25,7 @@ ExplanationKind = Literal[
     "padding",
     "channel order",
     "axis order",
+    "flip",
     "resampling",
     "crop",
     "gray weights",

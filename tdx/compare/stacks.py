@@ -53,6 +53,7 @@ _DIFFERENCE_KINDS: dict[str, DifferenceKind] = {
     "permutation": "feature order",
     "channel order": "feature order",
     "axis order": "feature order",
+    "flip": "feature order",
     "range": "scale",
     "scale": "scale",
     "feature scale": "scale",

@@ -184,6 +184,16 @@ CASES = {
     "BGR": Case(
         *("channel order", same, lambda x: x.flip(-1)), None, "BGR instead of RGB", pictures
     ),
+    "mirrored": Case(
+        "flip", same, lambda x: x.flip(3), {"dim": 1}, "dim 1 is in reverse order", pictures
+    ),
+    "stacked features": Case(
+        "selection",
+        lambda x: torch.stack([late(x), x], 2),
+        lambda x: torch.stack([late(x), x], 2)[..., [1, 4]],
+        {"order": [1, 4]},
+        "it has only the features [1, 4] of 6",
+    ),
     "channels first": Case(
         "axis order",
         same,
@@ -274,6 +284,20 @@ def test_noise_is_called_consistent_with_noise() -> None:
     assert found is not None
     assert found.kind == "noise"
     assert found.parameters["deviation"] == pytest.approx(0.1, rel=0.2)
+
+
+def test_hints_take_an_edit_back() -> None:
+    x = states(0)
+    targets = {
+        "index the features by [3, 1, 2, 0, 4, 5], or build": norm(x)[..., [3, 1, 2, 0, 4, 5]],
+        "subtract 0.5 and then divide by 2": 2 * norm(x) + 0.5,
+        "multiply by 4": norm(x) / 4,
+        "drop feature 6": torch.cat([norm(x), torch.zeros(18, 1, 1)], -1),
+    }
+    for hint, target in targets.items():
+        found = explain(Sides(norm(x), target, x, STARTS, ROUNDING))
+        assert found is not None
+        assert (found.hint or "").startswith(hint), found
 
 
 def test_a_difference_of_another_form_is_not_explained() -> None:

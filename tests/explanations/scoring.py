@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 import tdx
 from tdx.contracts import ContractReport, Difference
+from tests.explanations.corrections import REFERENCE, TARGET, corrected, edit_folder, predicted
 from tests.explanations.mutations import Fault, Mutation
-from tests.explanations.mutations.lerobot_steps import samples
+from tests.explanations.mutations.edits import SEEN, WIDE
+from tests.explanations.mutations.envs import record
+from tests.explanations.mutations.lerobot_steps import samples, write
+from tests.explanations.mutations.model import Stage, differ, simulate
+from tests.stacks.checkpoints.folders import Folder
 
 KINDS: dict[str, tuple[str, ...]] = {
     "missing stage": ("missing stage",),
@@ -30,7 +40,14 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 def compare(mutation: Mutation, *, seed: int = 0) -> ContractReport:
     """Compare both stacks of a mutation."""
-    sides = [mutation.reference(), mutation.target()]
+    return compare_sides(mutation, mutation.reference(), mutation.target(), seed=seed)
+
+
+def compare_sides(
+    mutation: Mutation, reference: object, target: object, *, seed: int = 0
+) -> ContractReport:
+    """Compare two stacks of the library of a mutation."""
+    sides = [reference, target]
     if mutation.library == "lerobot":
         sides = [tdx.open_stack(side, samples=samples()) for side in sides]
     one, other = sides
@@ -72,3 +89,153 @@ def names_kind(fault: Fault, report: ContractReport) -> bool:
         if _is_between(each, report, first, last) and kinds & set(accepted):
             return True
     return False
+
+
+def names_parameters(fault: Fault, report: ContractReport) -> bool:
+    """Return True if a difference at the stage of a fault has its kind and its numbers.
+
+    A changed argument has both of its values in the report, and a missing, repeated or moved stage
+    is all that there is to say about it.
+    """
+    first, last = _interval(fault)
+    accepted = set(KINDS.get(fault.kind, (fault.kind,)))
+    for each in report.differences:
+        if not _is_between(each, report, first, last):
+            continue
+        edits = () if each.explanation is None else each.explanation.edits
+        if each.explanation is not None:
+            edits += each.explanation.alternatives
+        if {each.kind, *(edit.kind for edit in edits)} & accepted and (
+            each.kind == "argument"
+            or fault.kind not in _NUMBERS
+            # The class of a stage of a library is all that there is to say about it.
+            or (fault.kind == "extra stage" and not {"low", "factor"} & set(fault.parameters))
+            or any(_has_numbers(fault, edit.parameters) for edit in edits)
+        ):
+            return True
+    return False
+
+
+_NUMBERS = (
+    *("extra stage", "scale", "feature scale", "range", "statistics of another width", "clip"),
+    *("permutation", "selection", "padding", "channel order", "axis order", "crop", "resampling"),
+    *("gray weights", "history", "rounding", "noise", "time shift"),
+)
+_FILLS = {"same": "first", "zeros": "zeros"}
+
+
+def _has_numbers(fault: Fault, named: Mapping[str, Any]) -> bool:
+    label: Mapping[str, Any] = fault.parameters
+
+    def near(one: object, other: object) -> bool:
+        ours, theirs = (np.asarray(side, np.float64) for side in (one, other))
+        # A step and its features may be joined: the numbers of a feature repeat.
+        if ours.size > theirs.size > 1 and ours.size % theirs.size == 0:
+            theirs = np.tile(theirs.ravel(), ours.size // theirs.size)
+        if ours.size > 1 and theirs.size > 1 and ours.size != theirs.size:
+            return False
+        return np.allclose(ours.ravel(), theirs.ravel(), 1e-3, 1e-4)
+
+    if "factor" in label:
+        if "widths" in named:
+            return near(1 / np.asarray(named["widths"]), label["factor"])
+        offset = label.get("offset", 0.0)
+        return (
+            "factor" in named
+            and near(named["factor"], label["factor"])
+            and near(named["offset"], offset)
+        )
+    match fault.kind:
+        case "clip" | "extra stage":
+            limits = [(named[k], label[k]) for k in ("low", "high") if k in named and k in label]
+            # A limit that no value reaches cannot be named.
+            seen = [pair for pair in limits if np.isfinite(pair[0]) and abs(pair[1]) < WIDE]
+            is_named = "low" not in label or bool(seen)
+            return is_named and all(near(*pair) for pair in seen)
+        case "permutation" | "channel order":
+            return list(named.get("order", ())) == list(label["order"])
+        case "axis order":
+            return list(named.get("axes", ())) == list(label["order"])
+        case "selection":
+            return list(named.get("order", ())) == list(label["indices"])
+        case "padding":
+            before, after = label["before"], label["after"]
+            order = list(named.get("order", ()))
+            return [place < 0 for place in order] == [True] * before + [False] * (
+                len(order) - before - after
+            ) + [True] * after
+        case "crop":
+            return all(named.get(name) == value for name, value in label.items() if name != "key")
+        case "resampling":
+            kernels = {"overlap": "area"}
+            own = {**named, "kernel": kernels.get(named.get("kernel", ""), named.get("kernel"))}
+            return all(
+                own.get(name) == label[name]
+                for name in label
+                if name in ("height", "width", "kernel")
+            )
+        case "gray weights":
+            return "weights" in named and np.allclose(named["weights"], label["weights"], atol=5e-3)
+        case "history":
+            fill = "previous episode" if label["start"] == "kept" else _FILLS[label["padding"]]
+            return named.get("newest_first") == (label["order"] == "newest first") and (
+                named.get("length") == label["length"] and named.get("padding") == fill
+            )
+        case "rounding":
+            return named.get("to") == label["dtype"]
+        case "noise":
+            return "deviation" in named
+        case "time shift":
+            return named.get("steps") == label["steps"]
+    return False
+
+
+OTHER_ROLLOUT = 31
+"""Seed of a rollout with other starts and actions than those that are explained."""
+
+
+def reproduces(mutation: Mutation, report: ContractReport) -> bool:
+    """Return True if the edits of a report make the target of the reference in another rollout."""
+    causes = [cause.to_dict() for cause in report.causes]
+    if mutation.folders is not None:
+        reference, target = mutation.folders()
+        edit_folder(reference, target, causes, REFERENCE)
+        return _are_same_folders(reference, target, OTHER_ROLLOUT)
+    assert mutation.chains is not None
+    one, other = mutation.chains
+    edited = predicted(one, other, causes, mutation.offset)
+    names: list[list[Mapping[str, object]]] = []
+    plain: list[list[Stage]] = []
+    for chain in (edited, other):
+        names.append([s.arguments for s in chain.stages if s.operation == "rename"])
+        plain.append([s for s in chain.stages if s.operation != "rename"])
+    frames = record(one.base, OTHER_ROLLOUT)
+    try:
+        ours, theirs = (simulate(stages, frames) for stages in plain)
+    except (ValueError, IndexError, RuntimeError, TypeError):
+        return False
+    return names[0] == names[1] and not differ(theirs, ours, SEEN)
+
+
+def _are_same_folders(reference: Folder, target: Folder, seed: int) -> bool:
+    ours, theirs = (
+        tdx.open_stack(write(side), samples=samples(seed)) for side in (reference, target)
+    )
+    return tdx.diff_stacks(ours, theirs, seed=seed).same
+
+
+def passes_corrected(mutation: Mutation, report: ContractReport) -> bool:
+    """Return True if the check passes after the steps of a report are taken in the target."""
+    causes = [cause.to_dict() for cause in report.causes]
+    if mutation.folders is not None:
+        one, other = mutation.folders()
+        edit_folder(other, one, causes, TARGET)
+        return _are_same_folders(one, other, 0)
+    assert mutation.chains is not None
+    assert mutation.build is not None
+    reference, target = mutation.chains
+    fixed = corrected(target, reference, causes, mutation.offset)
+    try:
+        return compare_sides(mutation, mutation.reference(), mutation.build(fixed)).same
+    except (ValueError, IndexError, RuntimeError, TypeError, tdx.TdxError):
+        return False

@@ -143,12 +143,16 @@ def history_edits(sides: Sides) -> Iterator[Edit]:
     def predict(sides: Sides) -> Tensor | None:
         return None if sides.received is None else other.apply(sides.received, sides.episodes())
 
-    parameters: dict[str, object] = {
-        "length": other.length,
-        "newest_first": other.newest_first,
-        "spacing": other.spacing,
-        "padding": other.padding,
-    }
+    ours_then_theirs = [
+        {
+            "length": history.length,
+            "newest_first": history.newest_first,
+            "spacing": history.spacing,
+            "padding": history.padding,
+        }
+        for history in (one, other)
+    ]
+    parameters = {**ours_then_theirs[1], "reference": ours_then_theirs[0]}
     hint = "stack as many steps as the reference, in its order, with its padding"
     yield Edit("history", ", and ".join(texts), parameters, hint, predict, 0.3)
 

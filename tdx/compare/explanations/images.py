@@ -25,6 +25,7 @@ _KERNELS = (
 )
 _GRAYS = (
     ((0.299, 0.587, 0.114), "of Rec. 601"),
+    ((0.2989, 0.587, 0.114), "of Rec. 601"),
     ((0.2126, 0.7152, 0.0722), "of Rec. 709"),
     ((1 / 3, 1 / 3, 1 / 3), "of the mean"),
     ((0.114, 0.587, 0.299), "of Rec. 601 with BGR taken for RGB"),
@@ -113,6 +114,8 @@ def resampling_edits(sides: Sides) -> Iterator[Edit]:
             continue
         size = target.shape[layout.rows], target.shape[layout.columns]
         text = f"it is resized with {_kernel_text(own)}"
+        known: tuple[str, bool] | None = None
+        recorded = size
         if reference.ndim == target.ndim and (same := list(_layouts(received, reference))):
             known = _find_kernel(received, reference, same[0])
             recorded = reference.shape[layout.rows], reference.shape[layout.columns]
@@ -138,6 +141,14 @@ def resampling_edits(sides: Sides) -> Iterator[Edit]:
             "height": size[0],
             "width": size[1],
         }
+        if known is not None:
+            height, width = recorded
+            parameters["reference"] = {
+                "kernel": known[0],
+                "antialias": known[1],
+                "height": height,
+                "width": width,
+            }
         hint = "resize with the kernel, the antialiasing and the size of the reference"
         yield Edit("resampling", text, parameters, hint, predict, 1.0, slack=2.01 * layout.unit)
 
@@ -198,6 +209,13 @@ def crop_edits(sides: Sides) -> Iterator[Edit]:
             "height": size[0],
             "width": size[1],
         }
+        if known is not None:
+            parameters["reference"] = {
+                "top": known[0],
+                "left": known[1],
+                "height": reference.shape[layout.rows],
+                "width": reference.shape[layout.columns],
+            }
         hint = "cut out the region of the reference"
         yield Edit("crop", text, parameters, hint, predict, 1.0)
 
@@ -229,6 +247,18 @@ def _gray_weights(received: Tensor, made: Tensor, dim: int) -> list[float] | Non
     step = max(len(gray) // 20_000, 1)
     solved = torch.linalg.lstsq(colors[::step], gray[::step, None]).solution.flatten()
     return [float(weight) for weight in solved]
+
+
+def _named_weights(received: Tensor, made: Tensor, dim: int) -> tuple[list[float], str] | None:
+    """Return the weights of red, green and blue, those of a standard if they are near."""
+    solved = _gray_weights(received, made, dim)
+    if solved is None:
+        return None
+    gap, known, text = min(
+        (max(abs(a - b) for a, b in zip(solved, known, strict=True)), known, text)
+        for known, text in _GRAYS
+    )
+    return (list(known), f" ({text})") if gap < 5e-3 else (solved, "")
 
 
 def _to_gray(received: Tensor, dim: int, weights: Sequence[float], like: Tensor) -> Tensor:
@@ -274,15 +304,11 @@ def gray_edits(sides: Sides) -> Iterator[Edit]:
     if received is None or reference.shape != target.shape or received.ndim != 5:
         return
     for dim in (4, 2):
-        solved = _gray_weights(received, target, dim)
-        if solved is None:
+        own, recorded = (_named_weights(received, side, dim) for side in (target, reference))
+        if own is None:
             continue
         unit = 1.0 if float(target.abs().max()) > 2 else 1 / 255
-        name = ""
-        weights = solved
-        for known, text in _GRAYS:
-            if max(abs(a - b) for a, b in zip(weights, known, strict=True)) < 5e-3:
-                weights, name = list(known), f" ({text})"
+        weights, name = own
         shown = ", ".join(map(format_number, weights))
 
         def predict(
@@ -293,6 +319,8 @@ def gray_edits(sides: Sides) -> Iterator[Edit]:
             return _to_gray(sides.received, dim, weights, sides.target)
 
         parameters: dict[str, object] = {"weights": weights}
+        if recorded is not None:
+            parameters["reference"] = {"weights": recorded[0]}
         hint = "use the weights of red, green and blue of the reference"
         text = f"its weights of red, green and blue are {shown}{name}"
         yield Edit("gray weights", text, parameters, hint, predict, 1.0, slack=1.51 * unit)

@@ -116,15 +116,16 @@ def fit_map(
 
 def channel_maps(one: Tensor, other: Tensor, tolerance: Tolerance) -> Iterator[FeatureMap]:
     """Yield the maps of images with a factor and an offset for each channel."""
-    if one.shape != other.shape or one.ndim != 5:
+    # Images may be stacked, or have a batch dim of their own.
+    if one.shape != other.shape or not 5 <= one.ndim <= 6:
         return
-    for dim in (2, 4):
+    for dim in (one.ndim - 3, one.ndim - 1):
         channels = one.shape[dim]
         if 2 <= channels <= 4:
             ours, theirs = (side.movedim(dim, -1).reshape(-1, 1, channels) for side in (one, other))
             found = fit_map(ours, theirs, tolerance)
             if found is not None:
-                shape = (channels, 1, 1) if dim == 2 else (channels,)
+                shape = (channels,) if dim == one.ndim - 1 else (channels, 1, 1)
                 factor, offset = found.factor.reshape(shape), found.offset.reshape(shape)
                 yield FeatureMap(factor, offset, found.limits)
 
@@ -301,7 +302,7 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
             "range",
             f"its range is {text}",
             {"factor": factor, "offset": offset},
-            None,
+            _undo_hint(factor, offset),
             lambda sides, factor=factor, offset=offset: sides.reference * factor + offset,  # type: ignore[misc]
             0.9,
         )
@@ -313,12 +314,14 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
             text = f"it is {' and '.join(parts) or 'slightly scaled'}"
             parameters: dict[str, object] = {"factor": factor, "offset": offset}
             cost = 2.0
+            hint = _undo_hint(factor, offset)
             if joint.limits is not None:
+                hint = None
                 text += f", and clipped to {_limits_text(joint.limits)}"
                 parameters |= {"low": joint.limits[0], "high": joint.limits[1]}
                 cost = 3.5
             apply = joint.apply
-            yield Edit("scale", text, parameters, None, lambda sides: apply(sides.reference), cost)
+            yield Edit("scale", text, parameters, hint, lambda sides: apply(sides.reference), cost)
     for by_channel in channel_maps(reference, target, sides.tolerance):
         yield _feature_scale(by_channel, None, "reference", "channel")
     yield from _widths(sides)
@@ -474,6 +477,19 @@ def _scale_texts(factor: float, offset: float) -> list[str]:
     return parts
 
 
+def _undo_hint(factor: float, offset: float) -> str | None:
+    """Return the step that takes a scale back."""
+    steps = []
+    if abs(offset) > 1e-5:
+        verb = "subtract" if offset > 0 else "add"
+        steps.append(f"{verb} {format_number(abs(offset))}")
+    if factor and abs(factor - 1) > 1e-4:
+        is_small = abs(factor) < 1
+        number = format_number(1 / factor if is_small else factor)
+        steps.append(f"{'multiply' if is_small else 'divide'} by {number}")
+    return " and then ".join(steps) or None
+
+
 def _limits_text(limits: tuple[float, float]) -> str:
     if math.isinf(limits[0]):
         return f"at most {format_number(limits[1])}"
@@ -500,10 +516,15 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
     counts = int((changed == low).sum()), int((changed == high).sum())
     if low <= high and 1 not in counts:
         limits = low, high
+        # A bound that both sides have stays.
         yield Edit(
             "clip",
             f"it is clipped to {_limits_text(limits)}",
-            {"low": low, "high": high},
+            {
+                "low": low if math.isfinite(low) else ours[0],
+                "high": high if math.isfinite(high) else ours[1],
+                "reference": {"low": ours[0], "high": ours[1]},
+            },
             "clip both sides alike",
             lambda sides: sides.reference.clamp(*limits),
             1.0,
@@ -519,6 +540,7 @@ def clip_edits(sides: Sides) -> Iterator[Edit]:
         if is_clipped and not (own and own.limits is None):
             text = f"it is clipped to {_limits_text(theirs)} instead of {_limits_text(ours)}"
             parameters = {"low": theirs[0], "high": theirs[1]}
+        parameters["reference"] = {"low": ours[0], "high": ours[1]}
 
         def predict(sides: Sides, limits: tuple[float, float] = ours) -> Tensor:
             # Between the bounds the values are those of the reference, beyond them the target's.
@@ -550,10 +572,13 @@ def _reached_limits(values: Tensor) -> tuple[float, float]:
 def order_edits(sides: Sides) -> Iterator[Edit]:
     """Yield another order of features, channels and axes, a selection, and a padding."""
     reference, target = sides.reference, sides.target
-    if sides.row_dims == 1 and target.ndim == 3:
-        order = match_features(reference, target, sides.tolerance)
+    # Features may be stacked: all steps have them in the same order.
+    if 3 <= reference.ndim == target.ndim <= 4 and reference.shape[:-1] == target.shape[:-1]:
+        flat = [side.flatten(1, -2) for side in (reference, target)]
+        order = match_features(*flat, sides.tolerance)
         if order is not None:
-            yield _reordered(order, reference.shape[2])
+            yield _reordered(order, sides)
+    if sides.row_dims == 1:
         return
     inner = range(2, reference.ndim)
     if reference.shape == target.shape:
@@ -564,6 +589,17 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
             order = _match_slices(reference, target, dim, sides.tolerance)
             if order is not None:
                 yield _reordered_slices(dim, order)
+        for dim in inner:
+            # Shorter ones are channels or steps, which may have any order.
+            if reference.shape[dim] > 8:
+                yield Edit(
+                    "flip",
+                    f"it is mirrored: dim {dim - 2} is in reverse order",
+                    {"dim": dim - 2},
+                    f"flip dim {dim - 2} back, or do not flip it",
+                    lambda sides, dim=dim: sides.reference.flip(dim),  # type: ignore[misc]
+                    0.7,
+                )
     for axes in permutations(inner) if 2 <= len(inner) <= 3 else ():
         turned = tuple(reference.shape[axis] for axis in axes)
         if list(axes) != list(inner) and turned == tuple(target.shape[2:]):
@@ -572,7 +608,7 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
                 "axis order",
                 f"its axes are in the order {names}",
                 {"axes": names},
-                None,
+                f"permute its axes by {[names.index(axis) for axis in range(len(names))]}",
                 lambda sides, axes=axes: sides.reference.permute(0, 1, *axes),  # type: ignore[misc]
                 0.7,
             )
@@ -619,43 +655,50 @@ def match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int
     return order if is_informative and order != list(range(size)) else None
 
 
-def _reordered(order: Sequence[int], size: int) -> Edit:
+def _reordered(order: Sequence[int], sides: Sides) -> Edit:
+    size, constant = sides.reference.shape[-1], sides.target.flatten(0, -2)[0].tolist()
     kept = [origin for origin in order if origin >= 0]
     padded = [index for index, origin in enumerate(order) if origin < 0]
     shown = ", ".join(map(str, order[:_MAX_SHOWN])) + (", …" if len(order) > _MAX_SHOWN else "")
 
     def predict(sides: Sides) -> Tensor | None:
         columns = [
-            sides.target[:1, :1, index : index + 1].expand(*sides.target.shape[:2], 1)
+            torch.full_like(sides.reference[..., :1], constant[index])
             if origin < 0
-            else sides.reference[:, :, origin : origin + 1]
+            else sides.reference[..., origin : origin + 1]
             for index, origin in enumerate(order)
         ]
-        return torch.cat(columns, 2)
+        return torch.cat(columns, -1)
 
     parameters: dict[str, object] = {"order": list(order)}
     if padded:
+        parameters["values"] = {str(index): constant[index] for index in padded}
         lost = sorted(set(range(size)) - set(kept))
         what = "feature" if len(padded) == 1 else "features"
         verb = "is" if len(padded) == 1 else "are"
         text = f"{what} {', '.join(map(str, padded[:_MAX_SHOWN]))} {verb} constant"
         if kept == sorted(kept) and not lost:
             text = f"it is padded: {text}"
-            return Edit("padding", text, parameters, None, predict, 1.2)
+            hint = f"drop {what} {', '.join(map(str, padded[:_MAX_SHOWN]))}"
+            return Edit("padding", text, parameters, hint, predict, 1.2)
         if kept == list(range(size)) or [o for o in order if o >= 0] == [
             index for index, origin in enumerate(order) if origin == index
         ]:
-            return Edit("constant", text, parameters, None, predict, 1.4)
+            hint = f"pass on the {what} instead of a constant"
+            return Edit("constant", text, parameters, hint, predict, 1.4)
         text += f", the others are in the order [{shown}]"
         return Edit("padding", text, parameters, None, predict, 2.0)
     if len(order) < size:
         text = f"it has only the features [{shown}] of {size}"
-        return Edit("selection", text, parameters, None, predict, 1.0)
+        hint = f"pass on all {size} features"
+        return Edit("selection", text, parameters, hint, predict, 1.0)
     moved = [index for index, origin in enumerate(order) if index != origin]
     text = f"its features are in the order [{shown}]"
     if len(moved) == 2:
         text = f"features {moved[0]} and {moved[1]} are swapped: {text}"
-    hint = "build the entry in the order of the reference, or select its features by name"
+    back = ", ".join(str(order.index(origin)) for origin in range(min(size, _MAX_SHOWN)))
+    back += ", …" if size > _MAX_SHOWN else ""
+    hint = f"index the features by [{back}], or build them in the order of the reference"
     return Edit("permutation", text, parameters, hint, predict, 1.0)
 
 
@@ -677,7 +720,9 @@ def _reordered_slices(dim: int, order: list[int]) -> Edit:
         "channel order",
         text,
         {"dim": dim - 2, "order": order},
-        "reverse the channels once" if order == [2, 1, 0] else None,
+        "reverse the channels once"
+        if order == [2, 1, 0]
+        else f"index dim {dim - 2} by {[order.index(origin) for origin in range(len(order))]}",
         lambda sides: sides.reference.index_select(dim, index),
         0.8,
     )
@@ -692,11 +737,11 @@ def discrete_edits(sides: Sides) -> Iterator[Edit]:
             if reference.shape[dim] == 3:
                 yield _reordered_slices(dim, [2, 1, 0])
     if 2 <= len(inner) <= 3:
-        yield from (edit for edit in order_edits(sides) if edit.kind == "axis order")
+        yield from (edit for edit in order_edits(sides) if edit.kind in ("axis order", "flip"))
     if sides.row_dims == 1 and target.ndim == 3:
         order = _correlated_order(reference, target)
         if order is not None:
-            yield _reordered(order, reference.shape[2])
+            yield _reordered(order, sides)
     yield from (
         edit for edit in whole_edits(sides) if edit.kind in ("time shift", "delta", "twice")
     )

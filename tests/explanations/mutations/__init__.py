@@ -16,12 +16,20 @@ LIBRARIES = {
 }
 """Module of each library."""
 
-__all__ = ["LIBRARIES", "Fault", "Mutation", "clean_pairs", "double_mutations", "single_mutations"]
+__all__ = [
+    "LIBRARIES", "Fault", "Mutation", "clean_pairs", "double_mutations", "held_out_mutations",
+    "single_mutations",
+]  # fmt: skip
 
 
 def single_mutations(library: str, seed: int = 0, count: int = 30) -> list[Mutation]:
     """Return mutations of a library with one fault."""
     return _mutations(library, "single", seed, count)
+
+
+def held_out_mutations(library: str, seed: int = 0, count: int = 30) -> list[Mutation]:
+    """Return mutations of a library with one fault of a kind that the engine was not made for."""
+    return _mutations(library, "held_out", seed, count)
 
 
 def double_mutations(library: str, seed: int = 0, count: int = 30) -> list[Mutation]:

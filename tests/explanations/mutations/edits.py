@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -508,6 +508,119 @@ EDITS: dict[str, Maker] = {
 """Swapped statistics need two keys: only the checkpoints have them."""
 
 
+def _flip(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    if _is_vector(chain) or chain.stages[index].operation == "history":
+        return None
+    is_float = "to_float" in [stage.operation for stage in chain.stages[: index + 1]]
+    rows = -2 if layout.channels_first and is_float else -3
+    axis = rows + int(rng.integers(2))
+    return _insert(chain, index, "flip", Stage("flip", {"axis": axis}), axis=axis)
+
+
+def _negated(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    values = _input(chain, index, after=True)
+    if not _is_vector(chain) or values.shape[-1] < 2:
+        return None
+    factor = np.ones(values.shape[-1], np.float32)
+    factor[int(rng.integers(len(factor)))] = -1
+    numbers: dict[str, object] = {"factor": factor.tolist(), "offset": [0.0] * len(factor)}
+    added = Stage("scale", {"factor": factor, "offset": 0.0})
+    return Edit("feature scale", (chain.stages[index], added), numbers, added)
+
+
+def _masked(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    values = _input(chain, index, after=True)
+    if not _is_vector(chain) or values.shape[-1] < 2:
+        return None
+    factor = np.ones(values.shape[-1], np.float32)
+    masked = int(rng.integers(len(factor)))
+    factor[masked] = 0
+    # Libraries refuse a scale of zero.
+    masks = Stage("scale", {"factor": factor, "offset": 0.0})
+    added = Stage("sequence", {"stages": (masks,)})
+    return Edit("constant", (chain.stages[index], added), {"feature": masked}, added)
+
+
+def _shift(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    offset = round(float(rng.uniform(0.1, 2)), 2)
+    stage = _affine(chain.stages[index], 1.0, offset)
+    if stage is None:
+        return None
+    numbers: dict[str, object] = {"factor": 1.0, "offset": offset}
+    return Edit("scale", (stage,), numbers, Stage("scale", numbers))
+
+
+def _one_sided(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    values = _input(chain, index, after=True)
+    if values.dtype == np.uint8:
+        return None
+    limits = {"low": -WIDE, "high": round(float(np.quantile(values, 0.6)), 3)}
+    added = Stage("clip", limits)
+    return Edit("extra stage", (chain.stages[index], added), {"stage": "clip", **limits}, added)
+
+
+def _swap(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    width = _input(chain, index, after=True).shape[-1]
+    if not _is_vector(chain) or width < 3:
+        return None
+    order = list(range(width))
+    order[0], order[-1] = order[-1], order[0]
+    return _insert(chain, index, "permutation", Stage("select", {"indices": order}), order=order)
+
+
+def _spaced(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    stage = chain.stages[index]
+    if stage.operation != "history":
+        return None
+    changed = stage.replaced(spacing=2, order="oldest first")
+    numbers = {"order": "oldest first", "start": "reset", "spacing": 2}
+    names = ("padding", "length")
+    arguments = {name: stage.arguments[name] for name in names}
+    return Edit("history", (changed,), {**numbers, **arguments})
+
+
+def _larger_crop(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    stage = chain.stages[index]
+    # The size that the next stage receives may matter to nothing but a resize.
+    if stage.operation != "crop":
+        return None
+    changed = stage.replaced(height=HEIGHT - 14, width=WIDTH - 18)
+    names = ("top", "left", "height", "width")
+    return Edit("crop", (changed,), {name: changed.arguments[name] for name in names})
+
+
+def _by_variance(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    stage = chain.stages[index]
+    if stage.operation != "normalize":
+        return None
+    std = np.asarray(stage.arguments["std"])
+    numbers: dict[str, object] = {"factor": (1 / std).ravel().tolist()}
+    residual = Stage("scale", {"factor": 1 / std, "offset": 0.0})
+    changed = stage.replaced(std=std**2)
+    return Edit("statistics of another width", (changed,), numbers, residual)
+
+
+def _to_whole_numbers(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    if not np.issubdtype(_input(chain, index, after=True).dtype, np.floating):
+        return None
+    return _insert(chain, index, "rounding", Stage("floor"), dtype="whole numbers")
+
+
+HELD_OUT: dict[str, Maker] = {
+    "flip": _flip,
+    "negated feature": _negated,
+    "masked feature": _masked,
+    "shift": _shift,
+    "one-sided clip": _one_sided,
+    "swapped features": _swap,
+    "spaced history": _spaced,
+    "larger crop": _larger_crop,
+    "variance": _by_variance,
+    "whole numbers": _to_whole_numbers,
+}
+"""Kinds that were written after the engine, and measured before it was changed for them."""
+
+
 # Mutations
 
 
@@ -543,6 +656,9 @@ def draw_mutation(
             partial(build, chain),
             partial(build, target),
             faults,
+            (chain, target),
+            build,
+            layout.offset,
         )
     return None
 
@@ -555,7 +671,7 @@ def _draw_edits(
     for kind in kinds:
         # Two edits of one stage would not be two faults.
         for index in (int(i) for i in rng.permutation(len(chain.stages))):
-            edit = EDITS[kind](layout, chain, index, rng)
+            edit = {**EDITS, **HELD_OUT}[kind](layout, chain, index, rng)
             if edit is None or taken & set(range(index, index + edit.width)):
                 continue
             # Each alone must have the effect that its label claims.
@@ -629,21 +745,32 @@ def _shifted(interval: tuple[int, int] | None, offset: int) -> tuple[int, int] |
     return None if interval is None else (interval[0] + offset, interval[1] + offset)
 
 
-def kinds_of(layout: Layout, rng: Generator) -> Iterator[str]:
+def kinds_of(layout: Layout, rng: Generator, makers: Mapping[str, Maker] = EDITS) -> Iterator[str]:
     """Yield kinds in random order, so that each comes up before one repeats."""
     while True:
-        for index in rng.permutation(len(EDITS)):
-            kind = list(EDITS)[int(index)]
+        for index in rng.permutation(len(makers)):
+            kind = list(makers)[int(index)]
             if kind != "renamed key" or layout.renames:
                 yield kind
 
 
-def single(
+def held_out(
     layout: Layout, build: Callable[[Chain], object], seed: int, count: int
+) -> list[Mutation]:
+    """Return mutations with one fault of the kinds that were held out."""
+    return single(layout, build, seed, count, HELD_OUT)
+
+
+def single(
+    layout: Layout,
+    build: Callable[[Chain], object],
+    seed: int,
+    count: int,
+    makers: Mapping[str, Maker] = EDITS,
 ) -> list[Mutation]:
     """Return mutations with one fault."""
     rng = np.random.default_rng(seed)
-    kinds = kinds_of(layout, rng)
+    kinds = kinds_of(layout, rng, makers)
     mutations: list[Mutation] = []
     while len(mutations) < count:
         mutation = draw_mutation(layout, build, seed, (next(kinds),), rng)

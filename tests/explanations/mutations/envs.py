@@ -71,13 +71,13 @@ def key_of(base: str) -> str:
 
 
 @cache
-def record(base: str) -> tuple[tuple[Array, bool], ...]:
+def record(base: str, seed: int = 0) -> tuple[tuple[Array, bool], ...]:
     """Return observations of two short episodes, with marks of their starts."""
     env = make_env(base)
-    env.action_space.seed(0)
+    env.action_space.seed(seed)
     frames: list[tuple[Array, bool]] = []
     for episode in range(2):
-        frames.append((env.reset(seed=episode)[0], True))
+        frames.append((env.reset(seed=seed + episode)[0], True))
         for _ in range(EPISODE - 1):
             observation, _, terminated, _, _ = env.step(env.action_space.sample())
             frames.append((observation, False))

@@ -70,7 +70,7 @@ def wrap(env: Env, stage: Stage) -> Env:
             statistics.count = arguments["count"]
             normalized.update_running_mean = arguments["update"]
             return normalized
-        case "history" if not {"order", "start"} & set(arguments):
+        case "history" if not {"order", "start", "spacing"} & set(arguments):
             padding = "reset" if arguments["padding"] == "same" else "zero"
             return wrappers.FrameStackObservation(env, arguments["length"], padding_type=padding)
         case "resize" if arguments["kernel"] == "area" and env.observation_space.dtype == np.uint8:

@@ -54,10 +54,10 @@ def make_folder(seed: int) -> Folder:
     return folder
 
 
-def samples() -> list[dict[str, Array]]:
+def samples(seed: int = 0) -> list[dict[str, Array]]:
     """Return samples: vectors, and pictures in 0 … 1 with channels first."""
-    rng = np.random.default_rng(0)
-    pictures = [np.moveaxis(picture, -1, 0) for picture, _ in record(IMAGE)]
+    rng = np.random.default_rng(seed)
+    pictures = [np.moveaxis(picture, -1, 0) for picture, _ in record(IMAGE, seed)]
     return [
         {
             STATE: rng.normal(1, 3, WIDTHS).astype(np.float32),
@@ -198,7 +198,11 @@ def _draw(edits: Sequence[Edit], chain_seed: int, edit_seed: int) -> tuple[Folde
 
 
 def _write(edits: Sequence[Edit], chain_seed: int, edit_seed: int) -> object:
-    folder, _ = _draw(edits, chain_seed, edit_seed)
+    return write(_draw(edits, chain_seed, edit_seed)[0])
+
+
+def write(folder: Folder) -> Path:
+    """Write a folder to a new place."""
     return folder.write(Path(_FOLDERS.name) / str(next(_NUMBERS)))
 
 
@@ -213,6 +217,10 @@ def _mutation(edits: Sequence[Edit], seed: int, number: int) -> Mutation:
         partial(_write, (), chain_seed, edit_seed),
         partial(_write, tuple(edits), chain_seed, edit_seed),
         tuple(faults),
+        folders=lambda: (
+            _draw((), chain_seed, edit_seed)[0],
+            _draw(edits, chain_seed, edit_seed)[0],
+        ),
     )
 
 

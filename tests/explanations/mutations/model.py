@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tests.stacks.checkpoints.folders import Folder
+
 Array = npt.NDArray[Any]
 Values = Mapping[str, Array]
 
@@ -49,6 +51,10 @@ class Mutation:
         reference: Builds the reference.
         target: Builds the target.
         faults: The edits, innermost first.
+        chains: The chains of both sides; ``None`` if they are files.
+        build: Builds a stack with a chain.
+        offset: Stages of an opened stack inside the first stage of the chain.
+        folders: Makes the checkpoints of both sides, for LeRobot.
     """
 
     name: str
@@ -57,6 +63,10 @@ class Mutation:
     reference: Callable[[], object]
     target: Callable[[], object]
     faults: tuple[Fault, ...] = ()
+    chains: tuple[Chain, Chain] | None = None
+    build: Callable[[Chain], object] | None = None
+    offset: int = 0
+    folders: Callable[[], tuple[Folder, Folder]] | None = None
 
     @property
     def observable(self) -> bool | None:
@@ -85,7 +95,7 @@ class Chain:
     stages: tuple[Stage, ...]
 
 
-STATEFUL = ("running", "history", "delta", "delay", "noise")
+STATEFUL = ("running", "history", "delta", "delay", "noise", "sequence")
 """Operations whose output depends on earlier observations."""
 
 
@@ -102,6 +112,7 @@ class Operation:
         self._random = np.random.default_rng(int(self._get("seed", 0)))
         self._count = self._get("count", 0.0)
         self._mean, self._variance = self._get("mean", 0.0), self._get("variance", 1.0)
+        self._inner = [Operation(part) for part in self._get("stages", ())]
 
     def _get(self, name: str, default: object = None) -> Any:
         return self.stage.arguments.get(name, default)
@@ -112,6 +123,11 @@ class Operation:
         return method(value, first)
 
     def _identity(self, value: Array, first: bool) -> Array:
+        return value
+
+    def _sequence(self, value: Array, first: bool) -> Array:
+        for operation in self._inner:
+            value = operation(value, first)
         return value
 
     def _normalize(self, value: Array, first: bool) -> Array:
@@ -146,13 +162,14 @@ class Operation:
         return np.pad(value, widths, constant_values=self._get("value"))
 
     def _history(self, value: Array, first: bool) -> Array:
-        length = self._get("length")
+        count, spacing = self._get("length"), self._get("spacing", 1)
+        length = (count - 1) * spacing + 1
         if first and not (self._frames and self._get("start", "reset") == "kept"):
             filler = value if self._get("padding") == "same" else np.zeros_like(value)
             self._frames = [filler] * length
         self._frames = [*self._frames[1:], value]
         is_reversed = self._get("order") == "newest first"
-        frames = self._frames[::-1] if is_reversed else self._frames
+        frames = (self._frames[::-1] if is_reversed else self._frames)[::spacing]
         axis = self._get("axis")
         return np.stack(frames, 0) if self._get("new_axis") else np.concatenate(frames, axis)
 
@@ -171,6 +188,12 @@ class Operation:
         if np.issubdtype(value.dtype, np.integer):
             return np.clip(np.rint(value + noise * 255), 0, 255).astype(value.dtype)
         return value + noise.astype(value.dtype)
+
+    def _flip(self, value: Array, first: bool) -> Array:
+        return np.ascontiguousarray(np.flip(value, self._get("axis")))
+
+    def _floor(self, value: Array, first: bool) -> Array:
+        return np.floor(value)
 
     def _cast(self, value: Array, first: bool) -> Array:
         return value.astype(self._get("dtype")).astype(value.dtype)

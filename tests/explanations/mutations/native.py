@@ -88,7 +88,7 @@ def builder(transforms: Any, specs: Any) -> Callable[[Chain], object]:
                 return transforms.ClipTransform(
                     in_keys=keys, low=arguments["low"], high=arguments["high"]
                 )
-            case "history" if not {"order", "start"} & set(arguments):
+            case "history" if not {"order", "start", "spacing"} & set(arguments):
                 padding: Literal["same", "constant"] = "same"
                 if arguments["padding"] != "same":
                     padding = "constant"

@@ -74,7 +74,7 @@ def wrap(envs: VecEnv, stage: Stage) -> VecEnv:
             statistics.var = np.asarray(arguments["variance"], np.float64)
             statistics.count = arguments["count"]
             return normalized
-        case "history" if not {"order", "start"} & set(arguments):
+        case "history" if not {"order", "start", "spacing"} & set(arguments):
             if arguments["padding"] == "zeros":
                 return VecFrameStack(envs, arguments["length"], channels_order="last")
     return Custom(envs, stage)
