@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from unittest.mock import patch
 
 from textual import events
 from textual.app import App
@@ -47,32 +46,17 @@ class Driver:
     async def press(self, *keys: str) -> None:
         """Press keys; ``"text:abc"`` types into the field that has the focus.
 
-        The chain is inspected after each key, and the tabs are drawn after the last one, as if
-        somebody types fast. Press keys that act on what a tab draws in a call of their own.
+        The app is idle after each key.
         """
-        with patch("tdx.tui.tab_body.DRAW_DELAY", 3600.0):
-            for key in keys:
-                if key.startswith("text:"):
-                    box = self.app.focused
-                    assert isinstance(box, Input)
-                    box.insert_text_at_cursor(key[5:])
-                else:
-                    await self.app._press_keys([key])
-                await self.handled()
-        for tab in self.app.screen_stack[0].query(TabBody) if self.app.is_running else ():
-            if tab._timer is not None:
-                tab._timer.stop()
-                tab._timer = None
-                tab.invalidate()
-        await self.settle()
-
-    async def handled(self) -> None:
-        """Wait until the keys have had their effect on the chain, the focus and the dialogs."""
-        if self.app.is_running:
-            await self.delivered()
-        await until(lambda: not (self.app.is_running and self.app.workspace._tasks))
-        if self.app.is_running:
-            await self.delivered()
+        for key in keys:
+            if key.startswith("text:"):
+                await self.settle()
+                box = self.app.focused
+                assert isinstance(box, Input)
+                box.insert_text_at_cursor(key[5:])
+            else:
+                await self.app._press_keys([key])
+            await self.settle()
 
     async def send(self, *keys: str, gap: float = 0.0) -> None:
         """Send keys as a terminal does, without waiting for what they do.
@@ -104,7 +88,6 @@ class Driver:
         self,
         *stages: str,
         env: str | None = "Pendulum-v1",
-        draft: Draft | None = None,
         size: tuple[int, int] | None = None,
     ) -> None:
         """Continue with another chain, as the app shows it after its start.
@@ -112,7 +95,6 @@ class Driver:
         Args:
             stages: Stages of the chain.
             env: Env of the pipeline. ``None``: no pipeline is open.
-            draft: The chain, instead of ``stages`` and ``env``.
             size: Columns and rows of the terminal. ``None``: as before.
         """
         while not isinstance(main := self.app.screen, MainScreen):
@@ -123,8 +105,7 @@ class Driver:
         main.query_one("#catalog-search", Input).value = ""
         main.show_tab("stage")
         main.set_focus(main.query_one("#chain"))
-        if draft is None:
-            draft = Draft() if env is None else Draft.of(Pipeline.of(env, *stages))
+        draft = Draft() if env is None else Draft.of(Pipeline.of(env, *stages))
         self.app.workspace.load(draft)
         self.app.clear_notifications()
         await self.settle()

@@ -130,9 +130,6 @@ class Live(Driver):
         """Player of the latest session."""
         return self.backend.players[-1]
 
-    async def handled(self) -> None:
-        await self.settle()
-
     async def settle(self) -> None:
         """Wait until all commands are executed and nothing is running."""
         await self.delivered()
