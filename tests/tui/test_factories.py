@@ -97,31 +97,33 @@ def test_the_profile_of_torchrl_has_modes_and_a_row_for_each_transform() -> None
 # Profile
 
 
-@pytest.mark.parametrize(("env", "has_modes"), [(MAKE, False), (TORCHRL, True)])
-async def test_the_profile_tab_offers_what_applies(env: str, has_modes: bool) -> None:
-    async with driven(env=env, allow_code=True, size=(160, 30)) as app:
-        await app.press("4")
-        shown = app.text("ProfileTab")
-        assert ("planned" in shown, "operators" in shown, "marginal" in shown) == (has_modes,) * 3
-        assert ("observed: each wrapper in random steps" in shown) is not has_modes
-        assert "advice" not in shown
-        assert "press Ctrl+L to import it again" in shown
-        keys = app.text("KeyBar")
-        assert "r measure" in keys
-        assert ("m mode" in keys, "o operators" in keys) == (has_modes,) * 2
-        assert "v advice" not in keys
-        await app.press("f1")
-        shown = app.app.screen.text  # type: ignore[attr-defined]
-        assert "| measure |" in shown
-        assert "| advice |" not in shown
-        await app.press("escape", "v")
-        assert app.notices == [
-            f"no changes to try: the stages are Python code of {env}: edit them there"
-        ]
-        app.notices.clear()
-        await app.press("m", "o")
-        reason = "modes and extra passes need a chain of tdx; this is a gymnasium env"
-        assert (app.notices == [reason, reason]) is not has_modes
+async def test_the_profile_tab_offers_what_applies() -> None:
+    async with driven(env=MAKE, allow_code=True, size=(160, 30)) as app:
+        for env, has_modes in ((MAKE, False), (TORCHRL, True)):
+            await app.open(env=env)
+            await app.press("4")
+            shown = app.text("ProfileTab")
+            for name in ("planned", "operators", "marginal"):
+                assert (name in shown) is has_modes, name
+            assert ("observed: each wrapper in random steps" in shown) is not has_modes
+            assert "advice" not in shown
+            assert "press Ctrl+L to import it again" in shown
+            keys = app.text("KeyBar")
+            assert "r measure" in keys
+            assert ("m mode" in keys, "o operators" in keys) == (has_modes,) * 2
+            assert "v advice" not in keys
+            await app.press("f1")
+            shown = app.app.screen.text  # type: ignore[attr-defined]
+            assert "| measure |" in shown
+            assert "| advice |" not in shown
+            await app.press("escape", "v")
+            assert app.notices == [
+                f"no changes to try: the stages are Python code of {env}: edit them there"
+            ]
+            app.notices.clear()
+            await app.press("m", "o")
+            reason = "modes and extra passes need a chain of tdx; this is a gymnasium env"
+            assert (app.notices == [reason, reason]) is not has_modes
 
 
 async def test_stages_of_a_factory_complete_the_first_hint(tmp_path: Path) -> None:
