@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 from textual._compositor import Compositor
 from textual.css.model import RuleSet
-from textual.css.styles import RulesMap
 from textual.css.stylesheet import Stylesheet
-from textual.dom import DOMNode
-from textual.widget import Widget
 
 from tdx.pipeline.catalog import load_catalog
 from tests.tui import idle
@@ -58,50 +55,6 @@ def parse_styles_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return _RULES[key]
 
     monkeypatch.setattr(Stylesheet, "_parse_rules", parse_rules)
-
-
-_MATCHED: dict[object, tuple[RulesMap, dict[str, bool]]] = {}
-_SHEETS: dict[object, int] = {}
-_STYLE_FLAGS = ("_has_hover_style", "_has_focus_within", "_has_order_style", "_has_odd_or_even")
-
-
-@pytest.fixture(autouse=True)
-def match_styles_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Share the styles of equal widgets in equal places: most apps show the same ones."""
-    apply = Stylesheet.apply
-
-    def apply_known(
-        sheet: Stylesheet,
-        node: DOMNode,
-        *,
-        animate: bool = False,
-        cache: dict[tuple[object, ...], RulesMap] | None = None,
-    ) -> None:
-        rules = sheet.rules
-        if vars(sheet).get("numbered") is not rules:
-            number = _SHEETS.setdefault(tuple(map(id, rules)), len(_SHEETS))
-            vars(sheet).update(numbered=rules, number=number)
-        app = node.app
-        key: list[object] = [vars(sheet)["number"], app.current_theme.dark, app.native_ansi_color]
-        key += (app.no_color, app.app_focus)
-        for each in node.css_path_nodes:
-            key += (type(each), each.id, each.classes)
-            if isinstance(each, Widget):
-                key += (each.mouse_hover, each.has_focus, each.disabled, each.can_focus)
-        known = tuple(key)
-        if known in _MATCHED:
-            styles, flags = _MATCHED[known]
-            vars(node).update(flags)
-            sheet.replace_rules(node, styles, animate=animate)
-            sheet._process_component_classes(node)
-            return
-        own: dict[tuple[object, ...], RulesMap] = {}
-        apply(sheet, node, animate=animate, cache=own)
-        # Textual leaves out what depends on the siblings of a node.
-        for styles in own.values():
-            _MATCHED[known] = styles, {name: getattr(node, name) for name in _STYLE_FLAGS}
-
-    monkeypatch.setattr(Stylesheet, "apply", apply_known)
 
 
 @pytest.fixture(autouse=True)
