@@ -261,8 +261,8 @@ async def test_nested_and_quoted_keys_are_completed(typed: str, completed: str |
 
 
 async def test_problems_are_shown_at_their_stage_and_fixed() -> None:
-    chain = ("RewardScaling(0.0, 0.1)", 'ObservationNorm(0.0, 1.0, in_keys=["observatoin"])')
-    async with driven(*chain, "RewardSum") as app:
+    misspelt = 'ObservationNorm(0.0, 1.0, in_keys=["observatoin"])'
+    async with driven("RewardScaling(0.0, 0.1)", misspelt, "RewardSum") as app:
         # Failing stage has a badge and others stay usable.
         shown = app.text("#chain")
         assert "✕ 1 ObservationNorm" in shown
