@@ -23,7 +23,7 @@ from tdx.tui.preferences import Preferences
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.tab_body import TabBody
-from tests.tui.idle import until, wait_for_idle
+from tests.tui.idle import resize, until, wait_for_idle
 from tests.tui.inline_backend import InlineBackend
 
 
@@ -83,6 +83,33 @@ class Driver:
         for kind in (events.MouseDown, events.MouseUp):
             self.app.post_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
             await asyncio.sleep(gap)
+
+    async def open(
+        self,
+        *stages: str,
+        env: str | None = "Pendulum-v1",
+        size: tuple[int, int] | None = None,
+    ) -> None:
+        """Continue with another chain, as the app shows it after its start.
+
+        Args:
+            stages: Stages of the chain.
+            env: Env of the pipeline. ``None``: no pipeline is open.
+            size: Columns and rows of the terminal. ``None``: as before.
+        """
+        while not isinstance(main := self.app.screen, MainScreen):
+            await self.press("escape")
+        if size is not None:
+            await resize(self.pilot, *size)
+        main.panes.shrink()
+        main.query_one("#catalog-search", Input).value = ""
+        main.show_tab("stage")
+        main.set_focus(main.query_one("#chain"))
+        draft = Draft() if env is None else Draft.of(Pipeline.of(env, *stages))
+        self.app.workspace.load(draft)
+        self.app.clear_notifications()
+        await self.settle()
+        self.notices.clear()
 
     async def delivered(self) -> None:
         """Wait until all input is delivered and the screen is laid out after it."""

@@ -23,8 +23,9 @@ CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
 ROOT = Path(__file__).parents[2]
 
 
-async def test_catalog_adds_after_the_selected_stage() -> None:
+async def test_transforms_are_added_from_the_catalog() -> None:
     async with driven("RewardSum", "StepCounter") as app:
+        # Catalog adds after the selected stage.
         await app.press("a", "text:inittracker", "enter")
         assert app.stages == ["RewardSum", "StepCounter", "InitTracker"], "the env is selected"
         assert app.place == 2
@@ -32,9 +33,8 @@ async def test_catalog_adds_after_the_selected_stage() -> None:
         assert app.stages == ["RewardSum", "RewardClipping", "StepCounter"]
         assert app.place == 1
 
-
-async def test_add_field_takes_arguments_and_stays_open() -> None:
-    async with driven() as app:
+        # Add field takes arguments and stays open.
+        await app.open()
         await app.press("a", "text:cf 4 -1 in_keys=obs", "right", "enter")
         assert app.stages == ['CatFrames(N=4, dim=-1, in_keys=["observation"])']
         assert app.app.focused is app.find("#catalog-search")
@@ -45,9 +45,8 @@ async def test_add_field_takes_arguments_and_stays_open() -> None:
         assert app.stages[1:] == ["RewardSum", "StepCounter(max_steps=200)"]
         assert app.app.focused is app.find("#chain")
 
-
-async def test_add_field_asks_for_required_arguments() -> None:
-    async with driven() as app:
+        # Add field asks for required arguments.
+        await app.open()
         await app.press("a", "text:cf", "enter")
         assert app.find("#catalog-search").value == "CatFrames "
         assert app.stages == []
@@ -61,9 +60,8 @@ async def test_add_field_asks_for_required_arguments() -> None:
         assert app.stages[-1] == "CatFrames"
         assert "needs the argument" in app.text("#chain")
 
-
-async def test_click_in_the_catalog_selects_and_a_double_click_adds() -> None:
-    async with driven(size=(120, 40)) as app:
+        # Click in the catalog selects and a double click adds.
+        await app.open(size=(120, 40))
         await app.press("a", "text:reward")
         catalog = app.find("#catalog")
         at = (4, catalog.get_option_index("BinarizeReward"))
@@ -75,9 +73,8 @@ async def test_click_in_the_catalog_selects_and_a_double_click_adds() -> None:
         await app.settle()
         assert app.stages == ["BinarizeReward"]
 
-
-async def test_catalog_describes_transforms_and_escape_leaves_it() -> None:
-    async with driven(size=(80, 24)) as app:
+        # Catalog describes transforms and escape leaves it.
+        await app.open(size=(80, 24))
         for size in ((80, 24), (200, 60)):
             await resize(app.pilot, *size)
             await app.press("a", "text:xyz")
@@ -104,8 +101,9 @@ EDITS: list[tuple[list[str], list[str], int]] = [
 """Keys pressed at the first stage, with the stages and selected place afterwards."""
 
 
-async def test_edits_by_key_are_undone_and_redone() -> None:
+async def test_chain_is_edited_by_key_and_by_mouse() -> None:
     async with driven(*CHAIN) as app:
+        # Edits by key are undone and redone.
         editor = app.app.workspace.editor
         for keys, stages, place in EDITS:
             await app.press("home", "down", *keys)
@@ -118,25 +116,8 @@ async def test_edits_by_key_are_undone_and_redone() -> None:
             assert app.stages == stages, keys
             await app.press(*["u"] * edits)
 
-
-async def test_cursor_moves_through_a_chain_longer_than_its_pane() -> None:
-    async with driven(*["RewardSum"] * 24, size=(80, 16)) as app:
-        chain = app.find("#chain")
-        await app.press("down", "down")
-        assert (app.place, chain.scroll_offset.y) == (1, 0)
-        await app.press("end", "up")
-        assert app.place == 23
-        assert 0 <= 24 - chain.scroll_offset.y < chain.size.height  # line of the last stage
-        await app.press("pageup")
-        assert app.place == 23 - (chain.size.height - 1)
-        await app.press("pagedown", "pagedown")
-        assert app.place == 24
-        await app.press("home")
-        assert (app.place, chain.scroll_offset.y) == (-1, 0)
-
-
-async def test_mouse_moves_selects_toggles_and_opens_stages() -> None:
-    async with driven(*CHAIN) as app:
+        # Mouse moves selects toggles and opens stages.
+        await app.open(*CHAIN)
         chain = app.find("#chain")
         await app.pilot.mouse_down(chain, offset=(8, 1))
         await app.pilot.hover(chain, offset=(8, 3))
@@ -153,9 +134,25 @@ async def test_mouse_moves_selects_toggles_and_opens_stages() -> None:
         assert app.place == 2
         assert isinstance(app.app.focused, Input)
 
+        # Cursor moves through a chain longer than its pane.
+        await app.open(*["RewardSum"] * 24, size=(80, 16))
+        chain = app.find("#chain")
+        await app.press("down", "down")
+        assert (app.place, chain.scroll_offset.y) == (1, 0)
+        await app.press("end", "up")
+        assert app.place == 23
+        assert 0 <= 24 - chain.scroll_offset.y < chain.size.height  # line of the last stage
+        await app.press("pageup")
+        assert app.place == 23 - (chain.size.height - 1)
+        await app.press("pagedown", "pagedown")
+        assert app.place == 24
+        await app.press("home")
+        assert (app.place, chain.scroll_offset.y) == (-1, 0)
 
-async def test_form_sets_an_argument_and_reports_invalid_values() -> None:
+
+async def test_arguments_are_edited_in_the_form() -> None:
     async with driven("StepCounter") as app:
+        # Form sets an argument and reports invalid values.
         await app.press("down", "enter", "text:250")
         assert app.stages == ["StepCounter(max_steps=250)"]
         await app.press("escape", "u")
@@ -167,25 +164,8 @@ async def test_form_sets_an_argument_and_reports_invalid_values() -> None:
         await app.press("backspace")
         assert "must be a whole number or None" not in app.text("#form")
 
-
-async def test_form_says_which_field_takes_the_keys() -> None:
-    async with driven("StepCounter", size=(80, 24)) as app:
-        await app.press("down")
-        assert "editing" not in app.text()
-        await app.press("enter")
-        assert "editing max_steps · ⏎ next · esc done" in app.text()
-        assert "Enter edits" not in app.text()
-        await app.press("5", "enter")
-        assert "editing truncated_key · ⏎ next · esc done" in app.text()
-        await app.press("down", "down")
-        assert "editing update_done · esc done" in app.text()
-        await app.press("escape")
-        assert "editing" not in app.text()
-        assert app.stages == ["StepCounter(max_steps=5)"]
-
-
-async def test_form_has_switches_and_choices() -> None:
-    async with driven("CatFrames(4, dim=-1)", "StepCounter") as app:
+        # Form has switches and choices.
+        await app.open("CatFrames(4, dim=-1)", "StepCounter")
         await app.press("down")
         app.find("FormRow Select").value = "constant"
         await app.settle()
@@ -199,11 +179,47 @@ async def test_form_has_switches_and_choices() -> None:
         assert app.stages[1] == "StepCounter(update_done=False)"
         assert isinstance(app.app.focused, Checkbox)
 
+        # Later edit of a field is a separate undo step.
+        await app.open("StepCounter")
+        await app.press("down", "enter", "2", "5", "escape", "enter", "end", "0", "7", "escape")
+        assert app.stages == ["StepCounter(max_steps=2507)"]
+        await app.press("u")
+        assert app.stages == ["StepCounter(max_steps=25)"]
+        await app.press("u")
+        assert app.stages == ["StepCounter"]
 
-async def test_keys_are_completed_from_the_specs_at_the_stage() -> None:
+        # Form says which field takes the keys.
+        await app.open("StepCounter", size=(80, 24))
+        await app.press("down")
+        assert "editing" not in app.text()
+        await app.press("enter")
+        assert "editing max_steps · ⏎ next · esc done" in app.text()
+        assert "Enter edits" not in app.text()
+        await app.press("5", "enter")
+        assert "editing truncated_key · ⏎ next · esc done" in app.text()
+        await app.press("down", "down")
+        assert "editing update_done · esc done" in app.text()
+        await app.press("escape")
+        assert "editing" not in app.text()
+        assert app.stages == ["StepCounter(max_steps=5)"]
+
+        # Narrow row omits the type and carried keys are listed once.
+        await app.open("RewardSum", "StepCounter", size=(120, 40))
+        await app.press("home", "down")
+        assert app.text("#form-about").count("+ episode_reward") == 1
+        for columns, has_types in ((60, False), (120, True)):
+            await resize(app.pilot, columns, 24)
+            await app.press("escape", "home", "down", "down", "enter")
+            row = app.row("max_steps")
+            assert row.query_one(".form-type").is_on_screen is has_types
+            assert row.query_one("Input").region.width >= 8
+
+
+async def test_values_are_completed_in_the_form() -> None:
     async with driven(
         'RenameTransform(["observation"], ["state"])', "ObservationNorm(0.0, 1.0)"
     ) as app:
+        # Keys are completed from the specs at the stage.
         await app.press("down", "down")
         row = app.row("in_keys")
         assert row.keys[:1] == ("state",)
@@ -212,6 +228,22 @@ async def test_keys_are_completed_from_the_specs_at_the_stage() -> None:
         assert app.stages[1] == 'ObservationNorm(loc=0.0, scale=1.0, in_keys=["state"])'
         await app.press("f2", "down", "space", "enter")
         assert app.stages[1].endswith(f'in_keys=["state", "{row.keys[1]}"])')
+
+        # Values are completed from the declaration.
+        await app.open("DTypeCastTransform", "CatFrames(4, dim=-1)")
+        await app.press("down")
+        app.row("dtype_out").query_one(Input).focus()
+        await app.press("text:torch.float6", "right")
+        assert app.stages[0] == "DTypeCastTransform(dtype_out=torch.float64)"
+        await app.press("escape", "down")
+        app.row("done_key").query_one(Input).focus()
+        await app.press("alt+down", "text:tru", "enter")
+        assert app.stages[1] == 'CatFrames(N=4, dim=-1, done_key="truncated")'
+
+        # Inverse keys are completed first for inverse arguments.
+        await app.open("ActionScaling")
+        await app.press("down")
+        assert app.row("in_keys_inv").keys[0] == "action"
 
 
 @pytest.mark.parametrize(
@@ -228,27 +260,10 @@ async def test_nested_and_quoted_keys_are_completed(typed: str, completed: str |
     assert await suggester.get_suggestion(typed) == completed
 
 
-async def test_values_are_completed_from_the_declaration() -> None:
-    async with driven("DTypeCastTransform", "CatFrames(4, dim=-1)") as app:
-        await app.press("down")
-        app.row("dtype_out").query_one(Input).focus()
-        await app.press("text:torch.float6", "right")
-        assert app.stages[0] == "DTypeCastTransform(dtype_out=torch.float64)"
-        await app.press("escape", "down")
-        app.row("done_key").query_one(Input).focus()
-        await app.press("alt+down", "text:tru", "enter")
-        assert app.stages[1] == 'CatFrames(N=4, dim=-1, done_key="truncated")'
-
-
-async def test_inverse_keys_are_completed_first_for_inverse_arguments() -> None:
-    async with driven("ActionScaling") as app:
-        await app.press("down")
-        assert app.row("in_keys_inv").keys[0] == "action"
-
-
-async def test_failing_stage_has_a_badge_and_others_stay_usable() -> None:
-    chain = ("RewardScaling(0.0, 0.1)", 'ObservationNorm(0.0, 1.0, in_keys=["observatoin"])')
-    async with driven(*chain, "RewardSum") as app:
+async def test_problems_are_shown_at_their_stage_and_fixed() -> None:
+    misspelt = 'ObservationNorm(0.0, 1.0, in_keys=["observatoin"])'
+    async with driven("RewardScaling(0.0, 0.1)", misspelt, "RewardSum") as app:
+        # Failing stage has a badge and others stay usable.
         shown = app.text("#chain")
         assert "✕ 1 ObservationNorm" in shown
         await app.press("down", "down")
@@ -256,18 +271,16 @@ async def test_failing_stage_has_a_badge_and_others_stay_usable() -> None:
         await app.press("down", "2")
         assert "+ episode_reward" in app.text("#spec-tree")
 
-
-async def test_last_valid_specs_stay_while_a_stage_fails() -> None:
-    async with driven('CatFrames(4, dim=-1, in_keys=["observation"])') as app:
+        # Last valid specs stay while a stage fails.
+        await app.open('CatFrames(4, dim=-1, in_keys=["observation"])')
         await app.press("down", "enter", "tab", "end", "backspace")
         await app.press("text:7", "escape", "2")
         assert "✕" in app.text("#chain")
         assert "from the last inspection" in app.text("#spec-title")
         assert "[12]" in app.text("#spec-tree")
 
-
-async def test_fix_of_a_finding_is_applied_by_key() -> None:
-    async with driven("RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)") as app:
+        # Fix of a finding is applied by key.
+        await app.open("RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)")
         await app.press("down")
         assert "x move RewardClipping after RewardScaling" in app.text("StageTab ProblemPanel")
         await app.press("x")
@@ -275,26 +288,23 @@ async def test_fix_of_a_finding_is_applied_by_key() -> None:
         await app.press("u")
         assert app.stages == ["RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)"]
 
-
-async def test_fix_applies_next_to_disabled_and_failing_stages() -> None:
-    chain = ("RewardSum", "CatFrames", "RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)")
-    async with driven(*chain) as app:
+        # Fix applies next to disabled and failing stages.
+        chain = ("RewardSum", "CatFrames", "RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)")
+        await app.open(*chain)
         await app.press("down", "space", "down", "down", "x")
         assert app.stages == ["(RewardSum)", "CatFrames", chain[3], chain[2]]
 
-
-async def test_later_edit_of_a_field_is_a_separate_undo_step() -> None:
-    async with driven("StepCounter") as app:
-        await app.press("down", "enter", "2", "5", "escape", "enter", "end", "0", "7", "escape")
-        assert app.stages == ["StepCounter(max_steps=2507)"]
-        await app.press("u")
-        assert app.stages == ["StepCounter(max_steps=25)"]
-        await app.press("u")
-        assert app.stages == ["StepCounter"]
+        # Env that cannot be created is reported and replaced.
+        await app.open("RewardSum", env="Pendulm-v1")
+        assert "✕" in app.text("#status")
+        assert "did you mean Pendulum-v1" in app.text("StageTab ProblemPanel")
+        await app.press("down", "d")
+        assert app.stages == []
 
 
-async def test_env_is_selected_from_a_searchable_list() -> None:
+async def test_env_is_chosen_and_edited() -> None:
     async with driven(env=None) as app:
+        # Env is selected from a searchable list.
         text = app.text()
         assert "Welcome to tdx" in text
         assert "e choose an env" in text
@@ -307,9 +317,8 @@ async def test_env_is_selected_from_a_searchable_list() -> None:
         await app.press("u")
         assert app.app.workspace.draft.env is None
 
-
-async def test_env_list_starts_short_and_describes_the_spaces() -> None:
-    async with driven(env=None) as app:
+        # Env list starts short and describes the spaces.
+        await app.open(env=None)
         await app.press("enter")
         await choices_loaded(app)
         options = app.app.screen.query_one("#choose-list", OptionList)
@@ -326,6 +335,27 @@ async def test_env_list_starts_short_and_describes_the_spaces() -> None:
         await app.press("enter")
         assert app.app.workspace.draft.env is not None
 
+        # Form edits the env.
+        await app.open("RewardSum")
+        app.row("num_envs").query_one(Input).focus()
+        await app.press("text:3")
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.num_envs == 3
+        assert "batch [3]" in app.text("#status")
+        await app.press("text:x")
+        assert "must be a whole number" in app.text("#form")
+
+        # Opening a sample pipeline can be undone.
+        await app.open("RewardSum")
+        await app.press("p")
+        names = sorted(path.stem for path in (ROOT / "sample_pipelines").glob("*.yaml"))
+        lines = app.text("#choose-list", lines=True).split("\n")
+        assert [line.split()[0] for line in lines if line.strip()] == names
+        await app.press("text:pendulum", "enter")
+        assert "CatFrames" in app.stages[-1]
+        await app.press("u")
+        assert app.stages == ["RewardSum"]
+
 
 async def choices_loaded(app: Driver) -> None:
     """Wait for the list of all envs."""
@@ -337,37 +367,6 @@ async def choose(app: Driver) -> None:
     """Select the first option, also if the list arrives late."""
     if app.app.screen.query("#choose-list"):
         await app.press("enter")
-
-
-async def test_form_edits_the_env() -> None:
-    async with driven("RewardSum") as app:
-        app.row("num_envs").query_one(Input).focus()
-        await app.press("text:3")
-        assert app.app.workspace.draft.env is not None
-        assert app.app.workspace.draft.env.num_envs == 3
-        assert "batch [3]" in app.text("#status")
-        await app.press("text:x")
-        assert "must be a whole number" in app.text("#form")
-
-
-async def test_env_that_cannot_be_created_is_reported_and_replaced() -> None:
-    async with driven("RewardSum", env="Pendulm-v1") as app:
-        assert "✕" in app.text("#status")
-        assert "did you mean Pendulum-v1" in app.text("StageTab ProblemPanel")
-        await app.press("down", "d")
-        assert app.stages == []
-
-
-async def test_opening_a_sample_pipeline_can_be_undone() -> None:
-    async with driven("RewardSum") as app:
-        await app.press("p")
-        names = sorted(path.stem for path in (ROOT / "sample_pipelines").glob("*.yaml"))
-        lines = app.text("#choose-list", lines=True).split("\n")
-        assert [line.split()[0] for line in lines if line.strip()] == names
-        await app.press("text:pendulum", "enter")
-        assert "CatFrames" in app.stages[-1]
-        await app.press("u")
-        assert app.stages == ["RewardSum"]
 
 
 async def test_disabled_stage_is_restored_from_the_file(tmp_path: Path) -> None:
@@ -400,15 +399,3 @@ def test_stage_shows_the_severity_of_its_worst_finding(severity: Any) -> None:
     status = ChainStatus(last_good={number: good}, lints={number: tuple(found)})
     rows = build_chain_rows(draft, status, ErrorStore())
     assert [row.badge for row in rows if row.kind == "stage"] == [severity]
-
-
-async def test_narrow_row_omits_the_type_and_carried_keys_are_listed_once() -> None:
-    async with driven("RewardSum", "StepCounter", size=(120, 40)) as app:
-        await app.press("home", "down")
-        assert app.text("#form-about").count("+ episode_reward") == 1
-        for columns, has_types in ((60, False), (120, True)):
-            await resize(app.pilot, columns, 24)
-            await app.press("escape", "home", "down", "down", "enter")
-            row = app.row("max_steps")
-            assert row.query_one(".form-type").is_on_screen is has_types
-            assert row.query_one("Input").region.width >= 8

@@ -64,9 +64,10 @@ def cursor_line(app: Driver) -> str:
     return str(listed.get_option_at_index(listed.highlighted).prompt)
 
 
-async def test_stages_are_side_by_side_and_the_first_difference_is_marked() -> None:
+async def test_differences_are_listed_and_visited() -> None:
     freeze(*CHAIN)
     async with driven(NORM.format(scale=2.0), "StepCounter", FRAMES, "RewardSum") as app:
+        # Stages are side by side and the first difference is marked.
         await app.press("C")
         assert "contract contract" in app.text(), "the contract here is offered"
         await app.press("enter")
@@ -91,10 +92,8 @@ async def test_stages_are_side_by_side_and_the_first_difference_is_marked() -> N
         assert "The stages of both sides are paired" in app.text(".dialog")
         await app.press("escape")
 
-
-async def test_keys_visit_each_difference_and_leave_level_by_level() -> None:
-    freeze(*CHAIN)
-    async with driven(*CHAIN[:1], *CHAIN[2:]) as app:
+        # Keys visit each difference and leave level by level.
+        await app.open(*CHAIN[:1], *CHAIN[2:])
         screen = await compare(app, "contract")
         await app.press("up")
         assert "1 ClipTransform" in cursor_line(app)
@@ -114,10 +113,8 @@ async def test_keys_visit_each_difference_and_leave_level_by_level() -> None:
         await app.press("escape")
         assert app.app.screen is not screen
 
-
-async def test_both_sides_and_values_are_visible_at_every_size() -> None:
-    freeze(*CHAIN)
-    async with driven(NORM.format(scale=2.0), *CHAIN[1:], size=(60, 20)) as app:
+        # Both sides and values are visible at every size.
+        await app.open(NORM.format(scale=2.0), *CHAIN[1:], size=(60, 20))
         await compare(app, "contract")
         for width, height in ((60, 20), (80, 24), (200, 60)):
             await resize(app.pilot, width, height)

@@ -38,8 +38,9 @@ def names(app: Driver) -> list[str]:
 # TorchRL
 
 
-async def test_transforms_of_torchrl_are_read_only_stages_with_specs_and_lineage() -> None:
+async def test_stages_of_other_libraries_are_read_only() -> None:
     async with driven(env=TORCHRL, allow_code=True) as app:
+        # Transforms of torchrl are read only stages with specs and lineage.
         assert names(app) == ["RewardScaling", "StepCounter"]
         assert "2 stages · torchrl" in app.text("ChainPane")
         await app.press("down")
@@ -54,6 +55,13 @@ async def test_transforms_of_torchrl_are_read_only_stages_with_specs_and_lineage
         await app.press("1", "escape", "home", "down", "space", "d")
         assert set(app.notices) == {f"the stages are Python code of {TORCHRL}: edit them there"}
         assert names(app) == ["RewardScaling", "StepCounter"]
+
+        # Settings for native chains are hidden.
+        await app.open(env=SB3, size=(140, 45))
+        form = app.text("StageTab")
+        assert "A stable-baselines3 env with" in form
+        assert "VecNormalize returns other observations than its space declares" in form
+        assert [row.field.name for row in app.app.screen.query(FormRow)] == ["kwargs", "seed"]
 
 
 def test_check_with_steps_supports_torchrl_transforms() -> None:
@@ -86,46 +94,81 @@ def test_the_profile_of_torchrl_has_modes_and_a_row_for_each_transform() -> None
 # Settings of the env
 
 
-async def test_settings_for_native_chains_are_hidden() -> None:
-    async with driven(env=SB3, allow_code=True, size=(140, 45)) as app:
-        form = app.text("StageTab")
-        assert "A stable-baselines3 env with" in form
-        assert "VecNormalize returns other observations than its space declares" in form
-        assert [row.field.name for row in app.app.screen.query(FormRow)] == ["kwargs", "seed"]
-
-
 # Profile
 
 
-@pytest.mark.parametrize(("env", "has_modes"), [(MAKE, False), (TORCHRL, True)])
-async def test_the_profile_tab_offers_what_applies(env: str, has_modes: bool) -> None:
-    async with driven(env=env, allow_code=True, size=(160, 30)) as app:
-        await app.press("4")
-        shown = app.text("ProfileTab")
-        assert ("planned" in shown, "operators" in shown, "marginal" in shown) == (has_modes,) * 3
-        assert ("observed: each wrapper in random steps" in shown) is not has_modes
-        assert "advice" not in shown
-        assert "press Ctrl+L to import it again" in shown
-        keys = app.text("KeyBar")
-        assert "r measure" in keys
-        assert ("m mode" in keys, "o operators" in keys) == (has_modes,) * 2
-        assert "v advice" not in keys
-        await app.press("f1")
-        shown = app.app.screen.text  # type: ignore[attr-defined]
-        assert "| measure |" in shown
-        assert "| advice |" not in shown
-        await app.press("escape", "v")
-        assert app.notices == [
-            f"no changes to try: the stages are Python code of {env}: edit them there"
-        ]
-        app.notices.clear()
-        await app.press("m", "o")
-        reason = "modes and extra passes need a chain of tdx; this is a gymnasium env"
-        assert (app.notices == [reason, reason]) is not has_modes
-
-
-async def test_the_key_bar_of_the_chain_lists_no_edits_of_wrappers() -> None:
+async def test_the_profile_tab_offers_what_applies() -> None:
     async with driven(env=MAKE, allow_code=True, size=(160, 30)) as app:
+        for env, has_modes in ((MAKE, False), (TORCHRL, True)):
+            await app.open(env=env)
+            await app.press("4")
+            shown = app.text("ProfileTab")
+            for name in ("planned", "operators", "marginal"):
+                assert (name in shown) is has_modes, name
+            assert ("observed: each wrapper in random steps" in shown) is not has_modes
+            assert "advice" not in shown
+            assert "press Ctrl+L to import it again" in shown
+            keys = app.text("KeyBar")
+            assert "r measure" in keys
+            assert ("m mode" in keys, "o operators" in keys) == (has_modes,) * 2
+            assert "v advice" not in keys
+            await app.press("f1")
+            shown = app.app.screen.text  # type: ignore[attr-defined]
+            assert "| measure |" in shown
+            assert "| advice |" not in shown
+            await app.press("escape", "v")
+            assert app.notices == [
+                f"no changes to try: the stages are Python code of {env}: edit them there"
+            ]
+            app.notices.clear()
+            await app.press("m", "o")
+            reason = "modes and extra passes need a chain of tdx; this is a gymnasium env"
+            assert (app.notices == [reason, reason]) is not has_modes
+
+
+async def test_stages_of_a_factory_complete_the_first_hint(tmp_path: Path) -> None:
+    hints = HintState(tmp_path / "hints.json")
+    async with driven(env=MAKE, allow_code=True, hints=hints):
+        assert "stages" in hints.done
+
+
+def test_suggestions_for_a_factory_run_nothing() -> None:
+    request = FindAdvice(
+        Pipeline.of(f"{MODULE}:fail"), "planned", steps=5, repeats=1, warmup=1, allow_code=True
+    )
+    assert "which tdx does not edit" in str(find_advice(request, job()).error)
+
+
+# Copying and reloading
+
+
+async def test_app_offers_what_applies_to_a_factory() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        # Copied command includes allow code and ctrl c names the key that quits.
+        await app.press("ctrl+c")
+        assert app.notices == ["press ^q to quit"]
+        await app.press("y")
+        assert "Python" not in app.text()
+        await app.press("enter")
+        assert app.app.clipboard == f"tdx inspect spec {MAKE} --allow-code"
+
+        # The palette lists what applies.
+        await app.open(env=MAKE)
+        await app.press("4", "ctrl+p", "text:measure")
+        while "Measure the chain" not in (shown := app.text()):
+            await asyncio.sleep(0.02)
+        assert "Measure memory too" not in shown
+        await app.press("escape")
+
+        # The profile tab returns to all settings with a chain.
+        await app.open(env=MAKE)
+        await app.press("4")
+        assert "advice" not in app.text("ProfileTab")
+        await app.press("a", "text:StepCounter", "enter", "escape", "4")
+        assert "advice" in app.text("ProfileTab")
+
+        # The key bar of the chain lists no edits of wrappers.
+        await app.open(env=MAKE, size=(160, 30))
         keys = app.text("KeyBar")
         assert "edit" in keys
         assert "on/off" not in keys
@@ -139,32 +182,8 @@ async def test_the_key_bar_of_the_chain_lists_no_edits_of_wrappers() -> None:
         keys = app.text("KeyBar")
         assert [each for each in ("edit", "on/off", "remove", "move") if each not in keys] == []
 
-
-async def test_the_palette_lists_what_applies() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
-        await app.press("4", "ctrl+p", "text:measure")
-        while "Measure the chain" not in (shown := app.text()):
-            await asyncio.sleep(0.02)
-        assert "Measure memory too" not in shown
-        await app.press("escape")
-
-
-async def test_stages_of_a_factory_complete_the_first_hint(tmp_path: Path) -> None:
-    hints = HintState(tmp_path / "hints.json")
-    async with driven(env=MAKE, allow_code=True, hints=hints):
-        assert "stages" in hints.done
-
-
-async def test_the_profile_tab_returns_to_all_settings_with_a_chain() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
-        await app.press("4")
-        assert "advice" not in app.text("ProfileTab")
-        await app.press("a", "text:StepCounter", "enter", "escape", "4")
-        assert "advice" in app.text("ProfileTab")
-
-
-async def test_a_measured_stack_shows_no_note_about_options() -> None:
-    async with driven(env=MAKE, allow_code=True, size=(100, 45)) as app:
+        # A measured stack shows no note about options.
+        await app.open(env=MAKE, size=(100, 45))
         await app.press("4", "n")
         app.find("#profile-steps").value = "10"
         await app.press("enter")
@@ -176,26 +195,6 @@ async def test_a_measured_stack_shows_no_note_about_options() -> None:
         assert "3 NormalizeObservation" in shown
         assert "--t" not in shown
         assert "edited" not in shown
-
-
-def test_suggestions_for_a_factory_run_nothing() -> None:
-    request = FindAdvice(
-        Pipeline.of(f"{MODULE}:fail"), "planned", steps=5, repeats=1, warmup=1, allow_code=True
-    )
-    assert "which tdx does not edit" in str(find_advice(request, job()).error)
-
-
-# Copying and reloading
-
-
-async def test_copied_command_includes_allow_code_and_ctrl_c_names_the_key_that_quits() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
-        await app.press("ctrl+c")
-        assert app.notices == ["press ^q to quit"]
-        await app.press("y")
-        assert "Python" not in app.text()
-        await app.press("enter")
-        assert app.app.clipboard == f"tdx inspect spec {MAKE} --allow-code"
 
 
 async def test_reloading_imports_the_code_again(

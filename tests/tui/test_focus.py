@@ -39,16 +39,37 @@ async def test_escape_in_an_expanded_tab_shows_the_chain_and_keeps_the_focus() -
         assert app.app.focused is app.find("#chain")
 
 
-async def test_key_of_a_tab_displays_it() -> None:
+async def test_focus_stays_on_displayed_panes() -> None:
     async with driven(*CHAIN) as app:
+        # Key of a tab displays it.
         for keys in (["z"], ["z", "2"], ["a", "z"]):
             await app.press("escape", "escape", "1", *keys, "escape", "escape", "z", "5")
             assert app.find("LogTab").is_on_screen, keys
             assert await hidden_focus(app) is None, keys
 
+        # Palette command shows the pane that it changes.
+        await app.open(*CHAIN)
+        await app.press("down", "5", "z", "ctrl+p", "text:remove the stage", "enter")
+        assert app.find("#chain").is_on_screen
 
-async def test_focus_leaves_a_pane_hidden_by_a_resize() -> None:
-    async with driven(*CHAIN, size=(120, 30)) as app:
+        # Escape in an expanded catalog shows the chain first.
+        await app.open(*CHAIN)
+        await app.press("a", "down", "tab", "z", "escape")
+        assert app.find("#chain").is_on_screen
+        assert app.find("#catalog-pane").has_focus_within
+        await app.press("escape")
+        assert app.app.focused is app.find("#chain")
+
+        # Number of a tab focuses it.
+        await app.open(*CHAIN)
+        for size in SIZES:
+            await resize(app.pilot, *size)
+            for number, tab in enumerate(("Stage", "Specs", "Live", "Profile", "Log"), start=1):
+                await app.press("escape", str(number))
+                assert app.find(f"{tab}Tab").has_focus_within, tab
+
+        # Focus leaves a pane hidden by a resize.
+        await app.open(*CHAIN, size=(120, 30))
         app.app.screen.set_focus(app.find("#catalog"))
         await resize(app.pilot, 80, 24)
         await app.settle()
@@ -59,34 +80,6 @@ async def test_focus_leaves_a_pane_hidden_by_a_resize() -> None:
         await resize(app.pilot, 80, 24)
         await app.settle()
         assert app.app.focused is app.find("#chain")
-
-
-async def test_palette_command_shows_the_pane_that_it_changes() -> None:
-    async with driven(*CHAIN) as app:
-        await app.press("down", "5", "z", "ctrl+p", "text:remove the stage", "enter")
-        assert app.find("#chain").is_on_screen
-
-
-async def test_number_of_a_tab_focuses_it() -> None:
-    async with driven(*CHAIN) as app:
-        for size in SIZES:
-            await resize(app.pilot, *size)
-            for number, tab in enumerate(("Stage", "Specs", "Live", "Profile", "Log"), start=1):
-                await app.press("escape", str(number))
-                assert app.find(f"{tab}Tab").has_focus_within, tab
-
-
-async def test_enter_focuses_the_first_field() -> None:
-    async with driven(*CHAIN, size=SIZES[0]) as app:
-        await app.press("1", "2", "1")
-        assert app.stages == [*CHAIN], "the keys of the tabs are not typed into a field"
-        await app.press("enter")
-        assert app.row("kwargs").has_focus_within
-        for place, name in enumerate(("loc", "in_keys", "max_steps")):
-            await app.press("escape", "home", *["down"] * (place + 1), "enter")
-            assert app.row(name).has_focus_within
-            await app.press("escape")
-            assert app.app.focused is app.find("#chain")
 
 
 async def test_change_of_the_focused_pane_computes_few_styles(
@@ -109,8 +102,9 @@ async def test_change_of_the_focused_pane_computes_few_styles(
         assert 2 <= len(computed) <= 60
 
 
-async def test_arrows_and_enter_leave_fields() -> None:
+async def test_keys_move_the_focus_between_fields() -> None:
     async with driven("RewardScaling(0.0, 0.1)", "CatFrames(4, -1)") as app:
+        # Arrows and enter leave fields.
         await app.press("down", "enter", "enter")
         assert app.row("scale").has_focus_within
         await app.press("up", "up")
@@ -120,19 +114,21 @@ async def test_arrows_and_enter_leave_fields() -> None:
         await app.press("down", "up", "enter", "down", "down", "enter")
         assert app.stages[1] == 'CatFrames(N=4, dim=-1, padding="constant")'
 
-
-async def test_help_is_about_the_field_that_has_the_focus() -> None:
-    async with driven("RewardScaling(0.0, 0.1)") as app:
+        # Help is about the field that has the focus.
+        await app.open("RewardScaling(0.0, 0.1)")
         await app.press("down")
         assert "Enter edits" in app.text("#form-help")
         await app.press("enter", "down")
         assert "scale Factor" in app.text("#form-help")
 
-
-async def test_escape_in_an_expanded_catalog_shows_the_chain_first() -> None:
-    async with driven(*CHAIN) as app:
-        await app.press("a", "down", "tab", "z", "escape")
-        assert app.find("#chain").is_on_screen
-        assert app.find("#catalog-pane").has_focus_within
-        await app.press("escape")
-        assert app.app.focused is app.find("#chain")
+        # Enter focuses the first field.
+        await app.open(*CHAIN, size=SIZES[0])
+        await app.press("1", "2", "1")
+        assert app.stages == [*CHAIN], "the keys of the tabs are not typed into a field"
+        await app.press("enter")
+        assert app.row("kwargs").has_focus_within
+        for place, name in enumerate(("loc", "in_keys", "max_steps")):
+            await app.press("escape", "home", *["down"] * (place + 1), "enter")
+            assert app.row(name).has_focus_within
+            await app.press("escape")
+            assert app.app.focused is app.find("#chain")

@@ -16,6 +16,7 @@ from tdx.tui.backend.requests import ObserveKeys
 from tdx.tui.specs import lineage_pane
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
+from tests.tui.idle import resize
 from tests.tui.inline_backend import InlineBackend
 
 MODULE = wrapped_env.__name__
@@ -56,41 +57,37 @@ async def go_to(app: Driver, key: str) -> str:
     return app.text("#lineage")
 
 
-@pytest.mark.parametrize(
-    ("factory", "key", "lines"),
-    [
-        (
-            "make",
-            "observation",
-            (
-                "observation@0 by env → 3 NormalizeObservation",
-                "observation@1 by 3 NormalizeObservation from observation@0 "
-                "→ 4 FrameStackObservation",
-                "observation@2 by 4 FrameStackObservation from observation@1 → output",
-            ),
-        ),
-        (
-            "make_vec_normalize",
-            "terminated",
-            ("terminated@0 by env → 3 DummyVecEnv removed by 3 DummyVecEnv",),
-        ),
-    ],
-)
-async def test_each_wrapper_that_writes_a_key_is_named(
-    factory: str, key: str, lines: tuple[str, ...]
-) -> None:
-    async with driven(env=f"{MODULE}:{factory}", allow_code=True, size=(180, 45)) as app:
-        await app.press("end", "2")
-        shown = await go_to(app, key)
-        assert f"lineage of {key}" in shown
-        assert all(line in shown for line in lines), shown
-
-
-async def test_all_versions_fit_in_a_small_terminal() -> None:
-    async with driven(env=MAKE, allow_code=True, size=(80, 24)) as app:
+async def test_each_wrapper_that_writes_a_key_is_named() -> None:
+    async with driven(env=MAKE, allow_code=True, size=(180, 45)) as app:
         await app.press("end", "2")
         shown = await go_to(app, "observation")
+        assert "lineage of observation" in shown
+        for line in (
+            "observation@0 by env → 3 NormalizeObservation",
+            "observation@1 by 3 NormalizeObservation from observation@0 → 4 FrameStackObservation",
+            "observation@2 by 4 FrameStackObservation from observation@1 → output",
+        ):
+            assert line in shown, shown
+
+        # All versions fit in a small terminal.
+        await resize(app.pilot, 80, 24)
+        await app.settle()
+        shown = await go_to(app, "observation")
         assert "FrameStackObservation from observation@1 → output" in shown
+
+        # A vectorized env removes keys.
+        await app.open(env=f"{MODULE}:make_vec_normalize", size=(180, 45))
+        await app.press("end", "2")
+        shown = await go_to(app, "terminated")
+        assert "lineage of terminated" in shown
+        assert "terminated@0 by env → 3 DummyVecEnv removed by 3 DummyVecEnv" in shown
+
+        # A step that raises is shown instead of the lineage.
+        await app.open(env=f"{MODULE}:make_failing")
+        await app.press("2")
+        shown = app.text("#lineage")
+        assert "unknown: stage 2 _Failing: it raised RuntimeError in a step: sensor lost" in shown
+        assert "~ observation" not in shown
 
 
 async def test_the_app_shows_the_lineage_of_the_command_line() -> None:
@@ -114,14 +111,6 @@ async def test_keys_are_observed_once_until_the_pipeline_changes() -> None:
         app.app.workspace.reload_code()
         await app.settle()
         assert len(backend.tickets) == 3
-
-
-async def test_a_step_that_raises_is_shown_instead_of_the_lineage() -> None:
-    async with driven(env=f"{MODULE}:make_failing", allow_code=True, size=(180, 45)) as app:
-        await app.press("2")
-        shown = app.text("#lineage")
-        assert "unknown: stage 2 _Failing: it raised RuntimeError in a step: sensor lost" in shown
-        assert "~ observation" not in shown
 
 
 async def test_slow_steps_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

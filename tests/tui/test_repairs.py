@@ -37,6 +37,7 @@ def commands(app: Driver) -> set[str]:
 
 async def test_measured_statistics_are_written_into_the_pipeline() -> None:
     async with driven("RewardSum", "ObservationNorm", "VecNorm") as app:
+        # Measured statistics are written into the pipeline.
         measure = "Measure the statistics of the normalizer"
         await app.press("down", "M")
         assert app.notices[-1] == "select an enabled ObservationNorm or VecNorm"
@@ -62,9 +63,8 @@ async def test_measured_statistics_are_written_into_the_pipeline() -> None:
         await app.press("u", "u")
         assert app.stages == ["RewardSum", "ObservationNorm", "VecNorm"]
 
-
-async def test_refused_measurement_is_explained() -> None:
-    async with driven("ObservationNorm(in_keys=['nothing'])") as app:
+        # Refused measurement is explained.
+        await app.open("ObservationNorm(in_keys=['nothing'])")
         await app.press("down", "M", "text:5", "enter")
         await app.settle()
         assert "nothing" in app.notices[-1]

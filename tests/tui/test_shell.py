@@ -17,8 +17,9 @@ from tests.tui.driving import driven
 from tests.tui.idle import resize
 
 
-async def test_help_is_the_page_of_the_transform_or_lists_the_keys_of_a_widget() -> None:
+async def test_help_palette_jump_mode_and_dialogs() -> None:
     async with driven("CatFrames(4, dim=-1)") as app:
+        # Help is the page of the transform or lists the keys of a widget.
         await app.press("f1")
         assert "its data flow down through the stages" in app.text(".dialog")
         assert "Keys" in app.text(".dialog")
@@ -27,17 +28,8 @@ async def test_help_is_the_page_of_the_transform_or_lists_the_keys_of_a_widget()
         await app.press("escape", "a", "text:stepc", "f1")
         assert "Write the number of steps since the reset" in app.text(".dialog")
 
-
-_WITHOUT_COMMAND = {"app.palette", "screen.home", *(f"screen.tab{n}" for n in range(1, 10))}
-_CURSOR_KEYS = ("up", "down", "first", "last", "leave", "add", "end_search")
-_DIALOGS = (
-    *("choose", "pick", "ask", "read", "path", "dump", "watch", "advice", "values", "manual"),
-    "comparison",
-)
-
-
-async def test_palette_has_every_action_and_transform() -> None:
-    async with driven("RewardSum") as app:
+        # Palette has every action and transform.
+        await app.open("RewardSum")
         commands = CommandProvider(app.app.screen)
         nodes = (*app.app.screen.walk_children(), app.app.screen, app.app)
         named: dict[str, str] = {}
@@ -63,6 +55,74 @@ async def test_palette_has_every_action_and_transform() -> None:
         best = max(found, key=lambda hit: hit.score)
         assert str(best.match_display) == "Add CatFrames"
 
+        # Env and sample are selected in the palette.
+        await app.open("RewardSum")
+        await app.press("ctrl+p")
+        while not app.app.screen_stack[0].dialogs.envs:  # type: ignore[attr-defined]
+            await app.pilot.pause(0.02)
+        await app.press("text:env cartpole-v1", "enter")
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.id == "CartPole-v1"
+        await app.press("ctrl+p", "text:start with pendulum", "enter")
+        assert len(app.stages) == 6
+        await app.press("u", "u")
+        await app.press("f1", "ctrl+p", "text:add stepc", "enter", "escape")
+        assert app.stages == ["RewardSum", "StepCounter"]
+        await app.press("u")
+        assert app.stages == ["RewardSum"]
+        assert not app.app.workspace.editor.is_modified
+
+        # Pipeline is copied in each form.
+        await app.open("StepCounter(max_steps=5)")
+        for form, text in [
+            ("command", "tdx inspect spec Pendulum-v1 -t 'StepCounter(max_steps=5)'"),
+            ("yaml", "StepCounter: {max_steps: 5}"),
+            ("python", "StepCounter(max_steps=5)"),
+        ]:
+            await app.press("y", f"text:{form}", "enter")
+            assert text in app.app.clipboard
+            assert text in app.text(".dialog")
+            await app.press("escape")
+
+        # Details of problems are shown.
+        await app.open("CatFrames")
+        await app.press("down", "f12")
+        assert "CatFrames needs the argument" in app.text(".dialog")
+
+        # Check with steps finds violations of values.
+        await app.open("RewardSum")
+        await app.press("k")
+        assert app.app.workspace.status.checked == app.app.workspace.editor.revision
+
+        # Notices replace each other and show their severity.
+        await app.open()
+        app.app.notify("first")
+        app.app.notify("second", title="Not saved", severity="error")
+        await app.settle()
+        assert [(each.title, each.message) for each in app.app._notifications] == [
+            ("✕ Not saved", "second")
+        ]
+        texts = [each.text for each in app.app.workspace.journal.entries]
+        assert texts[-2:] == ["first", "Not saved: second"]
+
+        # Jump mode focuses the widget of a letter.
+        await app.open()
+        await app.press("g")
+        screen = app.app.screen
+        assert isinstance(screen, JumpScreen)
+        letter = next(k for k, widget in screen.targets.items() if widget.id == "catalog")
+        await app.press(letter)
+        assert app.app.focused is not None
+        assert app.app.focused.id == "catalog"
+
+
+_WITHOUT_COMMAND = {"app.palette", "screen.home", *(f"screen.tab{n}" for n in range(1, 10))}
+_CURSOR_KEYS = ("up", "down", "first", "last", "leave", "add", "end_search")
+_DIALOGS = (
+    *("choose", "pick", "ask", "read", "path", "dump", "watch", "advice", "values", "manual"),
+    "comparison",
+)
+
 
 async def test_screenshot_is_written_to_a_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -81,35 +141,6 @@ async def test_screenshot_is_written_to_a_new_file(
         (tmp_path / "gone").rmdir()
         await app.press("ctrl+p", "text:screenshot", "enter")
         assert app.notices[-1] == "No such file or directory"
-
-
-async def test_env_and_sample_are_selected_in_the_palette() -> None:
-    async with driven("RewardSum") as app:
-        await app.press("ctrl+p")
-        while not app.app.screen_stack[0].dialogs.envs:  # type: ignore[attr-defined]
-            await app.pilot.pause(0.02)
-        await app.press("text:env cartpole-v1", "enter")
-        assert app.app.workspace.draft.env is not None
-        assert app.app.workspace.draft.env.id == "CartPole-v1"
-        await app.press("ctrl+p", "text:start with pendulum", "enter")
-        assert len(app.stages) == 6
-        await app.press("u", "u")
-        await app.press("f1", "ctrl+p", "text:add stepc", "enter", "escape")
-        assert app.stages == ["RewardSum", "StepCounter"]
-        await app.press("u")
-        assert app.stages == ["RewardSum"]
-        assert not app.app.workspace.editor.is_modified
-
-
-async def test_jump_mode_focuses_the_widget_of_a_letter() -> None:
-    async with driven() as app:
-        await app.press("g")
-        screen = app.app.screen
-        assert isinstance(screen, JumpScreen)
-        letter = next(k for k, widget in screen.targets.items() if widget.id == "catalog")
-        await app.press(letter)
-        assert app.app.focused is not None
-        assert app.app.focused.id == "catalog"
 
 
 @pytest.mark.parametrize("by_mouse", [False, True])
@@ -147,8 +178,9 @@ async def test_screen_that_is_large_enough_shows_the_names_of_all_tabs(tmp_path:
         assert "Pendulum-v1" in app.text("#chain")
 
 
-async def test_pane_is_expanded_and_resized_by_key() -> None:
+async def test_panes_are_expanded_and_resized_by_key() -> None:
     async with driven(size=(120, 30)) as app:
+        # Pane is expanded and resized by key.
         width = app.find("#chain-pane").size.width
         await app.press("greater_than_sign")
         assert app.find("#chain-pane").size.width == width + 4
@@ -160,9 +192,8 @@ async def test_pane_is_expanded_and_resized_by_key() -> None:
         await app.press("z")
         assert app.find("#tabs-pane").display
 
-
-async def test_widened_pane_leaves_room_for_the_others() -> None:
-    async with driven(size=(200, 24)) as app:
+        # Widened pane leaves room for the others.
+        await app.open(size=(200, 24))
         await app.send(*">" * 30)
         await app.press("a", "escape", "escape")
         app.app.screen.set_focus(app.find("#catalog"))
@@ -240,31 +271,6 @@ def test_settings_are_read_from_the_file(
     assert len(read.notices) == notices
 
 
-async def test_pipeline_is_copied_in_each_form() -> None:
-    async with driven("StepCounter(max_steps=5)") as app:
-        for form, text in [
-            ("command", "tdx inspect spec Pendulum-v1 -t 'StepCounter(max_steps=5)'"),
-            ("yaml", "StepCounter: {max_steps: 5}"),
-            ("python", "StepCounter(max_steps=5)"),
-        ]:
-            await app.press("y", f"text:{form}", "enter")
-            assert text in app.app.clipboard
-            assert text in app.text(".dialog")
-            await app.press("escape")
-
-
-async def test_details_of_problems_are_shown() -> None:
-    async with driven("CatFrames") as app:
-        await app.press("down", "f12")
-        assert "CatFrames needs the argument" in app.text(".dialog")
-
-
-async def test_check_with_steps_finds_violations_of_values() -> None:
-    async with driven("RewardSum") as app:
-        await app.press("k")
-        assert app.app.workspace.status.checked == app.app.workspace.editor.revision
-
-
 @pytest.mark.parametrize(
     ("query", "first"),
     [("cf", "CatFrames"), ("stepc", "StepCounter"), ("onorm", "ObservationNorm")],
@@ -277,15 +283,3 @@ def test_search_without_a_query_keeps_the_order() -> None:
     names = load_catalog().names
     assert fuzzy_sort("zzz", names, str) == []
     assert [name for name, _ in fuzzy_sort("", names, str)] == names
-
-
-async def test_notices_replace_each_other_and_show_their_severity() -> None:
-    async with driven() as app:
-        app.app.notify("first")
-        app.app.notify("second", title="Not saved", severity="error")
-        await app.settle()
-        assert [(each.title, each.message) for each in app.app._notifications] == [
-            ("✕ Not saved", "second")
-        ]
-        texts = [each.text for each in app.app.workspace.journal.entries]
-        assert texts[-2:] == ["first", "Not saved: second"]

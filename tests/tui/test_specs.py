@@ -10,6 +10,7 @@ CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", 'CatFrames(4, dim=-1, in_keys=[
 
 async def test_specs_follow_the_selected_stage() -> None:
     async with driven(*CHAIN) as app:
+        # Specs follow the selected stage.
         await app.press("2")
         titles = []
         for _ in range(5):
@@ -23,14 +24,59 @@ async def test_specs_follow_the_selected_stage() -> None:
             "output, compared with the env",
         ]
 
+        # Brackets select the previous and next stage.
+        await app.open(*CHAIN)
+        await app.press("2")
+        app.find("#spec-tree").focus()
+        await app.press("right_square_bracket", "right_square_bracket", "left_square_bracket")
+        assert app.place == 0
 
-async def test_changes_show_a_sign_and_the_previous_spec() -> None:
-    async with driven(*CHAIN, size=(160, 40)) as app:
+        # Inverse lane shows the entries that the env receives.
+        await app.open("ActionScaling")
+        await app.press("down", "2")
+        shown = app.text("#spec-tree")
+        assert shown.index("↓ forward") < shown.index("↑ inverse") < shown.index("~ action")
+
+        # Nested keys are below their groups.
+        rename = 'RenameTransform(["observation"], [("agents", "observation")])'
+        await app.open(rename)
+        await app.press("down", "2")
+        lines = app.text("#spec-tree", lines=True).splitlines()
+        at = next(n for n, line in enumerate(lines) if line.strip() == "▾ agents")
+        assert lines[at + 1].lstrip().startswith("+ observation")
+        assert lines[at + 1].index("+") > lines[at].index("▾")
+
+        # Changes show a sign and the previous spec.
+        await app.open(*CHAIN, size=(160, 40))
         await app.press("down", "down", "2")
         assert "+ episode_reward [1] float32 any" in app.text("#spec-tree")
         await app.press("right_square_bracket")
         assert "~ observation [12] float32" in app.text("#spec-tree")
         assert "← [3]" in app.text("#spec-tree")
+
+        # Lineage counts disabled stages.
+        await app.open(*CHAIN)
+        await app.press("down", "space", "end", "2")
+        app.find("#spec-tree").focus()
+        assert "by 2 CatFrames" in app.text("#lineage")
+
+        # Lineage of the key under the cursor.
+        await app.open(*CHAIN)
+        await app.press("end", "2")
+        app.find("#spec-tree").focus()
+        await app.press("down", "down", "down")
+        shown = app.text("#lineage")
+        assert "lineage of reward" in shown
+        assert "reward@1 by 0 RewardScaling from reward@0 → 1 RewardSum, output" in shown
+
+        # Key shows only changes.
+        await app.open(*CHAIN, size=(120, 36))
+        await app.press("down", "down", "2")
+        assert "truncated" in app.text("#spec-tree")
+        app.find("#spec-tree").focus()
+        await app.press("o")
+        assert "truncated" not in app.text("#spec-tree")
+        assert "only changes" in app.text("#spec-title")
 
 
 async def test_each_kind_of_change_has_its_color() -> None:
@@ -52,60 +98,9 @@ async def test_each_kind_of_change_has_its_color() -> None:
     assert found["same"] == {"$foreground", "dim", "bold"}
 
 
-async def test_key_shows_only_changes() -> None:
+async def test_tree_is_folded_and_searched() -> None:
     async with driven(*CHAIN) as app:
-        await app.press("down", "down", "2")
-        assert "truncated" in app.text("#spec-tree")
-        app.find("#spec-tree").focus()
-        await app.press("o")
-        assert "truncated" not in app.text("#spec-tree")
-        assert "only changes" in app.text("#spec-title")
-
-
-async def test_lineage_of_the_key_under_the_cursor() -> None:
-    async with driven(*CHAIN, size=(160, 40)) as app:
-        await app.press("end", "2")
-        app.find("#spec-tree").focus()
-        await app.press("down", "down", "down")
-        shown = app.text("#lineage")
-        assert "lineage of reward" in shown
-        assert "reward@1 by 0 RewardScaling from reward@0 → 1 RewardSum, output" in shown
-
-
-async def test_lineage_counts_disabled_stages() -> None:
-    async with driven(*CHAIN, size=(160, 40)) as app:
-        await app.press("down", "space", "end", "2")
-        app.find("#spec-tree").focus()
-        assert "by 2 CatFrames" in app.text("#lineage")
-
-
-async def test_brackets_select_the_previous_and_next_stage() -> None:
-    async with driven(*CHAIN) as app:
-        await app.press("2")
-        app.find("#spec-tree").focus()
-        await app.press("right_square_bracket", "right_square_bracket", "left_square_bracket")
-        assert app.place == 0
-
-
-async def test_inverse_lane_shows_the_entries_that_the_env_receives() -> None:
-    async with driven("ActionScaling") as app:
-        await app.press("down", "2")
-        shown = app.text("#spec-tree")
-        assert shown.index("↓ forward") < shown.index("↑ inverse") < shown.index("~ action")
-
-
-async def test_nested_keys_are_below_their_groups() -> None:
-    rename = 'RenameTransform(["observation"], [("agents", "observation")])'
-    async with driven(rename) as app:
-        await app.press("down", "2")
-        lines = app.text("#spec-tree", lines=True).splitlines()
-        at = next(n for n, line in enumerate(lines) if line.strip() == "▾ agents")
-        assert lines[at + 1].lstrip().startswith("+ observation")
-        assert lines[at + 1].index("+") > lines[at].index("▾")
-
-
-async def test_groups_are_folded_by_key_and_by_mouse() -> None:
-    async with driven(*CHAIN) as app:
+        # Groups are folded by key and by mouse.
         await app.press("down", "down", "2")
         tree = app.find("#spec-tree")
         tree.focus()
@@ -126,26 +121,8 @@ async def test_groups_are_folded_by_key_and_by_mouse() -> None:
         await app.press("plus")
         assert "action [1]" in app.text("#spec-tree")
 
-
-async def test_whole_chain_lists_every_stage_and_unfolds() -> None:
-    async with driven(*CHAIN, size=(140, 50)) as app:
-        await app.press("down", "down", "2")
-        app.find("#spec-tree").focus()
-        await app.press("w")
-        shown = app.text("#spec-tree")
-        assert "▸ after 0 RewardScaling 6 keys" in shown
-        assert "▾ after 1 RewardSum 8 keys +2" in shown
-        assert "▸ output, compared with the env" in shown
-        await app.press("plus", "o")
-        shown = app.text("#spec-tree")
-        assert shown.count("+ episode_reward") == 4
-        assert "~ observation [12]" in shown
-        await app.press("minus")
-        assert "episode_reward" not in app.text("#spec-tree")
-
-
-async def test_search_visits_each_match_and_unfolds_groups() -> None:
-    async with driven(*CHAIN) as app:
+        # Search visits each match and unfolds groups.
+        await app.open(*CHAIN)
         await app.press("end", "2")
         app.find("#spec-tree").focus()
         await app.press("minus", "slash", "text:rew")
@@ -162,3 +139,19 @@ async def test_search_visits_each_match_and_unfolds_groups() -> None:
         assert "matches" not in app.text("SearchBar")
         await app.press("escape", "slash")
         assert app.app.focused is app.find("#catalog-search")
+
+        # Whole chain lists every stage and unfolds.
+        await app.open(*CHAIN, size=(140, 50))
+        await app.press("down", "down", "2")
+        app.find("#spec-tree").focus()
+        await app.press("w")
+        shown = app.text("#spec-tree")
+        assert "▸ after 0 RewardScaling 6 keys" in shown
+        assert "▾ after 1 RewardSum 8 keys +2" in shown
+        assert "▸ output, compared with the env" in shown
+        await app.press("plus", "o")
+        shown = app.text("#spec-tree")
+        assert shown.count("+ episode_reward") == 4
+        assert "~ observation [12]" in shown
+        await app.press("minus")
+        assert "episode_reward" not in app.text("#spec-tree")

@@ -51,8 +51,9 @@ def names(app: Driver) -> list[str]:
 # Chain and specs
 
 
-async def test_the_wrappers_are_stages_with_arguments_and_specs() -> None:
+async def test_wrappers_of_a_factory_are_stages_that_cannot_be_edited() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
+        # The wrappers are stages with arguments and specs.
         assert names(app) == [*NAMES, "FrameStackObservation"]
         assert "5 stages · gymnasium" in app.text("ChainPane")
         assert "● 2 RescaleAction min_action=-1" in app.text("ChainPane")
@@ -69,9 +70,8 @@ async def test_the_wrappers_are_stages_with_arguments_and_specs() -> None:
         assert "~ observation [4,3] float32" in app.text("SpecsTab")
         assert "observation@2 by 4 FrameStackObservation" in app.text("#lineage")
 
-
-async def test_edits_of_a_wrapper_are_refused_with_a_reason() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
+        # Edits of a wrapper are refused with a reason.
+        await app.open(env=MAKE)
         await app.press("down", "down")
         for key in ("space", "d", "c", "K", "J"):
             app.notices.clear()
@@ -81,9 +81,8 @@ async def test_edits_of_a_wrapper_are_refused_with_a_reason() -> None:
         assert names(app) == [*NAMES, "FrameStackObservation"]
         assert not app.app.workspace.editor.is_modified
 
-
-async def test_adding_a_transform_makes_the_env_the_base_of_a_tdx_chain() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
+        # Adding a transform makes the env the base of a tdx chain.
+        await app.open(env=MAKE)
         await app.press("down", "down", "a", "text:StepCounter", "enter", "escape")
         assert app.stages == ["StepCounter()"] or app.stages == ["StepCounter"]
         assert app.place == 0
@@ -92,9 +91,8 @@ async def test_adding_a_transform_makes_the_env_the_base_of_a_tdx_chain() -> Non
         await app.settle()
         assert names(app) == [*NAMES, "FrameStackObservation"]
 
-
-async def test_settings_of_the_env_can_be_edited() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
+        # Settings of the env can be edited.
+        await app.open(env=MAKE)
         app.app.workspace.edit(
             "set seed", app.app.workspace.draft.with_env(EnvConfig(MAKE, seed=3))
         )
@@ -102,9 +100,16 @@ async def test_settings_of_the_env_can_be_edited() -> None:
         assert names(app) == [*NAMES, "FrameStackObservation"]
         assert app.app.workspace.editor.draft == Draft(EnvConfig(MAKE, seed=3))
 
+        # Status bar names the function that was opened.
+        await app.open(env=MAKE)
+        assert names(app)
+        assert "new pipeline" not in app.text("#status")
+        assert MAKE.rpartition("/")[2] in app.text("#status")
 
-async def test_checking_with_steps_names_the_wrapper_that_violates_its_space() -> None:
+
+async def test_problems_of_a_factory_are_at_their_wrapper() -> None:
     async with driven(env=f"{MODULE}:make_untrue", allow_code=True) as app:
+        # Checking with steps names the wrapper that violates its space.
         assert "✕" not in app.text("ChainPane")
         await app.press("k")
         await app.settle()
@@ -112,19 +117,30 @@ async def test_checking_with_steps_names_the_wrapper_that_violates_its_space() -
         await app.press("end", "up", "1")
         assert "TDX401 it holds" in app.text("StageTab")
 
-
-async def test_checking_with_steps_names_the_wrapper_that_raises() -> None:
-    async with driven(env=f"{MODULE}:make_failing", allow_code=True) as app:
+        # Checking with steps names the wrapper that raises.
+        await app.open(env=f"{MODULE}:make_failing")
         await app.press("k")
         await app.settle()
         assert "✕ 2 _Failing" in app.text("ChainPane"), (app.notices, app.text())
 
-
-async def test_a_wrapper_without_a_space_is_the_stage_that_fails() -> None:
-    async with driven(env=f"{MODULE}:make_without_space", allow_code=True) as app:
+        # A wrapper without a space is the stage that fails.
+        await app.open(env=f"{MODULE}:make_without_space")
         chain = app.text("ChainPane")
         assert "✕ 2 _Untrue" in chain
         assert "its spaces cannot be read" in chain
+
+        # The stages of a tdx env are shown and its chain can be extended.
+        await app.open(env=f"{MODULE}:make_native")
+        assert names(app) == ["StepCounter"]
+        assert "1 stage · tdx" in app.text("ChainPane")
+        await app.press("down", "2")
+        assert "+ step_count" in app.text("SpecsTab")
+        await app.press("escape", "a", "text:RewardSum", "enter", "escape")
+        assert names(app) == ["RewardSum"]
+        assert "● 0 RewardSum" in app.text("ChainPane")
+        app.app.workspace.select(-1)
+        await app.press("2")
+        assert "env with its own StepCounter" in app.text("SpecsTab")
 
 
 @pytest.mark.parametrize(
@@ -148,20 +164,6 @@ async def test_a_broken_factory_is_an_error_of_the_env(factory: str, message: st
 async def test_without_allow_code_the_factory_is_not_imported() -> None:
     async with driven(env=MAKE) as app:
         assert "importing code is not allowed" in app.app.workspace.status.problems[None].message
-
-
-async def test_the_stages_of_a_tdx_env_are_shown_and_its_chain_can_be_extended() -> None:
-    async with driven(env=f"{MODULE}:make_native", allow_code=True) as app:
-        assert names(app) == ["StepCounter"]
-        assert "1 stage · tdx" in app.text("ChainPane")
-        await app.press("down", "2")
-        assert "+ step_count" in app.text("SpecsTab")
-        await app.press("escape", "a", "text:RewardSum", "enter", "escape")
-        assert names(app) == ["RewardSum"]
-        assert "● 0 RewardSum" in app.text("ChainPane")
-        app.app.workspace.select(-1)
-        await app.press("2")
-        assert "env with its own StepCounter" in app.text("SpecsTab")
 
 
 async def test_an_env_of_a_file_can_be_chosen_in_the_app(tmp_path: Any) -> None:
@@ -398,15 +400,9 @@ SOUND, RENAMED = str(CHECKPOINTS / "sound"), str(CHECKPOINTS / "renamed_statisti
 STEPS = ["rename_observations", "to_batch", "device", "normalizer", "device", "unnormalizer"]
 
 
-async def test_status_bar_names_the_function_that_was_opened() -> None:
-    async with driven(env=MAKE, allow_code=True) as app:
-        assert names(app)
-        assert "new pipeline" not in app.text("#status")
-        assert MAKE.rpartition("/")[2] in app.text("#status")
-
-
-async def test_the_processors_of_a_checkpoint_are_stages_with_specs() -> None:
+async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
     async with driven(env=SOUND) as app:
+        # The processors of a checkpoint are stages with specs.
         assert names(app) == STEPS
         chain = app.text("ChainPane")
         assert "6 stages · checkpoint" in chain
@@ -416,18 +412,8 @@ async def test_the_processors_of_a_checkpoint_are_stages_with_specs() -> None:
         await app.press("down", "down", "2")
         assert "after 1 to_batch ▾ ↓ forward" in app.text("SpecsTab")
 
-
-async def test_findings_of_a_checkpoint_are_at_their_stages() -> None:
-    async with driven(env=RENAMED) as app:
-        chain = app.text("ChainPane")
-        assert "✕ 3 normalizer" in chain
-        assert "✕ 5 unnormalizer" in chain
-        await app.press("down", "down", "down", "down", "1")
-        assert "TDX601 'action' passes unchanged" in app.text("StageTab")
-
-
-async def test_stages_of_a_checkpoint_cannot_be_edited() -> None:
-    async with driven(env=SOUND) as app:
+        # Stages of a checkpoint cannot be edited.
+        await app.open(env=SOUND)
         await app.press("down")
         for keys in (["space"], ["d"], ["a", "text:StepCounter", "enter"]):
             app.notices.clear()
@@ -435,19 +421,25 @@ async def test_stages_of_a_checkpoint_cannot_be_edited() -> None:
             assert f"the stages are the files of {SOUND}, which tdx does not edit" in app.notices
             assert names(app) == STEPS
 
+        # Findings of a checkpoint are at their stages.
+        await app.open(env=RENAMED)
+        chain = app.text("ChainPane")
+        assert "✕ 3 normalizer" in chain
+        assert "✕ 5 unnormalizer" in chain
+        await app.press("down", "down", "down", "down", "1")
+        assert "TDX601 'action' passes unchanged" in app.text("StageTab")
 
-async def test_a_checkpoint_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "policy_preprocessor.json").write_text("{")
-    async with driven(env=str(tmp_path)) as app:
+        # A stage in a file with a checkpoint is refused.
+        await app.open("StepCounter", env=SOUND)
+        problem = app.app.workspace.status.problems[None]
+        assert "does not apply to a policy checkpoint" in problem.message
+
+        # A checkpoint that cannot be read is an error.
+        (tmp_path / "policy_preprocessor.json").write_text("{")
+        await app.open(env=str(tmp_path))
         problem = app.app.workspace.status.problems[None]
         assert "policy_preprocessor.json" in problem.message
         assert "✕" in app.text()
-
-
-async def test_a_stage_in_a_file_with_a_checkpoint_is_refused() -> None:
-    async with driven("StepCounter", env=SOUND) as app:
-        problem = app.app.workspace.status.problems[None]
-        assert "does not apply to a policy checkpoint" in problem.message
 
 
 async def test_live_shows_samples_of_a_checkpoint_draws_features_and_no_rewards() -> None:
