@@ -124,7 +124,7 @@ def _build_reading_row(reading: StageReading) -> ChainRow:
     return ChainRow("reading", reading.number, f"{_draw_line(reading.numbers)} {change}", time)
 
 
-_LINE_WIDTH = 8
+_LINE_WIDTH = 5
 
 
 def _draw_line(numbers: Sequence[float]) -> str:
@@ -139,7 +139,13 @@ def _draw_line(numbers: Sequence[float]) -> str:
 
 
 def _format_mean(number: float) -> str:
-    return f"{number:.3g}"
+    """Format a number so that two fit into a narrow pane.
+
+    Example:
+        >>> [_format_mean(each) for each in (-0.06374, 0.0, 17.0, 1234.5, 2.5e7)]
+        ['-0.064', '0', '17', '1,234', '2.5e+07']
+    """
+    return f"{number:,.0f}" if 100 <= abs(number) < 10_000 else f"{number:.2g}"
 
 
 def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
