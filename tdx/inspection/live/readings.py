@@ -181,4 +181,4 @@ def _mean(value: object) -> float:
     """Return the mean of the numbers of a value; NaN if one is, or there are none."""
     if not isinstance(value, Tensor) or not value.numel() or value.is_complex():
         return math.nan
-    return float(value.to(torch.float64).mean())
+    return float(value.mean(dtype=torch.float64))

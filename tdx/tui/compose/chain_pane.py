@@ -109,7 +109,8 @@ def build_chain_rows(
 
 def _build_reading_row(reading: StageReading) -> ChainRow:
     """Return the row of a stage that is stepped: its latest numbers, and its time."""
-    time = f"{format_micros(reading.time_ns / 1e3)} µs"
+    micros = reading.time_ns / 1e3
+    time = f"{format_micros(micros)} µs" if micros < 1e3 else f"{format_micros(micros / 1e3)} ms"
     if not reading.numbers:
         return ChainRow("reading", reading.number, "changes nothing", time)
     latest = _format_mean(reading.numbers[-1])
