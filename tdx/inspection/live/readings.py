@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace, TraceChecker, ValueVersion
     from tdx.core.tracing.traces import Direction
 
-MAX_STEPS = 40
+MAX_STEPS = 8
 """Number of latest steps in a reading."""
+_MAX_SAMPLED = 4096
+"""Maximum number of elements that are compared with the bounds."""
 _SATURATED_STEPS = 20
 _SATURATED_SHARE = 0.95
 """Share of the elements at a bound of the spec, over some steps, that is reported."""
@@ -34,18 +36,18 @@ class _StageHistory:
     Args:
         key: The key that the numbers belong to; one that the stage changes.
         direction: Direction in which it changes the key.
-        numbers: Mean of the key after the stage, in the latest steps.
+        outputs: The key after the stage, in the latest steps.
         at_bound: Share of its elements at a bound of the spec, in the latest steps.
-        output: The key after the stage in the latest step.
+        given: The key before the stage in the latest step; ``None`` if there was none.
         received: What the stage read in the latest step.
         stuck: Number of steps in which that changed, since the output last did.
     """
 
     key: NestedKey
     direction: Direction
-    numbers: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
+    outputs: deque[object] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
     at_bound: deque[float] = field(default_factory=lambda: deque(maxlen=_SATURATED_STEPS))
-    output: object = None
+    given: object = None
     received: tuple[object, ...] = ()
     stuck: int = 0
 
@@ -63,7 +65,7 @@ class ReadingRecorder:
     def __init__(self, promises: TraceChecker) -> None:
         self._promises = promises
         self._histories: dict[int, _StageHistory] = {}
-        self._latest: dict[int, tuple[int, float | None, bool]] = {}
+        self._latest: dict[int, tuple[int, bool]] = {}
         self._at_fault: Set[int] = frozenset()
 
     def add(self, trace: StepTrace, passages: list[Passage], at_fault: Set[int]) -> None:
@@ -98,7 +100,7 @@ class ReadingRecorder:
             key = self._main_key(candidates, passage.entries)
             history = self._histories[index] = _StageHistory(key, direction)
         if history is None:
-            self._latest[index] = time_ns, None, False
+            self._latest[index] = time_ns, False
             return
         # A stage may change both directions; it is described by the one that it changed first.
         if history.direction != direction or history.key not in passage.entries:
@@ -107,18 +109,14 @@ class ReadingRecorder:
         before = received.get(history.key)
         given = None if before is None else before.value
         read = tuple(version.value for version in passage.stage.read) or (given,)
-        if not is_same(history.output, output):
+        if not history.outputs or not is_same(history.outputs[-1], output):
             history.stuck = 0
         elif not all(map(is_same, history.received, read)):
             history.stuck += 1
-        history.output, history.received = output, read
-        history.numbers.append(_mean(output))
+        history.given, history.received = given, read
+        history.outputs.append(output)
         history.at_bound.append(self._share_at_bound(passage, history.key, trace))
-        self._latest[index] = (
-            time_ns,
-            None if before is None else _mean(given),
-            history.key in passage.changed,
-        )
+        self._latest[index] = time_ns, history.key in passage.changed
 
     def _main_key(self, candidates: Set[NestedKey], entries: _Lane) -> NestedKey:
         def rank(key: NestedKey) -> tuple[bool, bool, str]:
@@ -136,8 +134,11 @@ class ReadingRecorder:
             return 0.0
         spec = self._promises.specs_for(passage.stage, trace.tensordict).get(key, None)
         low, high = getattr(spec, "low", None), getattr(spec, "high", None)
-        if not isinstance(low, Tensor) or not isinstance(high, Tensor):
+        if not isinstance(low, Tensor) or not isinstance(high, Tensor) or low.shape != value.shape:
             return 0.0
+        if value.numel() > _MAX_SAMPLED and value.ndim > 1:
+            step = math.ceil(math.sqrt(value.numel() / _MAX_SAMPLED))
+            value, low, high = (each[..., ::step, ::step] for each in (value, low, high))
         return float(((value == low) | (value == high)).float().mean())
 
     def readings(self, numbers: StageNumbers) -> tuple[StageReading, ...]:
@@ -152,20 +153,20 @@ class ReadingRecorder:
             if numbers.number(index) >= 0
         )
 
-    def _read(
-        self, index: int, number: int, time_ns: int, before: float | None, is_changed: bool
-    ) -> StageReading:
+    def _read(self, index: int, number: int, time_ns: int, is_changed: bool) -> StageReading:
         history = self._histories.get(index)
         if history is None:
             return StageReading(number, time_ns)
-        values = tuple(history.numbers)
+        # Computed when somebody looks: the means of images take as long as a step.
+        numbers = tuple(map(_mean, history.outputs))
+        before = None if history.given is None else _mean(history.given)
         is_saturated = (
             len(history.at_bound) == _SATURATED_STEPS
             and sum(history.at_bound) >= _SATURATED_SHARE * _SATURATED_STEPS
         )
         warning: ReadingWarning = ""
-        if not math.isfinite(values[-1]):
-            warning = "NaN" if math.isnan(values[-1]) else "infinite"
+        if not math.isfinite(numbers[-1]):
+            warning = "NaN" if math.isnan(numbers[-1]) else "infinite"
         elif index in self._at_fault:
             warning = "outside its spec"
         elif history.stuck >= STUCK_STEPS:
@@ -173,7 +174,7 @@ class ReadingRecorder:
         elif is_saturated:
             warning = "at a bound"
         return StageReading(
-            number, time_ns, format_key(history.key), values, before, is_changed, warning
+            number, time_ns, format_key(history.key), numbers, before, is_changed, warning
         )
 
 
