@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,10 @@ from tdx.tui.log.journal import Journal
 if TYPE_CHECKING:
     from textual.app import App
 
+    from tdx.inspection.live.views import StageReading
 
+Readings = Mapping[int, "StageReading"]
+"""What the stages did in the latest step, by place."""
 _POLL_INTERVAL = 0.05
 
 
@@ -73,6 +76,8 @@ class Workspace:
         self.inspected: Signal[ChainStatus] = Signal(app, "inspected")
         self.refused: Signal[str] = Signal(app, "refused")
         self.code_reloaded: Signal[Draft] = Signal(app, "code_reloaded")
+        self.stepped: Signal[Readings] = Signal(app, "stepped")
+        self.readings: Readings = {}
         self._shown_draft: Draft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
@@ -120,6 +125,13 @@ class Workspace:
         """The selected stage. ``None``: the env or the output is selected."""
         stages = self.draft.stages
         return stages[self.place] if 0 <= self.place < len(stages) else None
+
+    def show_readings(self, readings: Sequence[StageReading]) -> None:
+        """Publish what the stages did in the latest step of the live session."""
+        found = {reading.number: reading for reading in readings}
+        if found != self.readings:
+            self.readings = found
+            self.stepped.publish(found)
 
     def select(self, place: int) -> None:
         """Select the env (-1), a stage, or the output (after the last stage)."""
@@ -266,6 +278,7 @@ class Workspace:
         place = max(ENV, min(place, len(draft.stages)))
         moved, self.place = place != self.place, place
         self.errors.put("profile", {})
+        self.show_readings(())
         self.edited.publish(draft)
         if moved:
             self.selected.publish(place)

@@ -61,9 +61,9 @@ def test_images_fill_the_pane_and_keep_their_proportions() -> None:
 def test_constant_plot_takes_two_lines() -> None:
     flat = PlotView("reward", 0, 1, (1.0, 1.0), (1.0, 1.0), 1.0)
     rising = PlotView("return", 0, 1, (0.0, 1.0), (0.0, 1.0), 1.0)
-    assert plot_heights([flat, rising], 20) == [2, 18]
-    assert plot_heights([flat, flat], 20) == [2, 2]
-    assert plot_heights([rising, rising, flat], 21) == [10, 9, 2]
+    assert plot_heights([flat, rising], 20) == [1, 19]
+    assert plot_heights([flat, flat], 20) == [1, 1]
+    assert plot_heights([rising, rising, flat], 21) == [10, 10, 1]
 
 
 def _values() -> TraceView:

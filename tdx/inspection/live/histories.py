@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from tdx.core.tracing import StepTrace
-    from tdx.core.tracing.passages import PassageId
+    from tdx.core.tracing.passages import Passage, PassageId
     from tdx.envs import EnvBase
     from tdx.inspection.live.stack_env import StackEnv
 
@@ -170,11 +170,9 @@ class ChangeCounter:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, PassageId], dict[NestedKey, list[int]]] = {}
 
-    def add(self, trace: StepTrace) -> None:
-        """Add a trace."""
-        from tdx.core.tracing import list_passages
-
-        for passage in list_passages(trace):
+    def add(self, trace: StepTrace, passages: Sequence[Passage]) -> None:
+        """Add a trace with what passed its stages."""
+        for passage in passages:
             if passage.stage.kind in ("stage", "kept"):
                 counts = self._counts.setdefault((trace.phase, passage.identity), {})
                 for key in passage.entries:

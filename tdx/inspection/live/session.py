@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tdx.core.tracing import Probe, StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
+from tdx.core.tracing import (
+    Probe,
+    StepTrace,
+    Stop,
+    TraceChecker,
+    TraceHistory,
+    Tracer,
+    list_passages,
+    parse_stop,
+)
 from tdx.core.tracing.stop_parser import keys_of
 from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, did_you_mean
@@ -29,8 +38,9 @@ from tdx.inspection.live.histories import (
     number_names,
     read_number,
 )
+from tdx.inspection.live.readings import ReadingRecorder
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv, stack_rollout
-from tdx.inspection.live.trace_view import find_problems, view_trace
+from tdx.inspection.live.trace_view import describe_problem, find_problems, view_trace
 from tdx.inspection.live.views import (
     TRACED_NUMBERS,
     EnvCell,
@@ -134,6 +144,7 @@ class LiveSession:
         self.promises = TraceChecker(env)
         self.episode_tracker = EpisodeTracker(env)
         self.changes = ChangeCounter()
+        self.readings = ReadingRecorder(self.promises)
         self.problems: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         capacity = max(100, min(max_traces, _MAX_TRACKED // self.episode_tracker.rows))
         names = (REWARD, RETURN) if self.episode_tracker.has_rewards else ()
@@ -185,7 +196,8 @@ class LiveSession:
 
     def _add_trace(self, trace: StepTrace) -> None:
         self.episode_tracker.add(trace)
-        self.changes.add(trace)
+        passages = list_passages(trace)
+        self.changes.add(trace, passages)
         is_step = trace.phase == "step" and trace.error is None
         if self.episode_tracker.has_rewards:
             self._builtin[REWARD].append(self.episode_tracker.rewards if is_step else math.nan)
@@ -193,11 +205,15 @@ class LiveSession:
         self._builtin[TIME].append(trace.time_ns / 1e6)
         for (name, row), track in self._key_buffers.items():
             track.append(read_number(trace, name, row))
-        problems = (
-            find_problems(trace, self.promises, self.numbers)
-            if trace.error is None
-            else (trace.error.message,)
-        )
+        problems: tuple[str, ...]
+        if trace.error is not None:
+            problems = (trace.error.message,)
+        else:
+            found = find_problems(trace, self.promises)
+            problems = tuple(describe_problem(*each, self.numbers) for each in found)
+            if is_step:
+                at_fault = {stage.index for stage, _ in found if stage.kind == "stage"}
+                self.readings.add(trace, passages, at_fault)
         if problems:
             self.problems[trace.index] = problems
         first = self.first

@@ -293,13 +293,11 @@ def _name_versions(trace: StepTrace, by_writer: bool) -> dict[int, tuple[object,
     return names
 
 
-def find_problems(
-    trace: StepTrace, promises: TraceChecker, numbers: StageNumbers = TRACED_NUMBERS
-) -> tuple[str, ...]:
-    """Return the problems of a trace, one line each: NaN, infinities and spec violations."""
+def find_problems(trace: StepTrace, promises: TraceChecker) -> list[tuple[StageTrace, str]]:
+    """Return the problems of a trace with their stages: NaN, infinities and spec violations."""
     from torch import Tensor
 
-    problems: list[str] = []
+    problems: list[tuple[StageTrace, str]] = []
     for stage in trace.stages:
         for version in stage.written.values() if stage.kind != "given" else ():
             value = version.value
@@ -308,12 +306,15 @@ def find_problems(
             # The sum of non-finite numbers is not finite; it needs one pass and no copy.
             if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
                 problem = "NaN" if bool(value.isnan().any()) else "infinity"
-                problems.append(f"{_title(stage, numbers)} {format_key(version.key)}: {problem}")
+                problems.append((stage, f"{format_key(version.key)}: {problem}"))
     for violation in promises.check(trace):
-        key = "" if violation.violation.key is None else f" {format_key(violation.violation.key)}"
-        problems.append(f"{_title(violation.by, numbers)}{key}: {violation.violation.message}")
-    return tuple(problems)
+        key = violation.violation.key
+        lead = "" if key is None else f"{format_key(key)}: "
+        problems.append((violation.by, f"{lead}{violation.violation.message}"))
+    return problems
 
 
-def _title(stage: StageTrace, numbers: StageNumbers) -> str:
-    return numbers.title(stage.index, stage.name) if stage.kind == "stage" else stage.name
+def describe_problem(stage: StageTrace, problem: str, numbers: StageNumbers) -> str:
+    """Return a problem with the number and name of its stage."""
+    title = numbers.title(stage.index, stage.name) if stage.kind == "stage" else stage.name
+    return f"{title} {problem}"

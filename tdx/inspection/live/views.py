@@ -259,3 +259,32 @@ class PlotView:
 
 
 TRACED_NUMBERS = StageNumbers()
+
+
+STUCK_STEPS = 50
+"""Number of steps after which an output that does not follow its input is reported."""
+ReadingWarning = Literal["", "NaN", "infinite", "outside its spec", "constant", "at a bound"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageReading:
+    """What a stage did in the latest step, and in those before it.
+
+    Args:
+        number: Number of the stage that the user sees.
+        time_ns: Duration of its hook.
+        key: A key that it changes; empty if it has changed none.
+        numbers: Mean of the key after the stage in the latest steps, the newest last.
+        before: Mean of the key before the stage; ``None`` if the stage creates it.
+        is_changed: True if it changed the key in the latest step.
+        warning: What is wrong with its output. ``constant``: it has not changed for many steps,
+            although the input of the stage has.
+    """
+
+    number: int
+    time_ns: int
+    key: str = ""
+    numbers: tuple[float, ...] = ()
+    before: float | None = None
+    is_changed: bool = False
+    warning: ReadingWarning = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -17,6 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.foundation.keys import format_key
+from tdx.inspection.live.views import StageReading
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.grammar import format_arguments
 from tdx.tui.chain_status import (
@@ -27,7 +30,8 @@ from tdx.tui.chain_status import (
     truncate,
     truncate_middle,
 )
-from tdx.tui.workspace import Workspace
+from tdx.tui.profile.numbers import draw_histogram, format_micros
+from tdx.tui.workspace import Readings, Workspace
 
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
 _MAX_NAME = 28
@@ -39,21 +43,23 @@ class ChainRow:
     """A row of the chain list.
 
     Args:
-        kind: What the row shows.
+        kind: What the row shows; ``reading`` is below a stage while the env is stepped.
         place: Place in the chain.
         title: Name.
         detail: Text after the name.
         badge: Status of the stage.
     """
 
-    kind: Literal["env", "stage", "problem", "output", "key"]
+    kind: Literal["env", "stage", "problem", "reading", "output", "key"]
     place: int
     title: str
     detail: str = ""
     badge: Badge = ""
 
 
-def build_chain_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> list[ChainRow]:
+def build_chain_rows(
+    draft: Draft, status: ChainStatus, errors: ErrorStore, readings: Readings
+) -> list[ChainRow]:
     """Return the rows for a chain and its status."""
 
     def worst_severity(number: int | None) -> Badge:
@@ -93,10 +99,54 @@ def build_chain_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> l
         detail = arguments if wrapper is None else wrapper.text
         rows.append(ChainRow("stage", place, name, detail, badge))
         rows += [ChainRow("problem", place, error.problem.message) for error in failures]
+        if place in readings and not failures:
+            rows.append(_build_reading_row(readings[place]))
     keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
     words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
     detail = words.get(status.phase, f"{keys} keys")
     return [*rows, ChainRow("output", len(draft.stages), "output", detail)]
+
+
+def _build_reading_row(reading: StageReading) -> ChainRow:
+    """Return the row of a stage that is stepped: its latest numbers, and its time."""
+    micros = reading.time_ns / 1e3
+    time = f"{format_micros(micros)} µs" if micros < 1e3 else f"{format_micros(micros / 1e3)} ms"
+    if not reading.numbers:
+        return ChainRow("reading", reading.number, "changes nothing", time)
+    latest = _format_mean(reading.numbers[-1])
+    if not reading.is_changed:
+        change = f"= {latest}"
+    elif reading.before is None:
+        change = f"+ {latest}"
+    else:
+        change = f"{_format_mean(reading.before)} → {latest}"
+    if reading.warning:
+        return ChainRow("reading", reading.number, f"{change} {reading.warning}", badge="warning")
+    return ChainRow("reading", reading.number, f"{_draw_line(reading.numbers)} {change}", time)
+
+
+_LINE_WIDTH = 5
+
+
+def _draw_line(numbers: Sequence[float]) -> str:
+    """Draw the latest numbers as blocks between their minimum and maximum."""
+    shown = [number for number in numbers if math.isfinite(number)][-_LINE_WIDTH:]
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    # The lowest block stays visible; a constant is a line at half height.
+    scale = 7 / (high - low) if high > low else 0.0
+    heights = [round(1 + scale * (number - low)) if scale else 4 for number in shown]
+    (line,) = draw_histogram([*heights, 8], 1, 1)
+    return line[:-1].rjust(_LINE_WIDTH)
+
+
+def _format_mean(number: float) -> str:
+    """Format a number so that two fit into a narrow pane.
+
+    Example:
+        >>> [_format_mean(each) for each in (-0.06374, 0.0, 17.0, 1234.5, 2.5e7)]
+        ['-0.064', '0', '17', '1,234', '2.5e+07']
+    """
+    return f"{number:,.0f}" if 100 <= abs(number) < 10_000 else f"{number:.2g}"
 
 
 def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
@@ -181,6 +231,7 @@ cannot be created."""
         self.workspace.edited.subscribe(self, lambda _: self.rebuild())
         self.workspace.inspected.subscribe(self, lambda _: self.rebuild())
         self.workspace.selected.subscribe(self, lambda _: self.follow())
+        self.workspace.stepped.subscribe(self, lambda _: self.rebuild())
         self.rebuild()
 
     @property
@@ -189,13 +240,20 @@ cannot be created."""
         width = 0
         for row in self.rows:
             own = len(row.title) + len(row.detail) + 9
+            if row.kind == "reading":
+                continue
             width = max(width, min(own, _PROBLEM_WIDTH) if row.kind == "problem" else own)
         return width
 
     def rebuild(self) -> None:
         """Update the rows."""
         workspace = self.workspace
-        rows = build_chain_rows(workspace.draft, workspace.status, workspace.errors)
+        rows = build_chain_rows(
+            workspace.draft, workspace.status, workspace.errors, workspace.readings
+        )
+        if len(rows) > self.size.height:
+            # Without room for all readings, those that warn remain.
+            rows = [row for row in rows if row.kind != "reading" or row.badge]
         keys = _build_key_rows(workspace.draft, workspace.status)
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
@@ -246,6 +304,16 @@ cannot be created."""
             lead = "│    " if row.place >= 0 else "│ "
             text = truncate(row.title, width - len(lead))
             return [self._styled_segment(lead, "line"), self._styled_segment(text, "problem")]
+        if row.kind == "reading":
+            text = truncate(row.title, width - 6)
+            room = width - 5 - len(text) - 1
+            time = row.detail.rjust(room) if len(row.detail) < room else ""
+            kind = "warning" if row.badge else "key"
+            return [
+                self._styled_segment("│    ", "line"),
+                self._styled_segment(text, kind),
+                self._styled_segment(time, "line"),
+            ]
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "

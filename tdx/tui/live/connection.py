@@ -401,6 +401,7 @@ class LiveConnection:
         if state.shown == self.requested or state.follows_latest:
             self.requested = None
         self._panes.show_state(state, self.num_envs)
+        self._workspace.show_readings(state.readings)
         self.show_header()
         self._report(state.problem)
         if state.problem is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tdx.inspection.live.actions import ActionField
-from tdx.inspection.live.views import ImageView, TraceView
+from tdx.inspection.live.views import ImageView, StageReading, TraceView
 from tdx.inspection.overview import Problem
 from tdx.pipeline.model import Pipeline
 
@@ -219,6 +219,7 @@ class LiveState:
         problem_traces: Latest traces with problems.
         episode_starts: Traces in which episodes start.
         plot_names: Keys and figures that can be plotted.
+        readings: What each stage did in the latest step.
         status: ``running`` or ``paused``; the app uses ``ended`` after the worker is gone.
         last_command: Number of the last executed command.
         follows_latest: True if the latest trace is always shown.
@@ -255,3 +256,4 @@ class LiveState:
     problem_traces: tuple[int, ...]
     episode_starts: tuple[int, ...]
     plot_names: tuple[str, ...]
+    readings: tuple[StageReading, ...] = ()

@@ -34,7 +34,7 @@ def arrange_panes(
     """Choose the panes that have room.
 
     The form is ``broad`` with the values next to the others, ``middle`` with one more pane below
-    them, or ``slim`` with one pane.
+    them, the images if there are any, or ``slim`` with one pane.
 
     Args:
         width: Width of the tab.
@@ -48,6 +48,8 @@ def arrange_panes(
         ['plots']
         >>> sorted(arrange_panes(50, 40, "plots", has_images=False, is_manual=False)[1])
         ['plots', 'values']
+        >>> sorted(arrange_panes(50, 40, "values", has_images=True, is_manual=False)[1])
+        ['images', 'values']
     """
     if width >= _BROAD_SIZE[0] and height >= _BROAD_SIZE[1]:
         shown: set[Pane] = {"values", "plots", "episodes", front}
@@ -55,7 +57,9 @@ def arrange_panes(
         shown |= {"manual"} if is_manual else set()
         return "broad", shown
     if height >= _TALL_HEIGHT:
-        second: Pane = "plots" if front == "values" else front
+        second: Pane = front
+        if front == "values":
+            second = "images" if has_images else "plots"
         return "middle", {"values", second}
     return "slim", {front}
 

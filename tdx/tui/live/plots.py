@@ -163,16 +163,17 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
         if earlier is not None and earlier.latest is not None:
             latest += f"  earlier {earlier.latest:.4g}"
-        yield (name, f"{color}-name", False), (latest, "muted", False)
+        yield (
+            (name, f"{color}-name", False),
+            (latest if known else "  no values yet", "muted", False),
+        )
         rows = height - 1
         if not known:
-            yield from [(("no values yet", "muted", False),)][:rows]
             return
         scale = [""] * rows
         if rows:
-            flat = min(known) == max(known)
-            scale[rows // 2 if flat else 0] = f"{max(known):.3g}"
-            if rows > 1 and not flat:
+            scale[0] = f"{max(known):.3g}"
+            if rows > 1:
                 scale[-1] = f"{min(known):.3g}"
         bounds = min(known), max(known)
         drawn = [draw_braille(plot.low, plot.high, self.plot_width, rows, bounds) for plot in both]
@@ -209,14 +210,12 @@ def _known_numbers(curve: PlotView) -> list[float]:
 
 
 def plot_heights(curves: Sequence[PlotView], height: int) -> list[int]:
-    """Distribute lines over plots: two for a constant, and the rest for the others."""
+    """Distribute lines over plots: one for a constant, whose number says all, else the rest."""
     is_flat = [len(set(_known_numbers(curve))) < 2 for curve in curves]
     varying = is_flat.count(False)
-    if not varying:
-        return [min(2, height)] * len(curves)
-    left = height - 2 * is_flat.count(True)
+    left = height - is_flat.count(True)
     share = [left // varying + (number < left % varying) for number in range(varying)]
-    return [2 if flat else share.pop(0) for flat in is_flat]
+    return [1 if flat else share.pop(0) for flat in is_flat]
 
 
 def _overlay(

@@ -477,6 +477,7 @@ class LivePlayer:
             problem_traces=tuple(session.problems)[-_MAX_MARKS:],
             episode_starts=tuple(span.first for span in session.history.episodes())[-_MAX_MARKS:],
             plot_names=session.plot_names(self.row),
+            readings=session.readings.readings(self._numbers),
         )
 
 

@@ -19,6 +19,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static, TabbedContent, TabPane
 
+from tdx.inspection.live.views import STUCK_STEPS
 from tdx.inspection.overview import Problem
 from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ENV
@@ -40,7 +41,7 @@ from tdx.tui.screens.pane_layout import (
 from tdx.tui.screens.screenshot import save_screenshot
 from tdx.tui.tab_body import TabBody
 from tdx.tui.textual_internals import use_partial_compositor
-from tdx.tui.workspace import Workspace
+from tdx.tui.workspace import Readings, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ class MainScreen(FocusGuard):
         self.is_filled = False
         self._input_queue = input_queue
         self._focused_before: Widget | None = None
+        self._constant_places: set[int] = set()
         self.panes = PaneLayout(self)
         self.dialogs = ComposeDialogs(self, workspace)
         self.contracts = ContractCommands(self, workspace)
@@ -201,6 +203,7 @@ class MainScreen(FocusGuard):
         )
         self.workspace.edited.subscribe(self, lambda _: self._fit_chain())
         self.workspace.inspected.subscribe(self, lambda _: self._fit_chain())
+        self.workspace.stepped.subscribe(self, self._report_constant_stages)
         self.panes.fit(self.size.width)
         self._fit_chain()
         self.set_focus(self.fallback_focus())
@@ -220,6 +223,20 @@ class MainScreen(FocusGuard):
         finally:
             self.app.call_later(self._input_queue.release)
 
+    def _report_constant_stages(self, readings: Readings) -> None:
+        """Name each stage once whose output stays the same while its input changes."""
+        stages = self.workspace.draft.stages
+        constant = {
+            place: reading.key
+            for place, reading in readings.items()
+            if reading.warning == "constant" and place < len(stages)
+        }
+        for place in constant.keys() - self._constant_places:
+            name = stages[place].config.name
+            text = f"{constant[place]} has been constant for {STUCK_STEPS} steps; its input changes"
+            self.notify(text, title=f"{place} {name}", severity="warning", timeout=6, markup=False)
+        self._constant_places = set(constant)
+
     def on_resize(self, event: events.Resize) -> None:
         small = event.size.width < MIN_SIZE[0] or event.size.height < MIN_SIZE[1]
         was_small = self.has_class("-too-small")
@@ -238,6 +255,14 @@ class MainScreen(FocusGuard):
 
     def _fit_chain(self) -> None:
         self.panes.widen_chain(self.query_one(ChainList).content_width)
+
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        """Focus a widget; close the catalog if the focus leaves it."""
+        super().set_focus(widget, scroll_visible, from_app_focus)
+        if self.focused is not None and self.query_one(CatalogPane) not in self.focused.ancestors:
+            self.panes.hide_catalog()
 
     def fallback_focus(self) -> Widget | None:
         """Return the chain, else the front tab, else the catalog."""
@@ -309,13 +334,11 @@ class MainScreen(FocusGuard):
     @on(CatalogPane.Chosen)
     def _add_chosen_transform(self, event: CatalogPane.Chosen) -> None:
         self.add_stage(event.stage)
+        self._leave_catalog()
 
     @on(CatalogPane.Left)
     def _leave_catalog(self) -> None:
-        if self.panes.is_expanded:
-            self.panes.shrink()
-            return
-        self.panes.hide_catalog_if_narrow()
+        self.panes.shrink()
         self.set_focus(self.query_one(ChainList))
 
     @on(ChainPane.Edit)

@@ -77,9 +77,8 @@ CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
 _MIN_WIDTH = 18
 _MIN_CHAIN = 30
 """Minimum width of the chain, as in the style sheet."""
-_MAX_SHARE = 1 / 3
+_MAX_SHARE = 1 / 4
 """Share of the screen that the chain takes at most."""
-_CATALOG_WIDTH = 30
 _MIN_TABS = 50
 """Width of the tabs that a wider chain leaves."""
 
@@ -87,7 +86,8 @@ _MIN_TABS = 50
 class PaneLayout:
     """Shows, expands and resizes the panes of the main screen.
 
-    On a narrow screen the catalog replaces the tabs while it is open.
+    The catalog is displayed while a transform is chosen: beside the others, or instead of the tabs
+    on a narrow screen.
 
     Args:
         screen: The main screen.
@@ -122,8 +122,7 @@ class PaneLayout:
         if self._is_resized or self._expanded is not None:
             return
         total = self._screen.size.width
-        room = total - _MIN_TABS - (0 if self._is_narrow else _CATALOG_WIDTH)
-        room = min(room, int(total * _MAX_SHARE))
+        room = min(total - _MIN_TABS, int(total * _MAX_SHARE))
         pane = self._screen.query_one(f"#{CHAIN_PANE}")
         pane.styles.width = max(_MIN_CHAIN, min(self._chain_width + 2, room))
 
@@ -134,17 +133,18 @@ class PaneLayout:
             self.shrink()
         self._display()
 
-    def hide_catalog_if_narrow(self) -> None:
-        """On a narrow screen, display the tabs instead of the catalog."""
-        self._has_catalog = False
-        self._display()
+    def hide_catalog(self) -> None:
+        """Give the room of the catalog back to the tabs."""
+        if self._has_catalog:
+            self._has_catalog = False
+            self._display()
 
     def reveal(self, name: str) -> None:
         """Restore the other panes if an expanded one hides the pane with this id."""
         if self._expanded not in (None, name):
             self.shrink()
         if name == TABS_PANE:
-            self.hide_catalog_if_narrow()
+            self.hide_catalog()
 
     def reveal_around(self, node: DOMNode) -> None:
         """Restore the other panes if an expanded one hides a node."""
@@ -197,11 +197,11 @@ class PaneLayout:
         Style classes would take effect only after the next refresh, but a caller may move the focus
         at once.
         """
-        displayed = {CATALOG_PANE, CHAIN_PANE, TABS_PANE}
+        displayed = {CHAIN_PANE, TABS_PANE}
         if self._expanded is not None:
             displayed = {self._expanded}
-        elif self._is_narrow:
-            displayed = {CHAIN_PANE, CATALOG_PANE if self._has_catalog else TABS_PANE}
+        elif self._has_catalog:
+            displayed = {CHAIN_PANE, CATALOG_PANE} | (set() if self._is_narrow else {TABS_PANE})
         for pane in self._screen.query(".pane"):
             pane.display = pane.id in displayed
         self._screen.move_hidden_focus()

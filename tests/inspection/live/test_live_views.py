@@ -122,7 +122,9 @@ def test_view_attributes_violations_and_nan() -> None:
     assert value(second, "reward@1").nans == 1
     assert second.has_problem
     assert tracer.last is not None
-    assert find_problems(tracer.last, promises) == ("1 At reward: NaN",)
+    assert [(stage.name, text) for stage, text in find_problems(tracer.last, promises)] == [
+        ("At", "reward: NaN")
+    ]
 
 
 def test_view_of_a_trace_that_ended_in_an_error() -> None:
