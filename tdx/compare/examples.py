@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
+from operator import mul
 
 from tdx.compare.model import RowPlace
 from tdx.compare.report import ExampleRow
@@ -15,6 +14,7 @@ from tdx.compare.values import (
     element_gaps,
     thumbnail_strides,
 )
+from tdx.foundation.torch_internals import unravel_positions
 
 _MAX_EXAMPLES = 5
 
@@ -31,9 +31,10 @@ def example_rows(
         places: Where each record and row was recorded.
 
     Example:
+        >>> import torch
         >>> one, other = (Values.of([torch.tensor([[1.0, number]])]) for number in (2.0, 5.0))
-        >>> example_rows(one, other, Tolerance(), [[RowPlace(0, 1, 0)]])
-        (ExampleRow(episode=0, step=1, env=0, feature=(1,), expected=2.0, obtained=5.0),)
+        >>> example_rows(one, other, Tolerance(), [[RowPlace(0, 0, 0)]])
+        (ExampleRow(episode=0, step=0, env=0, feature=(1,), expected=2.0, obtained=5.0),)
     """
     is_whole = a.whole is not None and b.whole is not None
     one, other = (side.whole if is_whole else side.numbers for side in (a, b))
@@ -56,11 +57,11 @@ def example_rows(
         if worst.values[row] < 0:
             break
         place = places[row // rows][row % rows]
-        element = torch.unravel_index(worst.indices[row], shape) if shape else ()
+        element = [int(at) for at in unravel_positions(worst.indices[row], shape)]
         sides = (
             float(side.reshape(records * rows, -1)[row, worst.indices[row]])
             for side in (one, other)
         )
-        feature = tuple(int(at) * step for at, step in zip(element, strides, strict=True))
+        feature = tuple(map(mul, element, strides))
         examples.append(ExampleRow(place.episode, place.step, place.env, feature, *sides))
     return tuple(examples)

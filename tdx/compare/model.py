@@ -138,12 +138,12 @@ class RowPlace(NamedTuple):
 
     Args:
         episode: Episode, from 0.
-        step: Step of the episode, from 1; 0 is the reset.
+        step: Step of the episode, from 0. ``None``: the reset before it.
         env: Sub-env, from 0.
     """
 
     episode: int
-    step: int
+    step: int | None
     env: int
 
 
@@ -258,7 +258,7 @@ class Contract:
         # A reward has no record of the reset, as an action has none.
         for first in (1,) if lane == "inverse" else (0, 1):
             places = [
-                [RowPlace(episode, step, env) for env in range(rows)]
+                [RowPlace(episode, step - 1 if step else None, env) for env in range(rows)]
                 for episode, segment in enumerate(self.inputs)
                 for step in range(first, segment.steps + 1)
             ]

@@ -223,11 +223,12 @@ class Replayed:
         if not equal:
             return ()
         steps: dict[int, RowPlace] = {}
-        episode, step = -1, 0
+        episode, made = -1, 0
         for root in self.run.recording.roots:
             is_reset = root.method == "reset"
             episode += is_reset
-            step = 0 if is_reset else step + root.takes_action
+            made = 0 if is_reset else made + root.takes_action
+            step = made - 1 if made else None
             steps |= {event.start: RowPlace(episode, step, event.row) for event in root.walk()}
         places = [
             [steps[number]._replace(env=steps[number].env + row) for row in range(len(recorded))]

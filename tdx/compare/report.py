@@ -22,7 +22,7 @@ class ExampleRow(Result):
 
     Args:
         episode: Episode, from 0.
-        step: Step of the episode, from 1; 0 is the reset.
+        step: Step of the episode, from 0. ``None``: the reset before it.
         env: Sub-env, from 0.
         feature: Index in the value of the row; empty for a scalar.
         expected: Number of the reference.
@@ -30,7 +30,7 @@ class ExampleRow(Result):
     """
 
     episode: int
-    step: int
+    step: int | None
     env: int
     feature: tuple[int, ...]
     expected: float
@@ -38,7 +38,7 @@ class ExampleRow(Result):
 
     def __str__(self) -> str:
         """Return the row on one line."""
-        step = f"step {self.step}" if self.step else "reset"
+        step = "reset" if self.step is None else f"step {self.step}"
         feature = f", feature {', '.join(map(str, self.feature))}" if self.feature else ""
         return (
             f"episode {self.episode}, {step}, env {self.env}{feature}: "

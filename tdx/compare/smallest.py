@@ -8,12 +8,11 @@ from itertools import product, repeat
 from operator import lt, mul
 from typing import TYPE_CHECKING
 
-import torch
-
 from tdx.compare.model import Contract, Lane, StageRecord, display_key, key_name
 from tdx.compare.report import Difference, SmallestCase
 from tdx.compare.roles import part_of
 from tdx.compare.values import Tolerance, Values, differing_elements, dtype_name, element_gaps
+from tdx.foundation.torch_internals import unravel_positions
 from tdx.stacks.observe import base_key
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def find_smallest(
 
 def _case(key: str, record: _Record, differing: Tensor, *, is_one_of_several: bool) -> SmallestCase:
     gaps = element_gaps(record.expected, record.obtained).masked_fill(~differing, 0)
-    place = [int(part) for part in torch.unravel_index(gaps.argmax(), gaps.shape)]
+    place = [int(part) for part in unravel_positions(gaps.argmax(), gaps.shape)]
     expected, obtained = (side[tuple(place)].item() for side in (record.expected, record.obtained))
     rows = len(differing) > 1 or is_one_of_several
     return SmallestCase(

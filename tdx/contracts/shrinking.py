@@ -220,7 +220,13 @@ def _isolated(
         replace(contract.stage(place), index=0),
     )
     of_stage = replace(
-        contract, stages=stages, inputs=inputs, values=values, notes=(), golden_random={}
+        contract,
+        stages=stages,
+        inputs=inputs,
+        values=values,
+        notes=(),
+        golden_random={},
+        states=None,
     )
     alone = build_stage_alone(stack, index)
     return alone, of_stage, alone.stages[0].time_behavior is TimeBehavior.POINTWISE
@@ -284,7 +290,7 @@ def _with_one_row(contract: Contract, row: int) -> Contract | None:
         place: replace(value, numbers=value.numbers[:, row : row + 1], whole=None)
         for place, value in contract.values.items()
     }
-    return replace(contract, inputs=tuple(inputs), values=rows)
+    return replace(contract, inputs=tuple(inputs), values=rows, states=None)
 
 
 def _with_one_step(contract: Contract, episode: int, step: int) -> Contract:
@@ -308,7 +314,7 @@ def _with_one_step(contract: Contract, episode: int, step: int) -> Contract:
             digests=value.digests[start : start + count],
             whole=None if value.whole is None else value.whole[start : start + count],
         )
-    return replace(contract, inputs=(inputs,), values=values)
+    return replace(contract, inputs=(inputs,), values=values, states=None)
 
 
 def _prefixes(contract: Contract) -> Iterator[Contract]:

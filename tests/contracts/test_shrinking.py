@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import gymnasium
 import numpy as np
@@ -40,6 +43,23 @@ def stacked(padding: str = "reset", limit: float = np.inf) -> gymnasium.Env:
 def reproduce() -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(Path("small/reproduce.py").resolve())]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def reproduce_here(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Run the script without its process, whose imports take seconds; return code and output."""
+
+    def run_here(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        before = os.getcwd()
+        os.chdir(cwd)
+        code = run(command[command.index("tdx") + 1 :])
+        os.chdir(before)
+        return subprocess.CompletedProcess(command, code)
+
+    capsys.readouterr()
+    with patch("subprocess.run", run_here), pytest.raises(SystemExit) as ended:
+        runpy.run_path("small/reproduce.py")
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("target", [stacked("zero"), stacked(limit=2.5)], ids=["padding", "clip"])
@@ -130,19 +150,19 @@ def test_a_stage_of_tdx_is_shown_alone_until_it_is_corrected(
     # One record does not tell the scale of a feature from a clip.
     assert small.steps <= 2
     assert [record.index for record in small.stages] == [-1, 0]
-    again = reproduce()
-    assert again.returncode == 1, again.stderr
+    code, said = reproduce_here(capsys)
+    assert code == 1, said
     case = next(line for line in shown.out.splitlines() if "smallest case" in line)
     # A step that stands alone follows its own reset.
-    assert case.partition("feature")[2] in again.stdout
+    assert case.partition("feature")[2] in said
     # The script is about this stage only.
     Path("b.yaml").write_text(CHAIN.replace("- RewardSum", "- RewardSum: {out_keys: [total]}"))
-    again = reproduce()
-    assert again.returncode == 0, again.stdout + again.stderr
+    code, said = reproduce_here(capsys)
+    assert code == 0, said
 
 
 def test_an_extra_stage_is_shown_until_it_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text(CHAIN)
@@ -150,9 +170,9 @@ def test_an_extra_stage_is_shown_until_it_is_removed(
     Path("b.yaml").write_text(CHAIN.replace("  - CatFrames", extra + "  - CatFrames"))
     assert run(["contract", "diff", "a.yaml", "b.yaml", "--shrink", "small"]) == 1
     assert "Runs the whole target" in Path("small/reproduce.py").read_text()
-    assert reproduce().returncode == 1
+    assert reproduce_here(capsys)[0] == 1
     Path("b.yaml").write_text(CHAIN)
-    assert reproduce().returncode == 0
+    assert reproduce_here(capsys)[0] == 0
 
 
 def test_a_contract_of_one_sub_env_shows_the_difference(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
         elif "factor" in numbers:
             factor, offset = (np.asarray(numbers[k], np.float32) for k in ("factor", "offset"))
             mean, std = (named[key][name] for name in ("mean", "std"))
+            moved: dict[str, Any]
             if side is TARGET:
                 moved = {"mean": mean + offset * std, "std": std * factor}
             else:
@@ -247,8 +248,7 @@ def _folded(stage: Stage, factor: Any, offset: Any) -> Stage | None:
     if stage.operation != "to_float":
         return None
     limits = {
-        name: round(float((stage.arguments[name] - offset) / factor), 6)  # type: ignore[operator]
-        for name in ("low", "high")
+        name: round(float((stage.arguments[name] - offset) / factor), 6) for name in ("low", "high")
     }
     return stage.replaced(**limits)
 

@@ -354,7 +354,7 @@ def example_table(examples: Sequence[ExampleRow]) -> Table:
     rows = [
         [
             Cell(str(row.episode)),
-            Cell(str(row.step) if row.step else "reset"),
+            Cell("reset" if row.step is None else str(row.step)),
             Cell(str(row.env)),
             Cell(", ".join(map(str, row.feature)) or NONE),
             Cell(f"{row.expected:.6g}"),

@@ -574,8 +574,7 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
     reference, target = sides.reference, sides.target
     # Features may be stacked: all steps have them in the same order.
     if 3 <= reference.ndim == target.ndim <= 4 and reference.shape[:-1] == target.shape[:-1]:
-        flat = [side.flatten(1, -2) for side in (reference, target)]
-        order = match_features(*flat, sides.tolerance)
+        order = match_features(reference.flatten(1, -2), target.flatten(1, -2), sides.tolerance)
         if order is not None:
             yield _reordered(order, sides)
     if sides.row_dims == 1:
