@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from textual.widgets import Checkbox, Input, OptionList, Select
 
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import Finding
+from tdx.inspection.live.views import StageReading
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
+from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ChainStatus, ErrorStore, StageFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
 from tdx.tui.compose.form_row import WordSuggester
@@ -33,15 +36,17 @@ async def test_transforms_are_added_from_the_catalog() -> None:
         assert app.stages == ["RewardSum", "RewardClipping", "StepCounter"]
         assert app.place == 1
 
-        # Add field takes arguments and stays open.
+        # Add field takes arguments, and the catalog closes after adding.
         await app.open()
         await app.press("a", "text:cf 4 -1 in_keys=obs", "right", "enter")
         assert app.stages == ['CatFrames(N=4, dim=-1, in_keys=["observation"])']
-        assert app.app.focused is app.find("#catalog-search")
+        assert app.app.focused is app.find("#chain")
+        assert not app.find("#catalog-pane").display
+        await app.press("a")
         assert app.find("#catalog-search").value == ""
         await app.press("enter")
         assert len(app.stages) == 1, "Enter in an empty field adds nothing"
-        await app.press("text:rs", "enter", "text:StepCounter(200)", "enter", "escape")
+        await app.press("text:rs", "enter", "a", "text:StepCounter(200)", "enter")
         assert app.stages[1:] == ["RewardSum", "StepCounter(max_steps=200)"]
         assert app.app.focused is app.find("#chain")
 
@@ -56,9 +61,9 @@ async def test_transforms_are_added_from_the_catalog() -> None:
         assert "dim must be a whole number, got x" in app.text("#catalog-doc")
         await app.press("backspace", "text:-1", "enter")
         assert app.stages == ["CatFrames(N=4, dim=-1)"]
-        await app.press("text:cf", "enter", "enter")
+        await app.press("a", "text:cf", "enter", "enter")
         assert app.stages[-1] == "CatFrames"
-        assert "needs the argument" in app.text("#chain")
+        assert "CatFrames needs the ar" in app.text("#chain")
 
         # Click in the catalog selects and a double click adds.
         await app.open(size=(120, 40))
@@ -83,9 +88,39 @@ async def test_transforms_are_added_from_the_catalog() -> None:
             assert app.find("#catalog-search").value == ""
             await app.press("escape")
             assert app.app.focused is app.find("#chain")
-            assert app.find("#catalog-pane").display == (size[0] > 80)
+            assert not app.find("#catalog-pane").display
         await app.press("slash", "text:catframes")
         assert "Concatenate the last N frames" in app.text("#catalog-doc")
+
+
+async def test_chain_shows_what_the_stages_do_while_the_env_is_stepped() -> None:
+    counts = StageReading(0, 12_300, "step_count", (1.0, 2.0, 3.0), None, is_changed=True)
+    clipped = StageReading(1, 2_500_000, "reward", (0.0,) * 3, 1.0, True, "at a bound")
+    async with driven("StepCounter", "RewardClipping(0, 1)") as app:
+        workspace = app.app.workspace
+        workspace.show_readings([counts, clipped])
+        await app.settle()
+        chain = app.text("#chain")
+        assert "▁▄█ + 3" in chain
+        assert "12.3 µs" in chain
+        assert "1 → 0 at a bound" in chain
+        before = len(app.notices)
+        for numbers in ((0.0,) * 4, (0.0,) * 5):
+            stuck = replace(clipped, warning="constant", numbers=numbers)
+            workspace.show_readings([counts, stuck])
+            await app.settle()
+        (notice,) = app.notices[before:]
+        assert "reward has been constant for 50 steps" in notice
+        # Without room for all, those that warn remain.
+        await resize(app.pilot, 80, 16)
+        for name in ("RewardSum",) * 6:
+            workspace.edit("add", workspace.draft.insert(2, [StageConfig(name)]))
+        workspace.show_readings([counts, clipped])
+        await app.settle()
+        assert "1 → 0 at a bound" in app.text("#chain")
+        assert "+ 3" not in app.text("#chain")
+        await app.press("u")
+        assert "at a bound" not in app.text("#chain"), "an edit moves the stages"
 
 
 EDITS: list[tuple[list[str], list[str], int]] = [

@@ -52,13 +52,12 @@ async def test_focus_stays_on_displayed_panes() -> None:
         await app.press("down", "5", "z", "ctrl+p", "text:remove the stage", "enter")
         assert app.find("#chain").is_on_screen
 
-        # Escape in an expanded catalog shows the chain first.
+        # Escape in an expanded catalog shows the chain.
         await app.open(*CHAIN)
         await app.press("a", "down", "tab", "z", "escape")
         assert app.find("#chain").is_on_screen
-        assert app.find("#catalog-pane").has_focus_within
-        await app.press("escape")
         assert app.app.focused is app.find("#chain")
+        assert not app.find("#catalog-pane").display
 
         # Number of a tab focuses it.
         await app.open(*CHAIN)
@@ -70,16 +69,17 @@ async def test_focus_stays_on_displayed_panes() -> None:
 
         # Focus leaves a pane hidden by a resize.
         await app.open(*CHAIN, size=(120, 30))
-        app.app.screen.set_focus(app.find("#catalog"))
+        await app.press("a")
         await resize(app.pilot, 80, 24)
         await app.settle()
-        assert app.app.focused is app.find("#chain")
+        assert app.app.focused is app.find("#catalog-search")
+        assert not app.find("#tabs-pane").display
         await resize(app.pilot, 40, 10)
         await app.settle()
         assert app.app.focused is None
         await resize(app.pilot, 80, 24)
         await app.settle()
-        assert app.app.focused is app.find("#chain")
+        assert app.app.focused is app.find("#catalog-search")
 
 
 async def test_change_of_the_focused_pane_computes_few_styles(

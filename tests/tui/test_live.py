@@ -63,6 +63,8 @@ async def test_session_resets_steps_runs_and_pauses() -> None:
         assert app.tab.connection.state.steps == made
         await steps(app, 13)
         assert app.player.session.tracer.steps == made + 13
+        reading = app.app.workspace.readings[0]
+        assert (reading.key, reading.is_changed) == ("step_count", True)
         await app.press("n", "text:many", "enter")
         assert app.player.session.tracer.steps == made + 13
 
