@@ -113,7 +113,7 @@ async def test_chain_shows_what_the_stages_do_while_the_env_is_stepped() -> None
         assert "reward has been constant for 50 steps" in notice
         # Without room for all, those that warn remain.
         await resize(app.pilot, 80, 16)
-        for name in ("RewardSum",) * 6:
+        for name in ("RewardSum",) * 12:
             workspace.edit("add", workspace.draft.insert(2, [StageConfig(name)]))
         workspace.show_readings([counts, clipped])
         await app.settle()
