@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -329,6 +328,8 @@ def _find_in_background(pending: Path, fingerprint: str) -> None:
     """Complete the same command line in a new process, unless one was started recently."""
     import subprocess  # Not for TABs that the cache answers.
 
+    from tdx.foundation.safe_path import python_command
+
     with contextlib.suppress(OSError, ValueError):
         age = time.time() - pending.stat().st_mtime
         if age < _RETRY_SECONDS and pending.read_text(encoding="utf-8") == fingerprint:
@@ -336,7 +337,7 @@ def _find_in_background(pending: Path, fingerprint: str) -> None:
     pending.parent.mkdir(parents=True, exist_ok=True)
     pending.write_text(fingerprint, encoding="utf-8")
     subprocess.Popen(
-        [sys.executable, "-m", "tdx"],
+        python_command("-m", "tdx"),
         env={**os.environ, _FINDS_KEYS: "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

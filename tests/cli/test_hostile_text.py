@@ -249,6 +249,7 @@ def test_completion_omits_hostile_words(
     monkeypatch.setenv("_TDX_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "tdx inspect keys --env hostile_env:make --allow-code ")
     monkeypatch.setenv("COMP_CWORD", "6")
+    monkeypatch.setenv("_TDX_FINDS_KEYS", "1")  # in this process, not in the background
     import contextlib
 
     from tdx.cli.process import run

@@ -36,19 +36,18 @@ async def test_transforms_are_added_from_the_catalog() -> None:
         assert app.stages == ["RewardSum", "RewardClipping", "StepCounter"]
         assert app.place == 1
 
-        # Add field takes arguments, and the catalog closes after adding.
+        # Add field takes arguments and stays open for the next transform; Enter closes it.
         await app.open()
         await app.press("a", "text:cf 4 -1 in_keys=obs", "right", "enter")
         assert app.stages == ['CatFrames(N=4, dim=-1, in_keys=["observation"])']
+        assert app.app.focused is app.find("#catalog-search")
+        assert app.find("#catalog-search").value == ""
+        await app.press("text:rs", "enter", "text:StepCounter(200)", "enter")
+        assert app.stages[1:] == ["RewardSum", "StepCounter(max_steps=200)"]
+        await app.press("enter")
+        assert len(app.stages) == 3, "Enter in an empty field adds nothing"
         assert app.app.focused is app.find("#chain")
         assert not app.find("#catalog-pane").display
-        await app.press("a")
-        assert app.find("#catalog-search").value == ""
-        await app.press("enter")
-        assert len(app.stages) == 1, "Enter in an empty field adds nothing"
-        await app.press("text:rs", "enter", "a", "text:StepCounter(200)", "enter")
-        assert app.stages[1:] == ["RewardSum", "StepCounter(max_steps=200)"]
-        assert app.app.focused is app.find("#chain")
 
         # Add field asks for required arguments.
         await app.open()
@@ -61,7 +60,7 @@ async def test_transforms_are_added_from_the_catalog() -> None:
         assert "dim must be a whole number, got x" in app.text("#catalog-doc")
         await app.press("backspace", "text:-1", "enter")
         assert app.stages == ["CatFrames(N=4, dim=-1)"]
-        await app.press("a", "text:cf", "enter", "enter")
+        await app.press("text:cf", "enter", "enter")
         assert app.stages[-1] == "CatFrames"
         assert "CatFrames needs the ar" in app.text("#chain")
 
@@ -331,6 +330,7 @@ async def test_problems_are_shown_at_their_stage_and_fixed() -> None:
 
         # Env that cannot be created is reported and replaced.
         await app.open("RewardSum", env="Pendulm-v1")
+        await app.settle()
         assert "✕" in app.text("#status")
         assert "did you mean Pendulum-v1" in app.text("StageTab ProblemPanel")
         await app.press("down", "d")

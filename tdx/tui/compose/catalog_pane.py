@@ -33,7 +33,7 @@ from tdx.tui.workspace import Workspace
 _CALL = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)(?P<gap>\s*\(|\s+)(?P<arguments>.*)", re.DOTALL)
 _VALUE = re.compile(r"[-+.]?\d|[\"'\[(]|[A-Za-z_]\w*=")
 _LAST_WORD = re.compile(r"(?:^|[\s=,\[(\"'])([^\s=,\[(\"']+)$")
-_HELP = "Type a name and its arguments, such as catframes 4 -3; Enter adds it."
+_HELP = "Type a name and its arguments, such as catframes 4 -3; Enter adds it, Esc closes."
 
 
 def split_call(text: str) -> tuple[str, str | None]:
@@ -121,15 +121,17 @@ class CatalogPane(Vertical):
         return None if name is None else load_catalog().find(name)
 
     def action_add(self) -> None:
-        """Add the transform under the cursor with the typed arguments.
+        """Add the transform under the cursor with the typed arguments; leave an empty catalog.
 
         One with required arguments is only completed in the field at first, so that they can be
         typed.
         """
         info = self.current_transform
-        if info is None:
-            return
         search = self.query_one("#catalog-search", Input)
+        if info is None:
+            if not search.value:
+                self.post_message(self.Left())
+            return
         _, arguments = split_call(search.value)
         is_required = any(field.required for field in list_stage_fields(StageConfig(info.name)))
         if arguments is None and is_required:

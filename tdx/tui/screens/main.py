@@ -334,7 +334,6 @@ class MainScreen(FocusGuard):
     @on(CatalogPane.Chosen)
     def _add_chosen_transform(self, event: CatalogPane.Chosen) -> None:
         self.add_stage(event.stage)
-        self._leave_catalog()
 
     @on(CatalogPane.Left)
     def _leave_catalog(self) -> None:
