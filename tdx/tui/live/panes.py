@@ -26,6 +26,8 @@ Form = Literal["broad", "middle", "slim"]
 PANES: tuple[Pane, ...] = ("values", "plots", "images", "episodes", "manual")
 _BROAD_SIZE = (92, 20)
 _TALL_HEIGHT = 24
+_TALL_IMAGES = 32
+"""Height at which images have room beside the values and another pane."""
 
 
 def arrange_panes(
@@ -60,7 +62,8 @@ def arrange_panes(
         second: Pane = front
         if front == "values":
             second = "images" if has_images else "plots"
-        return "middle", {"values", second}
+        images: set[Pane] = {"images"} if has_images and height >= _TALL_IMAGES else set()
+        return "middle", {"values", second} | images
     return "slim", {front}
 
 
