@@ -155,7 +155,7 @@ def test_invalid_settings_changing_files_and_a_full_disk(
     # Line breaks of a notice depend on the path: search for one word of each.
     with terminal("tui", str(file), folder=tmp_path) as app:
         app.sees("TOML:", file.name)  # notices may disappear before the chain is inspected
-        app.sees("unknown transform RewardSun")
+        app.sees("unknown transform Rewa")
         app.sees("pip install miniworld")
         # The file on disk is replaced; then it is invalid, deleted, and a folder.
         rewrite(file, CHAIN)

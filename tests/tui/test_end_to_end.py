@@ -56,7 +56,7 @@ def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
         tdx.press("d")  # an edit replays the rollout, and u undoes both
         tdx.sees("repeated 2 steps", gone="1 StepCounter")
         tdx.press("u")
-        tdx.sees("1 StepCounter", "step_count@1", "paused · step 2")
+        tdx.sees("1 StepCounter", "episode_reward@1", "paused · step 2")
         tdx.press("4")
         tdx.sees("Press r to measure", "r measure")
         tdx.press("r")
@@ -116,7 +116,7 @@ async def test_by_mouse_in_a_browser(tmp_path: Path) -> None:
         await page.sees("1 of")
         await page.click("Pendulum-v1  ", nth=-1)
         await page.sees("◆ Pendulum-v1", gone="Choose an env")
-        await page.click("add …")
+        await page.press("a")
         await page.type("RewardSum")
         await page.sees("─ 1 ─╯")
         await page.press("Enter")
