@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace, TraceChecker, ValueVersion
     from tdx.core.tracing.traces import Direction
 
-MAX_STEPS = 8
+MAX_STEPS = 5
 """Number of latest steps in a reading."""
 _MAX_SAMPLED = 4096
 """Maximum number of elements that are compared with the bounds."""

@@ -239,9 +239,9 @@ cannot be created."""
         """Width of the longest line; problems are shown in full elsewhere."""
         width = 0
         for row in self.rows:
-            own = len(row.title) + len(row.detail) + 9
             if row.kind == "reading":
-                continue
+                continue  # it comes and goes, and its time gives way
+            own = len(row.title) + len(row.detail) + 9
             width = max(width, min(own, _PROBLEM_WIDTH) if row.kind == "problem" else own)
         return width
 

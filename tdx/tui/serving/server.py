@@ -87,12 +87,11 @@ class AppServer(Server):
         for page in self._pages:
             page.cancel()
 
-    def _check_token(self, request: web.Request) -> None:
+    def _admit(self, request: web.Request) -> None:
+        """Refuse a request without the token, or for one page too many."""
         given = request.query.get(TOKEN, "").encode(errors="surrogateescape")
         if not hmac.compare_digest(given, self._token.encode()):
             raise web.HTTPForbidden(text=_NO_TOKEN)
-
-    def _check_limit(self) -> None:
         if len(self._pages) >= self._most:
             raise web.HTTPServiceUnavailable(
                 text=f"{self._most} pages of tdx are open here, which is the most. Close one of "
@@ -106,8 +105,7 @@ class AppServer(Server):
             HTTPForbidden: The token is missing or wrong.
             HTTPServiceUnavailable: The maximum number of pages is open.
         """
-        self._check_token(request)
-        self._check_limit()
+        self._admit(request)
         response: web.StreamResponse = await super().handle_index(request)
         # The token is a part of the address.
         response.headers["Referrer-Policy"] = "no-referrer"
@@ -121,8 +119,7 @@ class AppServer(Server):
             HTTPForbidden: The token is missing or wrong.
             HTTPServiceUnavailable: The maximum number of pages is open.
         """
-        self._check_token(request)
-        self._check_limit()
+        self._admit(request)
         page = asyncio.current_task()
         assert page is not None
         self._pages.add(page)
