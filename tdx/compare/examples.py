@@ -34,7 +34,7 @@ def example_rows(
         >>> import torch
         >>> one, other = (Values.of([torch.tensor([[1.0, number]])]) for number in (2.0, 5.0))
         >>> example_rows(one, other, Tolerance(), [[RowPlace(0, 0, 0)]])
-        (ExampleRow(episode=0, step=0, env=0, feature=(1,), expected=2.0, obtained=5.0),)
+        (ExampleRow(episode=0, step=0, env=0, element=(1,), expected=2.0, obtained=5.0),)
     """
     is_whole = a.whole is not None and b.whole is not None
     one, other = (side.whole if is_whole else side.numbers for side in (a, b))
@@ -57,11 +57,11 @@ def example_rows(
         if worst.values[row] < 0:
             break
         place = places[row // rows][row % rows]
-        element = [int(at) for at in unravel_positions(worst.indices[row], shape)]
+        position = [int(at) for at in unravel_positions(worst.indices[row], shape)]
         sides = (
             float(side.reshape(records * rows, -1)[row, worst.indices[row]])
             for side in (one, other)
         )
-        feature = tuple(map(mul, element, strides))
-        examples.append(ExampleRow(place.episode, place.step, place.env, feature, *sides))
+        element = tuple(map(mul, position, strides))
+        examples.append(ExampleRow(place.episode, place.step, place.env, element, *sides))
     return tuple(examples)

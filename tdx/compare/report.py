@@ -18,46 +18,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExampleRow(Result):
-    """The number of a row that differs most.
+    """The number of a row that differs most: of one step of one sub-env.
 
     Args:
         episode: Episode, from 0.
         step: Step of the episode, from 0. ``None``: the reset before it.
-        env: Sub-env, from 0.
-        feature: Index in the value of the row; empty for a scalar.
-        expected: Number of the reference.
+        env: Sub-env, from 0. ``None``: there is only one.
+        element: Index of the number in the value of the row; empty for a scalar.
+        expected: Number of the contract, or of the first target.
         obtained: Number of the target.
     """
 
     episode: int
     step: int | None
-    env: int
-    feature: tuple[int, ...]
+    env: int | None
+    element: tuple[int, ...]
     expected: float
     obtained: float
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Step, sub-env and element in words, without what there is one of."""
+        step = "the reset" if self.step is None else f"step {self.step}"
+        places = [step if self.episode == 0 else f"{step} of episode {self.episode}"]
+        if self.env is not None:
+            places.append(f"env {self.env}")
+        if len(self.element) == 1:
+            places.append(f"feature {self.element[0]}")
+        elif self.element:
+            places.append(f"element {list(self.element)}")
+        return tuple(places)
+
+    @property
+    def numbers(self) -> str:
+        """Both numbers in words, with as many digits as tell them apart."""
+        sides = f"{self.expected:.6g}", f"{self.obtained:.6g}"
+        if sides[0] == sides[1]:
+            sides = f"{self.expected:.17g}", f"{self.obtained:.17g}"
+        return f"expected {sides[0]}, obtained {sides[1]}"
+
     def __str__(self) -> str:
         """Return the row on one line."""
-        step = "reset" if self.step is None else f"step {self.step}"
-        feature = f", feature {', '.join(map(str, self.feature))}" if self.feature else ""
-        return (
-            f"episode {self.episode}, {step}, env {self.env}{feature}: "
-            f"expected {self.expected:.6g}, obtained {self.obtained:.6g}"
-        )
+        return f"{', '.join(self.place)}: {self.numbers}"
 
 
 @dataclass(frozen=True, slots=True)
-class SmallestCase(Result):
-    """One number that shows a difference.
+class SmallestCase(ExampleRow):
+    """One number that shows a difference: the first that differs, with its cause.
 
     Args:
         key: Key of the number.
-        episode: Episode of the recorded steps, from 0.
-        step: Step of the episode, from 0. ``None``: the reset before it.
-        env: Sub-env. ``None``: there is only one.
-        element: Index of the number in the value of one sub-env.
-        expected: Number of the contract, or of the first target.
-        obtained: Number of the target.
         received: What the stage received in this step, as text by key.
     """
 
@@ -65,32 +75,18 @@ class SmallestCase(Result):
         *("key", "episode", "step", "env", "element", "expected", "obtained", "received", "text"),
     )
 
-    key: str
-    episode: int
-    step: int | None
-    env: int | None
-    element: tuple[int, ...]
-    expected: float
-    obtained: float
-    received: Mapping[str, str] = field(default_factory=dict)
+    key: str = field(kw_only=True)
+    received: Mapping[str, str] = field(kw_only=True)
 
     @property
     def text(self) -> str:
         """The case on one line, such as ``step 3, feature 1 of x: expected 0.5, obtained 2``."""
-        place = "the reset" if self.step is None else f"step {self.step}"
-        places = [place if self.episode == 0 else f"{place} of episode {self.episode}"]
-        if self.env is not None:
-            places.append(f"env {self.env}")
-        element = ""
-        if len(self.element) == 1:
-            element = f"feature {self.element[0]} of "
-        elif self.element:
-            element = f"element {list(self.element)} of "
-        places.append(f"{element}{self.key}")
-        sides = f"{self.expected:.6g}", f"{self.obtained:.6g}"
-        if sides[0] == sides[1]:
-            sides = f"{self.expected:.17g}", f"{self.obtained:.17g}"
-        return f"{', '.join(places)}: expected {sides[0]}, obtained {sides[1]}"
+        places = [*self.place]
+        if self.element:
+            places[-1] = f"{places[-1]} of {self.key}"
+        else:
+            places.append(self.key)
+        return f"{', '.join(places)}: {self.numbers}"
 
     @property
     def inputs(self) -> str:

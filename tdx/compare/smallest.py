@@ -93,14 +93,14 @@ def _case(key: str, record: _Record, differing: Tensor, *, is_one_of_several: bo
     expected, obtained = (side[tuple(place)].item() for side in (record.expected, record.obtained))
     rows = len(differing) > 1 or is_one_of_several
     return SmallestCase(
-        display_key(key),
         record.episode,
         record.step,
         record.row + place[0] if rows else None,
         tuple(map(mul, place[1:], record.strides or repeat(1))),
         expected,
         obtained,
-        {
+        key=display_key(key),
+        received={
             display_key(name): _text(value[min(place[0], len(value) - 1)], place[1:])
             for name, value in record.received.items()
         },

@@ -158,7 +158,7 @@ def test_examples_are_the_worst_rows_with_their_episode_step_and_env() -> None:
     examples = report.first.examples if report.first is not None else ()
     assert len(examples) == 5
     assert {row.env for row in examples} <= {0, 1}
-    assert {row.feature for row in examples} == {(1,)}
+    assert {row.element for row in examples} == {(1,)}
     gaps = [row.expected - row.obtained for row in examples]
     assert gaps == pytest.approx([5 / math.sqrt(made.VAR[1])] * 5, rel=1e-4)
     steps = {(row.episode, row.step) for row in examples}
@@ -214,7 +214,7 @@ def test_example_of_an_image_has_the_index_of_its_pixel() -> None:
 
     report = tdx.check_contract(make(brighten), tdx.freeze(make(np.array), steps=4))
     assert report.first is not None
-    assert {row.feature for row in report.first.examples} == {(33, 7, 2)}
+    assert {row.element for row in report.first.examples} == {(33, 7, 2)}
     assert all(row.obtained == row.expected // 2 for row in report.first.examples)
 
 
@@ -284,6 +284,6 @@ def test_commands(
 
 def test_failed_assertion_shows_the_rows() -> None:
     contract = tdx.freeze(spinning())
-    with pytest.raises(AssertionError, match=r"episode \d, step \d, env 0, feature 1: expected"):
+    with pytest.raises(AssertionError, match=r"\n  step \d, env 0, feature 1: expected"):
         assert_matches_contract(spinning(-9), contract)
     assert_matches_contract(spinning(-9), contract, tolerances={"observation": {"rows": 1}})

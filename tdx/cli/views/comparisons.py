@@ -356,7 +356,7 @@ def example_table(examples: Sequence[ExampleRow]) -> Table:
             Cell(str(row.episode)),
             Cell("reset" if row.step is None else str(row.step)),
             Cell(str(row.env)),
-            Cell(", ".join(map(str, row.feature)) or NONE),
+            Cell(", ".join(map(str, row.element)) or NONE),
             Cell(f"{row.expected:.6g}"),
             Cell(f"{row.obtained:.6g}", "changed"),
         ]
