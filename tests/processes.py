@@ -40,8 +40,12 @@ def all_ended(pids: list[int]) -> bool:
 
 
 def family(pid: int) -> list[int]:
-    """Return the IDs of a process and all its descendants, including those in other sessions."""
-    processes = _processes()
+    """Return the IDs of a process and all its descendants, including those in other sessions.
+
+    Children of one parent are in the order in which they started.
+    """
+    # Not in the order of their IDs, which start again at a low number after the largest one.
+    processes = sorted(_processes(), key=lambda process: (process.started, process.pid))
     kin = [pid]
     for parent in kin:
         kin += [process.pid for process in processes if process.parent == parent]
@@ -69,6 +73,7 @@ class _Process:
     parent: int
     group: int
     session: int
+    started: int
 
     @property
     def is_running(self) -> bool:
@@ -83,7 +88,7 @@ def _processes() -> list[_Process]:
             state, *numbers = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        processes.append(_Process(int(entry.name), state, *map(int, numbers[:3])))
+        processes.append(_Process(int(entry.name), state, *map(int, (*numbers[:3], numbers[18]))))
     return processes
 
 
