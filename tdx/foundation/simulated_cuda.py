@@ -1,0 +1,548 @@
+"""A CUDA device that exists only in name: tensors that say they are on it compute on the host.
+
+It shows what a program would do to a GPU on a machine that has none: launches, copies and the lines
+where the host would wait. It reports no times. Tensors stay plain CPU tensors, since subclasses
+change which code of torch, TensorDict and tdx runs. The flag is an attribute of the Python object of
+their storage, which views, ``detach()`` and ``Parameter`` share and which lives as long as the
+storage.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tdx.foundation.patches import Patches
+
+DEVICE = torch.device("cuda", 0)
+_CPU = torch.device("cpu")
+_FLAG, _PINNED = "_tdx_simulated_device", "_tdx_pinned"
+_DEVICE_TYPES = ("cuda",)
+
+
+class DeviceCall(NamedTuple):
+    """What a line of code does to the device.
+
+    Args:
+        kind: ``launch``: an operator runs on the device, at least one kernel. ``to device`` and
+            ``to host``: a copy. ``wait``: the host waits until the device has finished its queue.
+        name: The call, such as ``item()`` or ``add``.
+        location: ``file:line`` outside torch and TensorDict.
+        nbytes: Copied bytes.
+    """
+
+    kind: Literal["launch", "to device", "to host", "wait"]
+    name: str
+    location: str
+    nbytes: int = 0
+
+
+_LIBRARIES = Path(torch.__file__).parents[1]
+_SKIPPED_FILES = (
+    # With a separator at the end, or `torchrl` would be skipped as a part of `torch`.
+    *(f"{_LIBRARIES / name}/" for name in ("torch", "torchvision", "tensordict")),
+    str(Path(__file__)),
+    warnings.__file__,
+    "<",
+)
+
+
+def calling_line(skipped: Sequence[str] = ()) -> str:
+    """Return ``file:line`` of the innermost caller outside torch, TensorDict and some files.
+
+    Args:
+        skipped: Prefixes of further files to skip.
+    """
+    prefixes = (*_SKIPPED_FILES, *skipped)
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(prefixes):
+        frame = frame.f_back  # type: ignore[assignment]
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def is_on_device(tensor: torch.Tensor) -> bool:
+    """Return True if a tensor says that it is on the simulated device."""
+    return hasattr(tensor.untyped_storage(), _FLAG)
+
+
+def _flag(result: object) -> None:
+    for tensor in _tensors(result):
+        setattr(tensor.untyped_storage(), _FLAG, True)
+
+
+def _tensors(*values: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in arguments or results, also those in lists and tuples."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(*value)
+        elif isinstance(value, dict):
+            yield from _tensors(*value.values())
+
+
+def _as_device(value: object) -> torch.device | None:
+    """Return a device given as an argument; ``None`` for none. An integer is an index of CUDA."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        return torch.device("cuda", value)
+    return torch.device(value)  # type: ignore[arg-type]
+
+
+def _is_simulated(device: torch.device | None) -> bool:
+    return device is not None and device.type in _DEVICE_TYPES
+
+
+class SimulatedCuda:
+    """Pretends inside its block that ``cuda:0`` exists, and reports what is done to it.
+
+    Threads that the block starts and child processes have no simulated device.
+
+    Args:
+        report: Called with each :class:`DeviceCall`.
+        skipped: Prefixes of files that are never the location of a call.
+
+    Example:
+        >>> calls = []
+        >>> with SimulatedCuda(calls.append):
+        ...     x = torch.ones(3, device="cuda")
+        ...     loss = (x * 2).sum()
+        ...     value = loss.item()
+        >>> [(call.kind, call.name) for call in calls]
+        [('launch', 'ones'), ('launch', 'mul'), ('launch', 'sum'), ('wait', 'item()')]
+        >>> value
+        6.0
+    """
+
+    def __init__(
+        self, report: Callable[[DeviceCall], object], *, skipped: Sequence[str] = ()
+    ) -> None:
+        self._report, self._skipped = report, tuple(skipped)
+        self._patches = Patches()
+        self._functions = _Functions(self)
+        self._operators = _Operators(self)
+        self.python_call = ""
+        """Name of the innermost call of Python that torch passed to the mode."""
+        self.is_quiet = False
+
+    def __enter__(self) -> Self:
+        _patch_torch(self._patches, self)
+        self._functions.__enter__()
+        self._operators.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._operators.__exit__(kind, error, traceback)
+        self._functions.__exit__(kind, error, traceback)
+        self._patches.undo()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Run operators on the host without reporting them."""
+        before, self.is_quiet = self.is_quiet, True
+        try:
+            yield
+        finally:
+            self.is_quiet = before
+
+    def report(
+        self,
+        kind: Literal["launch", "to device", "to host", "wait"],
+        name: str,
+        nbytes: int = 0,
+    ) -> None:
+        """Report a call at the line that makes it."""
+        if not self.is_quiet:
+            self._report(DeviceCall(kind, name, calling_line(self._skipped), nbytes))
+
+    def copy_to_device(self, name: str, nbytes: int, *, waits: bool = True) -> None:
+        """Report a copy. The host waits for one of pageable memory, and unless it is told not to."""
+        self.report("to device", name, nbytes)
+        if waits:
+            self.report("wait", name)
+
+    def copy_to_host(self, name: str, nbytes: int, *, waits: bool = True) -> None:
+        """Report a copy to the host."""
+        self.report("to host", name, nbytes)
+        if waits:
+            self.report("wait", name)
+
+    def move(
+        self,
+        tensor: torch.Tensor,
+        device: torch.device | None,
+        dtype: torch.dtype | None,
+        name: str,
+        *,
+        non_blocking: bool = False,
+        copy: bool = False,
+    ) -> torch.Tensor:
+        """Do what ``tensor.to`` does."""
+        here = is_on_device(tensor)
+        there = here if device is None else _is_simulated(device)
+        if device is not None and device.type not in ("cpu", *_DEVICE_TYPES):
+            return tensor.to(device=device, dtype=dtype)
+        dtype = tensor.dtype if dtype is None else dtype
+        if here == there:
+            if dtype == tensor.dtype and not copy:
+                return tensor
+            return tensor.to(dtype, copy=copy)
+        with self.quiet():
+            moved = tensor.to(dtype, copy=True)
+        if there:
+            self.copy_to_device(name, tensor.nbytes, waits=not non_blocking)
+            _flag(moved)
+        else:
+            self.copy_to_host(name, tensor.nbytes, waits=not non_blocking)
+            storage = moved.untyped_storage()
+            if hasattr(storage, _FLAG):
+                delattr(storage, _FLAG)
+        return moved
+
+
+_NAMES = {
+    "__bool__": "bool(tensor), as in `if`",
+    "__float__": "float(tensor)",
+    "__int__": "int(tensor)",
+    "__index__": "a tensor as an index",
+    "__contains__": "value in tensor",
+    "__getitem__": "indexing with a mask",
+    "__setitem__": "assignment to an index",
+    "item": "item()",
+}
+_READS = "_local_scalar_dense"
+_WAITING = {
+    _READS,
+    "nonzero",
+    "masked_select",
+    "_unique",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "unique_dim_consecutive",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "multinomial",
+    "histc",
+    "_linalg_check_errors",
+    "linalg_eig",
+    "linalg_eigvals",
+    "linalg_lstsq",
+}
+"""Operators whose CUDA kernels wait for the device: their result, its shape or a check is read."""
+_WITHOUT_KERNEL = ("empty", "new_empty", "_unsafe_view", "_reshape_alias", "resize_", "set_")
+_MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "fill_")
+"""Operators that take tensors on both devices."""
+_FROM_HOST_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
+_T = torch.Tensor
+_QUERIES: dict[Any, Callable[[bool], object]] = {
+    _T.device.__get__: lambda here: DEVICE if here else _CPU,  # type: ignore[attr-defined]
+    _T.is_cuda.__get__: lambda here: here,  # type: ignore[attr-defined]
+    _T.is_cpu.__get__: lambda here: not here,  # type: ignore[attr-defined]
+    _T.get_device: lambda here: 0 if here else -1,
+}
+_PRINTS = {_T.__repr__, _T.__str__, _T.__format__}
+
+
+class _Functions(TorchFunctionMode):
+    """Calls of torch from Python: devices in arguments, and what reads a tensor's memory."""
+
+    def __init__(self, device: SimulatedCuda) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        device = self._device
+        subject = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        query = _QUERIES.get(func)
+        if query is not None and subject is not None:
+            return query(is_on_device(subject))
+        name = getattr(func, "__name__", str(func))
+        before, device.python_call = device.python_call, name
+        try:
+            if subject is not None:
+                if func in (_T.to, _T.cuda, _T.cpu):
+                    return self._move(func, name, subject, args[1:], kwargs)
+                if func is _T.pin_memory:
+                    return self._pin(subject)
+                if func is _T.is_pinned:
+                    return hasattr(subject.untyped_storage(), _PINNED)
+                if is_on_device(subject):
+                    if func in (_T.numpy, _T.__array__):
+                        raise TypeError(
+                            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() "
+                            "to copy the tensor to host memory first."
+                        )
+                    if func is _T.tolist or func in _PRINTS:
+                        device.copy_to_host(_called(name), subject.nbytes)
+                        with device.quiet():
+                            return func(*args, **kwargs)
+                    if func is _T.__deepcopy__:
+                        with device.quiet():
+                            copied = func(*args, **kwargs)
+                        device.report("launch", "deepcopy")
+                        _flag(copied)
+                        return copied
+                    if name == "one_hot":
+                        # On the host torch also checks the range, which CUDA leaves out.
+                        if kwargs.get("num_classes", args[1] if len(args) > 1 else -1) < 0:
+                            device.report("wait", "one_hot without num_classes")
+                        with device.quiet():
+                            hot = func(*args, **kwargs)
+                        device.report("launch", name)
+                        _flag(hot)
+                        return hot
+            if kwargs.get("device") is not None:
+                return self._create(func, name, args, kwargs)
+            return func(*args, **kwargs)
+        finally:
+            device.python_call = before
+
+    def _move(
+        self,
+        func: Any,
+        name: str,
+        tensor: torch.Tensor,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> torch.Tensor:
+        rest = list(args)
+        target, dtype = _as_device(kwargs.get("device")), kwargs.get("dtype")
+        if func is _T.cpu:
+            target = _CPU
+        elif func is _T.cuda:
+            target = _as_device(rest.pop(0) if rest else kwargs.get("device")) or DEVICE
+        elif rest and isinstance(rest[0], torch.Tensor):
+            other = rest.pop(0)
+            target, dtype = DEVICE if is_on_device(other) else _CPU, other.dtype
+        elif isinstance(other := kwargs.get("other"), torch.Tensor):
+            target, dtype = DEVICE if is_on_device(other) else _CPU, other.dtype
+        else:
+            if rest and not isinstance(rest[0], (torch.dtype, bool)):
+                target = _as_device(rest.pop(0))
+            if rest and (rest[0] is None or isinstance(rest[0], torch.dtype)):
+                dtype = rest.pop(0)
+        # `cpu(memory_format)` has no flags.
+        flags = [] if func is _T.cpu else [bool(flag) for flag in rest]
+        non_blocking = flags[0] if flags else bool(kwargs.get("non_blocking", False))
+        copy = flags[1] if len(flags) > 1 else bool(kwargs.get("copy", False))
+        return self._device.move(
+            tensor, target, dtype, f"{name}()", non_blocking=non_blocking, copy=copy
+        )
+
+    def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        pinned = tensor.clone()
+        setattr(pinned.untyped_storage(), _PINNED, True)
+        return pinned
+
+    def _create(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
+        """Call a function that takes the device of its result."""
+        device = self._device
+        target = _as_device(kwargs["device"])
+        if target is None or target.type not in ("cpu", *_DEVICE_TYPES):
+            return func(*args, **kwargs)
+        kwargs["device"] = _CPU
+        if func in _FROM_HOST_DATA:
+            source = next(_tensors(args[0] if args else kwargs.get("data")), None)
+            if source is not None and isinstance(args[0], torch.Tensor):
+                copied = device.move(
+                    source, target, kwargs.get("dtype"), f"{name}()", copy=func is torch.tensor
+                )
+                return copied
+            with device.quiet():
+                made: torch.Tensor = func(*args, **kwargs)
+            if _is_simulated(target):
+                # `from_numpy` and a copy are what keeps the array of the caller unchanged.
+                made = made.clone() if func is not torch.tensor else made
+                device.copy_to_device(f"{name}()", made.nbytes)
+                _flag(made)
+            return made
+        with device.quiet():
+            result = func(*args, **kwargs)
+        for tensor in _tensors(result):
+            storage = tensor.untyped_storage()
+            if _is_simulated(target):
+                setattr(storage, _FLAG, True)
+            elif hasattr(storage, _FLAG):
+                delattr(storage, _FLAG)
+        if _is_simulated(target) and not name.startswith(_WITHOUT_KERNEL):
+            device.report("launch", name)
+        return result
+
+
+def _called(name: str) -> str:
+    return "print or format of a tensor" if name.startswith("__") else f"{name}()"
+
+
+class _Operators(TorchDispatchMode):
+    """Operators on tensors: the lowest level that Python sees, below autograd."""
+
+    def __init__(self, device: SimulatedCuda) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        device = self._device
+        tensors = list(_tensors(*args, *kwargs.values()))
+        here = [is_on_device(tensor) for tensor in tensors]
+        if not any(here) or device.is_quiet:
+            return func(*args, **kwargs)
+        name = func.__name__.split(".")[0]
+        if name == "copy_":
+            return self._copy(func, args, kwargs)
+        if name not in _MIXED:
+            for tensor, is_here in zip(tensors, here, strict=True):
+                if not is_here and tensor.dim():
+                    raise RuntimeError(
+                        "Expected all tensors to be on the same device, but found at least two "
+                        "devices, cuda:0 and cpu!"
+                    )
+        self._report_indices(name, args, kwargs)
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and name == "_to_copy":
+            _flag(result)
+        else:
+            _flag(result)
+        if name in _WAITING or self._reads_sizes(name, func, kwargs):
+            device.report("wait", _NAMES.get(device.python_call, f"{device.python_call or name}"))
+        if name != _READS and not func.is_view and not name.startswith(_WITHOUT_KERNEL):
+            device.report("launch", name)
+        return result
+
+    def _reads_sizes(self, name: str, func: Any, kwargs: Mapping[str, Any]) -> bool:
+        if name == "repeat_interleave":
+            return kwargs.get("output_size") is None
+        # The standard deviation is checked to be positive.
+        return name == "normal" and "float_Tensor" not in func.__name__ and "Tensor" in func.__name__
+
+    def _copy(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        target, source = args[0], args[1]
+        non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        to, from_ = is_on_device(target), is_on_device(source)
+        result = func(*args, **kwargs)
+        device = self._device
+        name = _NAMES.get(device.python_call, "copy_()")
+        if to and from_:
+            device.report("launch", "copy_")
+        elif to:
+            device.copy_to_device(name, source.nbytes, waits=not non_blocking)
+        elif from_:
+            device.copy_to_host(name, source.nbytes, waits=not non_blocking)
+        return result
+
+    def _report_indices(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        if name not in ("index", "index_put", "index_put_", "_index_put_impl_"):
+            return
+        device, target = self._device, args[0]
+        indices = [index for index in args[1] if index is not None]
+        masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+        for index in indices:
+            if is_on_device(target) and not is_on_device(index):
+                device.copy_to_device("an index on the host", index.nbytes)
+        if name == "index":
+            if masks:
+                device.report("wait", "indexing with a mask")
+            return
+        values = args[2]
+        accumulate = bool(args[3] if len(args) > 3 else kwargs.get("accumulate", False))
+        fills = bool(masks) and values.numel() == 1 and not accumulate and len(indices) == 1
+        # A mask and one value are a `masked_fill`, for which nothing is read.
+        if fills:
+            return
+        if not is_on_device(values):
+            device.copy_to_device("assignment of a host value to indices", values.nbytes)
+        if masks:
+            device.report("wait", "assignment to a mask")
+
+
+def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
+    """Replace what asks torch for CUDA devices or waits for one."""
+
+    def wait(*_: object, **__: object) -> None:
+        device.report("wait", "synchronize()")
+
+    def nothing(*_: object, **__: object) -> None:
+        return None
+
+    for name, value in {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": lambda *_: "simulated CUDA device",
+        "synchronize": wait,
+        "set_device": nothing,
+        "empty_cache": nothing,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "Generator": torch.Generator,
+    }.items():
+        if hasattr(torch.cuda, name):
+            patches.put(torch.cuda, name, value)
+    if hasattr(torch, "accelerator"):
+        for name, value in {
+            "is_available": lambda: True,
+            "current_accelerator": lambda *_, **__: torch.device("cuda"),
+            "device_count": lambda: 1,
+            "current_device_index": lambda: 0,
+            "synchronize": wait,
+        }.items():
+            patches.put(torch.accelerator, name, value)
+    patches.put(torch, "Generator", _Generator)
+
+
+class _AnyGenerator(type(torch.Generator)):  # type: ignore[misc]
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _REAL_GENERATOR)
+
+
+_REAL_GENERATOR = torch.Generator
+
+
+class _Generator(torch.Generator, metaclass=_AnyGenerator):
+    """A generator of the host that says it belongs to the simulated device."""
+
+    def __new__(cls, device: object = "cpu") -> Self:
+        made = super().__new__(cls, device="cpu")
+        made._named = _as_device(device) or _CPU
+        return made
+
+    _named: torch.device
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return DEVICE if _is_simulated(self._named) else _CPU
