@@ -23,7 +23,7 @@ Completion = tuple[str, str]
 """Completed word and its description."""
 
 _POLICIES = ("random", "zero", "sequence:", "mlp:", "module:", "sb3:", "lerobot:")
-_DEVICES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
+_DEVICES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps", "simulated")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 

@@ -30,6 +30,7 @@ DOCUMENTS: Mapping[str, str] = {
     "profile_sweep": "tdx profile sweep",
     "profile_estimate": "tdx profile --dry-run",
     "profile_calibration": "tdx profile --calibrate",
+    "profile_devices": "tdx profile --device simulated",
     "rollout": "tdx rollout, and tdx replay",
     "sharded_rollout": "tdx rollout --shards",
     "rollout_estimate": "tdx rollout --dry-run",
@@ -112,6 +113,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.rollouts.recording.request import Estimate
     from tdx.rollouts.recording.sharded_rollout import ShardFailure
     from tdx.stacks.descriptors import Descriptor
+    from tdx.stacks.device_calls import DeviceCalls
 
     extras = {
         "marginal": list[MarginalCosts],
@@ -148,6 +150,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "profile_sweep": Document(extra=sweep),
         "profile_estimate": Document(extra=estimate),
         "profile_calibration": Document(Calibration),
+        "profile_devices": Document(DeviceCalls),
         "rollout": Document(DumpSummary),
         "sharded_rollout": Document(DumpSummary, extra=failures),
         "rollout_estimate": Document(Estimate),

@@ -224,7 +224,7 @@ class PipelineOptions:
             "--device",
             metavar="DEVICE",
             autocompletion=complete_device,
-            help="Device of the tensors: cpu, cuda, cuda:1, mps.",
+            help="Device of the tensors: cpu, cuda, cuda:1, mps; for profile also simulated.",
             rich_help_panel=_PIPELINE,
         ),
     ] = None

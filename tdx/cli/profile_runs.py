@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tdx.profiling.run import ProfilePlan
     from tdx.profiling.suggestions import Candidate, Suggestions
     from tdx.stacks import Stack
+    from tdx.stacks.device_calls import DeviceCalls
 
 INTERRUPTED = "interrupted"
 
@@ -129,6 +131,28 @@ def measure(
         if result is None:
             raise
     return result, tuple(costs), tuple(candidates.values())
+
+
+def count_calls(request: ProfileRequest) -> DeviceCalls:
+    """Count the launches, copies and waits of a pipeline on a simulated device.
+
+    Raises:
+        TdxError: The env cannot be built.
+    """
+    from tdx.cli.pipelines import open_env
+    from tdx.stacks.device_calls import count_device_calls
+
+    # The pipeline names no device: the env is moved to it once it is built.
+    config = replace(request.config, env=replace(request.config.env, device=None))
+    with ExitStack() as opened:
+        return count_device_calls(
+            lambda: opened.enter_context(open_env(config, request.options)),
+            subject=request.plan.subject,
+            steps=request.plan.steps,
+            load_policy=request.load_policy,
+            seed=request.plan.seed,
+            planned=request.modes == ("planned",),
+        )
 
 
 def try_advice(request: ProfileRequest, profile: Profile) -> tuple[Suggestions, ...]:

@@ -1,20 +1,21 @@
 """A CUDA device that exists only in name: tensors that say they are on it compute on the host.
 
 It shows what a program would do to a GPU on a machine that has none: launches, copies and the lines
-where the host would wait. It reports no times. Tensors stay plain CPU tensors, since subclasses
-change which code of torch, TensorDict and tdx runs. The flag is an attribute of the Python object of
-their storage, which views, ``detach()`` and ``Parameter`` share and which lives as long as the
+where the host would wait. It reports no times. Tensors stay plain CPU tensors, since a subclass
+changes which code of torch, TensorDict and tdx runs. The flag is an attribute of the Python object
+of their storage, which views, ``detach()`` and ``Parameter`` share and which lives as long as the
 storage.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -22,11 +23,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdx.foundation.patches import Patches
+from tdx.foundation.torch_internals import import_compiler
 
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _FLAG, _PINNED = "_tdx_simulated_device", "_tdx_pinned"
 _DEVICE_TYPES = ("cuda",)
+
+
+CallKind = Literal["launch", "to device", "to host", "wait"]
 
 
 class DeviceCall(NamedTuple):
@@ -40,16 +45,17 @@ class DeviceCall(NamedTuple):
         nbytes: Copied bytes.
     """
 
-    kind: Literal["launch", "to device", "to host", "wait"]
+    kind: CallKind
     name: str
     location: str
     nbytes: int = 0
 
 
 _LIBRARIES = Path(torch.__file__).parents[1]
+_REPOSITORY = Path(__file__).parents[2]
 _SKIPPED_FILES = (
     # With a separator at the end, or `torchrl` would be skipped as a part of `torch`.
-    *(f"{_LIBRARIES / name}/" for name in ("torch", "torchvision", "tensordict")),
+    *(f"{_LIBRARIES / name}{os.sep}" for name in ("torch", "torchvision", "tensordict")),
     str(Path(__file__)),
     warnings.__file__,
     "<",
@@ -57,16 +63,28 @@ _SKIPPED_FILES = (
 
 
 def calling_line(skipped: Sequence[str] = ()) -> str:
-    """Return ``file:line`` of the innermost caller outside torch, TensorDict and some files.
+    """Return ``file:line`` of the innermost caller outside torch, TensorDict and other files.
+
+    The path is relative to the repository or the current folder, if it is inside one.
 
     Args:
         skipped: Prefixes of further files to skip.
+
+    Returns:
+        Empty if every caller is skipped.
     """
     prefixes = (*_SKIPPED_FILES, *skipped)
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(prefixes):
-        frame = frame.f_back  # type: ignore[assignment]
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    path = Path(frame.f_code.co_filename)
+    for root in (_REPOSITORY, Path.cwd()):
+        if path.is_relative_to(root):
+            path = path.relative_to(root)
+            break
+    return f"{path.as_posix()}:{frame.f_lineno}"
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
@@ -90,13 +108,11 @@ def _tensors(*values: object) -> Iterator[torch.Tensor]:
             yield from _tensors(*value.values())
 
 
-def _as_device(value: object) -> torch.device | None:
+def _as_device(value: torch.device | str | int | None) -> torch.device | None:
     """Return a device given as an argument; ``None`` for none. An integer is an index of CUDA."""
     if value is None:
         return None
-    if isinstance(value, int):
-        return torch.device("cuda", value)
-    return torch.device(value)  # type: ignore[arg-type]
+    return torch.device("cuda", value) if isinstance(value, int) else torch.device(value)
 
 
 def _is_simulated(device: torch.device | None) -> bool:
@@ -129,16 +145,18 @@ class SimulatedCuda:
     ) -> None:
         self._report, self._skipped = report, tuple(skipped)
         self._patches = Patches()
-        self._functions = _Functions(self)
-        self._operators = _Operators(self)
+        self._modes = ExitStack()
         self.python_call = ""
         """Name of the innermost call of Python that torch passed to the mode."""
         self.is_quiet = False
 
     def __enter__(self) -> Self:
+        # The compiler, which the modes import when they are first used, registers the functions of
+        # `torch.cuda` by identity: it must see those of torch.
+        import_compiler()
         _patch_torch(self._patches, self)
-        self._functions.__enter__()
-        self._operators.__enter__()
+        self._modes.enter_context(_Functions(self))
+        self._modes.enter_context(_Operators(self))
         return self
 
     def __exit__(
@@ -147,8 +165,7 @@ class SimulatedCuda:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._operators.__exit__(kind, error, traceback)
-        self._functions.__exit__(kind, error, traceback)
+        self._modes.close()
         self._patches.undo()
 
     @contextmanager
@@ -162,7 +179,7 @@ class SimulatedCuda:
 
     def report(
         self,
-        kind: Literal["launch", "to device", "to host", "wait"],
+        kind: CallKind,
         name: str,
         nbytes: int = 0,
     ) -> None:
@@ -171,7 +188,7 @@ class SimulatedCuda:
             self._report(DeviceCall(kind, name, calling_line(self._skipped), nbytes))
 
     def copy_to_device(self, name: str, nbytes: int, *, waits: bool = True) -> None:
-        """Report a copy. The host waits for one of pageable memory, and unless it is told not to."""
+        """Report a copy to the device; the host waits for it unless it is told not to."""
         self.report("to device", name, nbytes)
         if waits:
             self.report("wait", name)
@@ -252,7 +269,7 @@ _MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_i
 _FROM_HOST_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
 _T = torch.Tensor
 _QUERIES: dict[Any, Callable[[bool], object]] = {
-    _T.device.__get__: lambda here: DEVICE if here else _CPU,  # type: ignore[attr-defined]
+    _T.device.__get__: lambda here: DEVICE if here else _CPU,
     _T.is_cuda.__get__: lambda here: here,  # type: ignore[attr-defined]
     _T.is_cpu.__get__: lambda here: not here,  # type: ignore[attr-defined]
     _T.get_device: lambda here: 0 if here else -1,
@@ -300,7 +317,7 @@ class _Functions(TorchFunctionMode):
                         device.copy_to_host(_called(name), subject.nbytes)
                         with device.quiet():
                             return func(*args, **kwargs)
-                    if func is _T.__deepcopy__:
+                    if name == "__deepcopy__":
                         with device.quiet():
                             copied = func(*args, **kwargs)
                         device.report("launch", "deepcopy")
@@ -403,7 +420,7 @@ class _Operators(TorchDispatchMode):
     """Operators on tensors: the lowest level that Python sees, below autograd."""
 
     def __init__(self, device: SimulatedCuda) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
 
     def __torch_dispatch__(
@@ -445,7 +462,9 @@ class _Operators(TorchDispatchMode):
         if name == "repeat_interleave":
             return kwargs.get("output_size") is None
         # The standard deviation is checked to be positive.
-        return name == "normal" and "float_Tensor" not in func.__name__ and "Tensor" in func.__name__
+        return (
+            name == "normal" and "float_Tensor" not in func.__name__ and "Tensor" in func.__name__
+        )
 
     def _copy(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         target, source = args[0], args[1]
@@ -462,9 +481,7 @@ class _Operators(TorchDispatchMode):
             device.copy_to_host(name, source.nbytes, waits=not non_blocking)
         return result
 
-    def _report_indices(
-        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def _report_indices(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if name not in ("index", "index_put", "index_put_", "_index_put_impl_"):
             return
         device, target = self._device, args[0]
@@ -490,7 +507,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
-    """Replace what asks torch for CUDA devices or waits for one."""
+    """Replace what asks torch for CUDA devices, their queues and their memory."""
 
     def wait(*_: object, **__: object) -> None:
         device.report("wait", "synchronize()")
@@ -498,31 +515,82 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
     def nothing(*_: object, **__: object) -> None:
         return None
 
-    for name, value in {
+    class Event:
+        """An event of a queue that is always empty."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        record = wait_event = wait = nothing
+
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None:
+            device.report("wait", "Event.synchronize()")
+
+        def elapsed_time(self, end_event: object) -> float:
+            return 0.0
+
+    class Stream(nullcontext[None]):
+        """A queue that is always empty."""
+
+        device, device_index, priority, cuda_stream = DEVICE, 0, 0, 0
+
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+
+        wait_stream = wait_event = nothing
+
+        def record_event(self, event: Event | None = None) -> Event:
+            return event or Event()
+
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None:
+            device.report("wait", "Stream.synchronize()")
+
+    stream = Stream()
+    shared = {
         "is_available": lambda: True,
-        "is_initialized": lambda: True,
         "device_count": lambda: 1,
+        "synchronize": wait,
+        "current_stream": lambda *_, **__: stream,
+        "set_stream": nothing,
+        "memory_stats": lambda *_, **__: {},
+        "reset_peak_memory_stats": nothing,
+        "memory_allocated": lambda *_, **__: 0,
+        "max_memory_allocated": lambda *_, **__: 0,
+        "empty_cache": nothing,
+    }
+    cuda = {
+        "is_initialized": lambda: True,
         "current_device": lambda: 0,
         "get_device_name": lambda *_: "simulated CUDA device",
-        "synchronize": wait,
         "set_device": nothing,
-        "empty_cache": nothing,
+        "init": nothing,
+        "default_stream": lambda *_, **__: stream,
+        "stream": lambda given: given or stream,
+        "mem_get_info": lambda *_, **__: (0, 0),
         "manual_seed": nothing,
         "manual_seed_all": nothing,
-        "Generator": torch.Generator,
-    }.items():
-        if hasattr(torch.cuda, name):
-            patches.put(torch.cuda, name, value)
+        "Event": Event,
+        "Stream": Stream,
+    }
+    for name, value in {**shared, **cuda}.items():
+        patches.put(torch.cuda, name, value)
     if hasattr(torch, "accelerator"):
-        for name, value in {
-            "is_available": lambda: True,
+        accelerator = {
             "current_accelerator": lambda *_, **__: torch.device("cuda"),
-            "device_count": lambda: 1,
             "current_device_index": lambda: 0,
-            "synchronize": wait,
-        }.items():
-            patches.put(torch.accelerator, name, value)
+        }
+        for name, value in {**shared, **accelerator}.items():
+            if hasattr(torch.accelerator, name):
+                patches.put(torch.accelerator, name, value)
     patches.put(torch, "Generator", _Generator)
+    if hasattr(torch, "Event"):
+        patches.put(torch, "Event", Event)
 
 
 class _AnyGenerator(type(torch.Generator)):  # type: ignore[misc]
@@ -536,13 +604,13 @@ _REAL_GENERATOR = torch.Generator
 class _Generator(torch.Generator, metaclass=_AnyGenerator):
     """A generator of the host that says it belongs to the simulated device."""
 
-    def __new__(cls, device: object = "cpu") -> Self:
-        made = super().__new__(cls, device="cpu")
-        made._named = _as_device(device) or _CPU
-        return made
+    _device: torch.device
 
-    _named: torch.device
+    def __new__(cls, device: torch.device | str | int | None = None) -> Self:
+        made = super().__new__(cls, device="cpu")  # type: ignore[call-arg]
+        made._device = DEVICE if _is_simulated(_as_device(device)) else _CPU
+        return made
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return DEVICE if _is_simulated(self._named) else _CPU
+        return self._device

@@ -78,3 +78,8 @@ def unravel_positions(positions: Tensor, shape: Sequence[int]) -> tuple[Tensor, 
         places.append(positions % size)
         positions = positions // size
     return tuple(reversed(places))
+
+
+def import_compiler() -> None:
+    """Import torch's compiler, which takes a second; the modes of torch need it."""
+    import torch._dynamo  # noqa: F401

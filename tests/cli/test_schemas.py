@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "profile": [("profile", *CHAIN, *SHORT, "--save", "profile.json", "--force")],
     "profile_comparison": [("profile", "compare", "profile.json", "profile.json")],
     "profile_sweep": [("profile", "Pendulum-v1", *SHORT, "--sweep", "num_envs=1,2")],
+    "profile_devices": [("profile", "Pendulum-v1", "--steps", "3", "--device", "simulated")],
     "profile_estimate": [("profile", "Pendulum-v1", *SHORT, "--dry-run")],
     "profile_calibration": [("profile", "Pendulum-v1", *SHORT, "--calibrate")],
     "rollout_estimate": [("rollout", *CHAIN, "--steps", "5", "--dry-run")],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -22,6 +22,7 @@ from tdx.cli.profile_runs import (
     ProfileFiles,
     ProfileRequest,
     Reference,
+    count_calls,
     measure,
     profile_error,
     raise_error,
@@ -288,9 +289,12 @@ def profile(
     tdx profile pendulum.yaml --passes none -o base.json --force
     """
     silence_kineto()
+    from tdx.cli.output import write_view
     from tdx.cli.views.profile import TableOptions
+    from tdx.cli.views.profile_devices import device_calls_view
     from tdx.profiling.run import ProfilePlan
     from tdx.stacks.checkpoints import is_checkpoint
+    from tdx.stacks.device_calls import SIMULATED
 
     paths = {"--out": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
@@ -307,6 +311,18 @@ def profile(
     )
     request = _build_request(pipeline, plan, mode, policy)
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
+    if request.config.env.device == SIMULATED:
+        unused: dict[str, object] = {
+            "--passes": passes,
+            "--sweep": sweep,
+            "--sync": sync,
+            "--marginal": marginal,
+        }
+        unused |= {"--advice": advice, "--baseline": baseline, "--fail-if": fail_if}
+        unused |= {"--dry-run": dry_run, "--calibrate": calibrate, "--samples": samples}
+        _refuse("--device simulated", files, unused)
+        write_view(device_calls_view(count_calls(request)), output)
+        return ExitCode.OK
     is_data = is_checkpoint(request.config.env.id)
     if is_data and any((*rollout_options, on)):
         raise ArgumentError(
@@ -418,7 +434,9 @@ def _show_calibration(request: ProfileRequest, output: OutputOptions) -> int:
     return ExitCode.OK
 
 
-def _refuse(option: str, files: ProfileFiles, options: dict[str, Any], kept: str = "") -> None:
+def _refuse(
+    option: str, files: ProfileFiles, options: Mapping[str, object], kept: str = ""
+) -> None:
     """Refuse options that do not work with another one."""
     conflicts = [name for name, value in options.items() if value]
     conflicts += [name for name in files.requested if name != kept]

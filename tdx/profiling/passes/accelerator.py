@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -19,6 +17,7 @@ from torch import nn
 from tdx.core.envs import EnvBase
 from tdx.core.envs.env_specs import available_device
 from tdx.foundation import accelerators
+from tdx.foundation.simulated_cuda import calling_line
 from tdx.profiling.passes.observer import parse_part_index
 
 TraceKind = Literal["part", "launch", "kernel", "copy", "fill"]
@@ -90,14 +89,7 @@ def read_trace(text: str) -> list[TraceEvent]:
 
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
-_REPOSITORY = Path(__file__).parents[3]
-_LIBRARIES = Path(torch.__file__).parents[1]
-_SKIPPED_FILES = (
-    *(f"{_LIBRARIES / name}{os.sep}" for name in ("torch", "torchvision", "tensordict")),
-    f"{Path(__file__).parents[1]}{os.sep}",
-    warnings.__file__,
-)
-"""Prefixes of files whose lines are never the cause of a synchronization."""
+_PROFILER = (f"{Path(__file__).parents[1]}{os.sep}",)
 
 
 @contextmanager
@@ -120,7 +112,7 @@ def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if _SYNC_WARNING in str(message):
-                callback(_find_caller(sys._getframe(1)) or f"{filename}:{lineno}")
+                callback(calling_line(_PROFILER) or f"{filename}:{lineno}")
             else:
                 show(message, category, filename, lineno, file, line)
 
@@ -132,21 +124,6 @@ def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
-
-
-def _find_caller(frame: FrameType | None) -> str | None:
-    """Return the innermost line outside torch and the profiler."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_SKIPPED_FILES):
-            path = Path(file)
-            # Relative to the repository or the current folder, if it is inside one.
-            roots = (root for root in (_REPOSITORY, Path.cwd()) if path.is_relative_to(root))
-            root = next(roots, None)
-            name = file if root is None else path.relative_to(root).as_posix()
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
 
 
 _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}

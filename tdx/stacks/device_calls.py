@@ -1,0 +1,249 @@
+"""Count what each stage of a chain does to a GPU, on a machine without one.
+
+The env is built and stepped on a :mod:`simulated device <tdx.foundation.simulated_cuda>`. Counts
+are those of the thread of the rollout: workers of a parallel env compute on the host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from tdx.core.chain import flatten_chain
+from tdx.core.envs import EnvBase
+from tdx.core.meter import CONVERSION, TRANSFERS, AnyFunction, Part
+from tdx.core.transformed_env import TransformedEnv
+from tdx.foundation.errors import TdxError
+from tdx.foundation.serialization import Entries, Result
+from tdx.foundation.simulated_cuda import DEVICE, CallKind, DeviceCall, SimulatedCuda
+from tdx.stacks.native_times import timed_env
+
+SIMULATED = "simulated"
+"""Name of the device in commands."""
+_METER = str(Path(__file__))
+_TRACED = (_METER, str(Path(__file__).parents[1] / "foundation" / "patches.py"))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLine(Result):
+    """A line of code that makes the host wait, or that copies between host and device.
+
+    Args:
+        part: The part of the rollout that the line runs in, such as ``2 CatFrames``.
+        stage: Index of the stage; ``None`` for the env, the policy or the engine.
+        kind: ``wait``, ``to device`` or ``to host``.
+        call: What the line calls, such as ``item()``.
+        location: ``file:line``.
+        per_step: Number per step.
+        bytes_per_step: Copied bytes per step.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("part", "stage", "kind", "call", "location", "per_step", "bytes_per_step"),
+    )
+
+    part: str
+    stage: int | None
+    kind: CallKind
+    call: str
+    location: str
+    per_step: float
+    bytes_per_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePart(Result):
+    """What a part of a rollout does to the device, per step.
+
+    Args:
+        label: Its name, such as ``2 CatFrames`` or ``env Pendulum-v1``.
+        stage: Index of the stage; ``None`` for the env, the policy or the engine.
+        launches: Operators on the device: at least as many kernels are launched.
+        to_device_bytes: Bytes copied from the host.
+        to_host_bytes: Bytes copied to the host.
+        waits: How often the host waits for the device.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("label", "stage", "launches", "to_device_bytes", "to_host_bytes", "waits"),
+    )
+
+    label: str
+    stage: int | None
+    launches: float
+    to_device_bytes: float
+    to_host_bytes: float
+    waits: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCalls(Result):
+    """Launches, copies and waits of a rollout, by stage and line.
+
+    Args:
+        subject: What ran.
+        steps: Counted steps.
+        envs: Number of envs in a batch.
+        parts: Parts in the order in which they first touch the device.
+        lines: Lines that copy or wait, most frequent first.
+        setup_waits: Waits while the env was built, reset and warmed up.
+        error: Why the run ended early; ``None`` if it did not.
+        error_stage: Index of the stage that raised it, if one did.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("subject", "steps", "envs", "parts", "lines", "setup_waits", "error", "error_stage"),
+    )
+
+    subject: str
+    steps: int
+    envs: int
+    parts: tuple[DevicePart, ...]
+    lines: tuple[DeviceLine, ...]
+    setup_waits: int
+    error: str | None = None
+    error_stage: int | None = None
+
+
+class _PartMeter:
+    """Knows the innermost part that runs; see :class:`~tdx.core.meter.Meter`."""
+
+    def __init__(self) -> None:
+        self.open: list[Part] = []
+
+    def timed(
+        self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
+    ) -> AnyFunction:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.open.append(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.open.pop()
+
+        return cast(AnyFunction, run)
+
+    def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
+        return functions
+
+
+def count_device_calls(
+    build: Callable[[], EnvBase],
+    *,
+    subject: str = "",
+    steps: int = 20,
+    load_policy: Callable[[EnvBase], Any] | None = None,
+    seed: int | None = 0,
+    planned: bool = True,
+) -> DeviceCalls:
+    """Run an env on a simulated device and count what each of its parts does to it.
+
+    Args:
+        build: Creates the env with its chain; called while the device exists, to which the env is
+            then moved. It is not closed.
+        subject: Title. Empty: the name of the env.
+        steps: Steps to count, after a warm-up of two.
+        load_policy: Returns the policy for the env. ``None``: random actions.
+        seed: Seed of the env. ``None``: not seeded.
+        planned: Run as rollouts run by default; otherwise step by step.
+
+    Raises:
+        TdxError: The env cannot be created on the device.
+
+    Example:
+        >>> from tdx import FiniteTensorDictCheck, PendulumEnv, TransformedEnv
+        >>> def build():
+        ...     return TransformedEnv(PendulumEnv(), FiniteTensorDictCheck())
+        >>> calls = count_device_calls(build)
+        >>> [(line.part, line.kind, line.per_step) for line in calls.lines]
+        [('0 FiniteTensorDictCheck', 'wait', 1.0)]
+    """
+    lines: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
+    nbytes: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
+    meter = _PartMeter()
+    setup_waits, is_counting, steps_run = 0, False, 0
+
+    def report(call: DeviceCall) -> None:
+        nonlocal setup_waits
+        if not is_counting:
+            setup_waits += call.kind == "wait"
+            return
+        part = meter.open[-1] if meter.open else None
+        key = (_label(part), _stage(part), call.kind, call.name, call.location)
+        lines[key] += 1
+        nbytes[key] += call.nbytes
+
+    error, error_stage = None, None
+    with ExitStack() as opened:
+        opened.enter_context(SimulatedCuda(report, skipped=_TRACED))
+        env = build().to(DEVICE)
+        policy = None if load_policy is None else load_policy(env)
+        if seed is not None:
+            env.set_seed(seed)
+        base, stages = flatten_chain(env)
+        level: EnvBase = env
+        while isinstance(level, TransformedEnv):
+            level.planned = planned
+            level = level.base_env
+        name = subject or getattr(base, "_name", None) or type(base).__name__
+        envs = max(env.batch_size.numel(), 1)
+        try:
+            with timed_env(env, meter):
+                for _ in env.iter_rollout(2, policy):
+                    pass
+                is_counting = True
+                for chunk in env.iter_rollout(steps, policy):
+                    steps_run += int(chunk.shape[-1])
+        except TdxError as raised:
+            error, error_stage = raised.message, raised.where.stage
+        is_counting = False
+    of = max(steps_run, 1)
+    # The env, the policy and the chain in their order, also stages that never touch the device.
+    order = {f"{index} {type(stage).__name__}": index for index, stage in enumerate(stages)}
+    totals: dict[tuple[str, int | None], Counter[CallKind]] = {
+        (label, index): Counter() for label, index in order.items()
+    }
+    for (label, stage, kind, *_), count in lines.items():
+        amount = count if kind in ("launch", "wait") else 0
+        totals.setdefault((label, stage), Counter())[kind] += amount
+    for (label, stage, kind, *_), amount in nbytes.items():
+        totals[label, stage][kind] += amount
+    return DeviceCalls(
+        name,
+        steps_run,
+        envs,
+        tuple(
+            DevicePart(
+                *(label, stage),
+                launches=total["launch"] / of,
+                to_device_bytes=total["to device"] / of,
+                to_host_bytes=total["to host"] / of,
+                waits=total["wait"] / of,
+            )
+            for (label, stage), total in sorted(
+                totals.items(), key=lambda item: -1 if item[0][1] is None else item[0][1]
+            )
+        ),
+        tuple(
+            DeviceLine(*key, per_step=count / of, bytes_per_step=nbytes[key] / of)
+            for key, count in lines.most_common()
+            if key[2] != "launch"
+        ),
+        setup_waits,
+        error,
+        error_stage,
+    )
+
+
+def _label(part: Part | None) -> str:
+    if part in (CONVERSION, TRANSFERS):
+        return "env conversion"
+    return "rollout" if part is None or part.work == "engine" else part.label
+
+
+def _stage(part: Part | None) -> int | None:
+    return part.index if part is not None and part.work == "stage" else None
