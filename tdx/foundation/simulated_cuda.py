@@ -254,6 +254,7 @@ _WAITING = {
     "unique_dim_consecutive",
     "bincount",
     "equal",
+    "allclose",
     "is_nonzero",
     "multinomial",
     "histc",
@@ -266,7 +267,9 @@ _WAITING = {
 _WITHOUT_KERNEL = ("empty", "new_empty", "_unsafe_view", "_reshape_alias", "resize_", "set_")
 _MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "fill_")
 """Operators that take tensors on both devices."""
-_FROM_HOST_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
+_FROM_HOST_DATA = ("tensor", "as_tensor", "asarray", "new_tensor")
+_CHECKED_ON_HOST = ("one_hot", "quantile", "nanquantile")
+"""Functions that check the values of tensors only if these are on the host."""
 _T = torch.Tensor
 _QUERIES: dict[Any, Callable[[bool], object]] = {
     _T.device.__get__: lambda here: DEVICE if here else _CPU,
@@ -323,15 +326,17 @@ class _Functions(TorchFunctionMode):
                         device.report("launch", "deepcopy")
                         _flag(copied)
                         return copied
-                    if name == "one_hot":
-                        # On the host torch also checks the range, which CUDA leaves out.
-                        if kwargs.get("num_classes", args[1] if len(args) > 1 else -1) < 0:
+                    if name in _CHECKED_ON_HOST:
+                        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+                        if name == "one_hot" and classes < 0:
                             device.report("wait", "one_hot without num_classes")
                         with device.quiet():
-                            hot = func(*args, **kwargs)
+                            checked = func(*args, **kwargs)
                         device.report("launch", name)
-                        _flag(hot)
-                        return hot
+                        _flag(checked)
+                        return checked
+                    if name == "new_tensor" and kwargs.get("device") is None:
+                        kwargs["device"] = DEVICE
             if kwargs.get("device") is not None:
                 return self._create(func, name, args, kwargs)
             return func(*args, **kwargs)
@@ -384,18 +389,16 @@ class _Functions(TorchFunctionMode):
         if target is None or target.type not in ("cpu", *_DEVICE_TYPES):
             return func(*args, **kwargs)
         kwargs["device"] = _CPU
-        if func in _FROM_HOST_DATA:
-            source = next(_tensors(args[0] if args else kwargs.get("data")), None)
-            if source is not None and isinstance(args[0], torch.Tensor):
-                copied = device.move(
-                    source, target, kwargs.get("dtype"), f"{name}()", copy=func is torch.tensor
-                )
-                return copied
+        if name in _FROM_HOST_DATA:
+            data = args[1] if name == "new_tensor" else args[0] if args else kwargs.get("data")
+            if isinstance(data, torch.Tensor):
+                copy = name in ("tensor", "new_tensor")
+                return device.move(data, target, kwargs.get("dtype"), f"{name}()", copy=copy)
             with device.quiet():
                 made: torch.Tensor = func(*args, **kwargs)
             if _is_simulated(target):
-                # `from_numpy` and a copy are what keeps the array of the caller unchanged.
-                made = made.clone() if func is not torch.tensor else made
+                # Otherwise it would share the memory of an array of NumPy.
+                made = made.clone()
                 device.copy_to_device(f"{name}()", made.nbytes)
                 _flag(made)
             return made

@@ -1,0 +1,842 @@
+"""Short programs for a device; a comment ``wait`` marks each line where the host waits for a GPU.
+
+The marks follow torch's documentation and the source of its CUDA kernels. Each program gets the
+device and returns what it computed, which must not depend on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Snippet = Callable[[torch.device], Any]
+SNIPPETS: list[Snippet] = []
+
+
+def snippet(function: Snippet) -> Snippet:
+    SNIPPETS.append(function)
+    return function
+
+
+# Reading values.
+
+
+@snippet
+def item_of_a_loss(device: torch.device) -> Any:
+    loss = torch.ones(3, device=device).sum()
+    return loss.item()  # wait
+
+
+@snippet
+def loss_is_kept_on_the_device(device: torch.device) -> Any:
+    losses = []
+    for _ in range(3):
+        losses.append(torch.ones(3, device=device).mean().detach())
+    return torch.stack(losses)
+
+
+@snippet
+def item_once_per_epoch(device: torch.device) -> Any:
+    total = torch.zeros((), device=device)
+    for step in range(4):
+        total += torch.full((2,), float(step), device=device).sum()
+    return total.item()  # wait
+
+
+@snippet
+def condition_on_a_tensor(device: torch.device) -> Any:
+    x = torch.arange(4, device=device)
+    if (x > 2).any():  # wait
+        x = x * 2
+    return x
+
+
+@snippet
+def condition_on_a_shape(device: torch.device) -> Any:
+    x = torch.arange(4, device=device)
+    if x.shape[0] > 2 and x.numel() == 4:
+        x = x * 2
+    return x
+
+
+@snippet
+def condition_on_none(device: torch.device) -> Any:
+    mask: Tensor | None = torch.ones(2, device=device)
+    return mask + 1 if mask is not None else None
+
+
+@snippet
+def while_loop_until_done(device: torch.device) -> Any:
+    count = torch.zeros((), device=device)
+    while count < 3:  # wait
+        count = count + 1
+    return count
+
+
+@snippet
+def float_of_a_tensor(device: torch.device) -> Any:
+    scale = torch.tensor([0.5]).to(device)  # wait
+    return float(scale)  # wait
+
+
+@snippet
+def int_of_a_tensor(device: torch.device) -> Any:
+    length = torch.ones(1, dtype=torch.int64, device=device) * 3
+    return int(length[0])  # wait
+
+
+@snippet
+def tensor_as_a_size(device: torch.device) -> Any:
+    n = torch.ones((), dtype=torch.int64, device=device) * 2
+    return torch.zeros(int(n), device=device)  # wait
+
+
+@snippet
+def tensor_as_an_index_of_a_list(device: torch.device) -> Any:
+    names = ["left", "right"]
+    which = torch.ones((), dtype=torch.int64, device=device)
+    return names[which]  # wait
+
+
+@snippet
+def tolist_of_rewards(device: torch.device) -> Any:
+    return torch.arange(3.0, device=device).tolist()  # wait
+
+
+@snippet
+def printing_a_tensor(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    text = f"{x}"  # wait
+    return len(text) > 0
+
+
+@snippet
+def printing_a_shape(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return f"{tuple(x.shape)} {x.dtype}"
+
+
+@snippet
+def assertion_on_values(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    assert torch.isfinite(x).all()  # wait
+    return x
+
+
+@snippet
+def all_close(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return torch.allclose(x, x + 1e-9)  # wait
+
+
+@snippet
+def equal(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return torch.equal(x, x)  # wait
+
+
+@snippet
+def elementwise_equal(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return (x == x).all()
+
+
+@snippet
+def iterate_over_rows(device: torch.device) -> Any:
+    return [row + 1 for row in torch.ones(3, 2, device=device)]
+
+
+@snippet
+def iterate_over_values(device: torch.device) -> Any:
+    total = 0.0
+    for value in torch.ones(3, device=device):
+        total += value.item()  # wait
+    return total
+
+
+@snippet
+def python_sum(device: torch.device) -> Any:
+    return sum(torch.ones(3, device=device))
+
+
+@snippet
+def python_max(device: torch.device) -> Any:
+    return max(torch.arange(3, device=device))  # wait
+
+
+@snippet
+def torch_max(device: torch.device) -> Any:
+    return torch.arange(3, device=device).max()
+
+
+@snippet
+def value_in_a_tensor(device: torch.device) -> Any:
+    x = torch.arange(3, device=device)
+    return 2 in x  # wait
+
+
+@snippet
+def truth_of_one_flag(device: torch.device) -> Any:
+    done = torch.zeros(1, dtype=torch.bool, device=device)
+    return 1 if done else 0  # wait
+
+
+@snippet
+def logical_and_of_tensors(device: torch.device) -> Any:
+    a = torch.ones(2, dtype=torch.bool, device=device)
+    return a & ~a | a
+
+
+@snippet
+def python_and_of_tensors(device: torch.device) -> Any:
+    a = torch.ones(1, dtype=torch.bool, device=device)
+    return a and a  # wait
+
+
+# Copies.
+
+
+@snippet
+def observation_from_numpy(device: torch.device) -> Any:
+    observation = np.zeros(3, np.float32)
+    return torch.from_numpy(observation).to(device)  # wait
+
+
+@snippet
+def observation_as_tensor(device: torch.device) -> Any:
+    return torch.as_tensor(np.zeros(3, np.float32), device=device)  # wait
+
+
+@snippet
+def tensor_with_a_device(device: torch.device) -> Any:
+    return torch.tensor([1.0, 2.0], device=device)  # wait
+
+
+@snippet
+def scalar_tensor_with_a_device(device: torch.device) -> Any:
+    return torch.tensor(0.5, device=device)  # wait
+
+
+@snippet
+def full_of_a_scalar(device: torch.device) -> Any:
+    return torch.full((), 0.5, device=device)
+
+
+@snippet
+def created_on_the_device(device: torch.device) -> Any:
+    return torch.zeros(2, 3, device=device) + torch.arange(3, device=device)
+
+
+@snippet
+def created_on_the_host_and_moved(device: torch.device) -> Any:
+    return torch.zeros(2, 3).to(device)  # wait
+
+
+@snippet
+def moved_without_blocking(device: torch.device) -> Any:
+    return torch.ones(2, 3).to(device, non_blocking=True)
+
+
+@snippet
+def action_to_numpy(device: torch.device) -> Any:
+    action = torch.ones(2, device=device).tanh()
+    return action.cpu().numpy()  # wait
+
+
+@snippet
+def action_detached_to_numpy(device: torch.device) -> Any:
+    layer = nn.Linear(2, 2)
+    with torch.no_grad():
+        layer.weight.fill_(0.5)
+        layer.bias.zero_()
+    layer.to(device)  # wait
+    action = layer(torch.ones(1, 2, device=device))
+    return action.detach().cpu().numpy()  # wait
+
+
+@snippet
+def to_the_same_device(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return x.to(device).to(x.device)
+
+
+@snippet
+def to_another_dtype(device: torch.device) -> Any:
+    return torch.ones(2, device=device).to(torch.float64).float().half()
+
+
+@snippet
+def to_like_another_tensor(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return torch.zeros(2).to(x)  # wait
+
+
+@snippet
+def type_as_on_the_device(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return x.long().type_as(x)
+
+
+@snippet
+def new_tensor_of_host_data(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return x.new_tensor([1.0, 2.0])  # wait
+
+
+@snippet
+def new_zeros(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    return x.new_zeros(3) + x.new_full((3,), 2.0)
+
+
+@snippet
+def copy_into_a_buffer(device: torch.device) -> Any:
+    buffer = torch.zeros(3, device=device)
+    buffer.copy_(torch.arange(3.0))  # wait
+    return buffer
+
+
+@snippet
+def copy_within_the_device(device: torch.device) -> Any:
+    buffer = torch.zeros(3, device=device)
+    buffer.copy_(torch.ones(3, device=device))
+    return buffer
+
+
+@snippet
+def buffer_on_the_host(device: torch.device) -> Any:
+    buffer = torch.zeros(2, 3)
+    buffer[0].copy_(torch.ones(3, device=device))  # wait
+    return buffer
+
+
+@snippet
+def assignment_into_a_buffer_on_the_host(device: torch.device) -> Any:
+    buffer = torch.zeros(2, 3)
+    buffer[1] = torch.ones(3, device=device)  # wait
+    return buffer
+
+
+@snippet
+def module_moved_once(device: torch.device) -> Any:
+    layer = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        layer.weight.fill_(0.5)
+    layer.to(device)  # wait
+    return layer(torch.ones(2, device=device))
+
+
+# Indexing.
+
+
+@snippet
+def select_with_a_mask(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x[x > 1]  # wait
+
+
+@snippet
+def where_instead_of_a_mask(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return torch.where(x > 1, x, torch.zeros_like(x))
+
+
+@snippet
+def fill_with_a_mask(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    x[x > 1] = 0.0
+    return x
+
+
+@snippet
+def masked_fill(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x.masked_fill(x > 1, 0.0)
+
+
+@snippet
+def assign_values_to_a_mask(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    x[x > 1] = torch.zeros(2, device=device)  # wait
+    return x
+
+
+@snippet
+def fill_at_indices(device: torch.device) -> Any:
+    x = torch.zeros(4, device=device)
+    ids = torch.arange(2, device=device)
+    x[ids] = 1.0  # wait
+    return x
+
+
+@snippet
+def assign_at_indices(device: torch.device) -> Any:
+    x = torch.zeros(4, device=device)
+    ids = torch.arange(2, device=device)
+    x[ids] = torch.ones(2, device=device)
+    return x
+
+
+@snippet
+def index_fill(device: torch.device) -> Any:
+    x = torch.zeros(4, device=device)
+    return x.index_fill_(0, torch.arange(2, device=device), 1.0)
+
+
+@snippet
+def select_at_indices(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x[torch.arange(2, device=device)]
+
+
+@snippet
+def select_at_indices_on_the_host(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x[torch.arange(2)]  # wait
+
+
+@snippet
+def select_at_a_list(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x[[0, 2]]  # wait
+
+
+@snippet
+def slices(device: torch.device) -> Any:
+    x = torch.arange(12.0, device=device).view(3, 4)
+    return x[1:, ::2] + x[0, 1] + x[..., -1:].mean()
+
+
+@snippet
+def fill_a_slice(device: torch.device) -> Any:
+    x = torch.zeros(3, 4, device=device)
+    x[1:] = 2.0
+    x[:, 0] = 1
+    return x
+
+
+@snippet
+def gather_and_scatter(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    ids = torch.arange(3, -1, -1, device=device)
+    return x.gather(0, ids) + torch.zeros_like(x).scatter_(0, ids, 1.0)
+
+
+@snippet
+def index_select(device: torch.device) -> Any:
+    return torch.arange(4.0, device=device).index_select(0, torch.arange(2, device=device))
+
+
+@snippet
+def nonzero_of_done(device: torch.device) -> Any:
+    done = torch.arange(4, device=device) > 2
+    return done.nonzero().squeeze(-1)  # wait
+
+
+@snippet
+def where_of_one_argument(device: torch.device) -> Any:
+    done = torch.arange(4, device=device) > 2
+    return torch.where(done)[0]  # wait
+
+
+@snippet
+def masked_select(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return torch.masked_select(x, x > 1)  # wait
+
+
+@snippet
+def flip_and_roll(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x.flip(0).roll(1)
+
+
+# Operators whose result depends on values.
+
+
+@snippet
+def unique_values(device: torch.device) -> Any:
+    return torch.unique(torch.arange(3, device=device))  # wait
+
+
+@snippet
+def bincount(device: torch.device) -> Any:
+    return torch.bincount(torch.arange(3, device=device))  # wait
+
+
+@snippet
+def repeat_interleave_by_a_tensor(device: torch.device) -> Any:
+    x = torch.arange(3, device=device)
+    return torch.repeat_interleave(x, x)  # wait
+
+
+@snippet
+def repeat_interleave_by_a_number(device: torch.device) -> Any:
+    return torch.arange(3, device=device).repeat_interleave(2)
+
+
+@snippet
+def one_hot_of_known_size(device: torch.device) -> Any:
+    return F.one_hot(torch.arange(3, device=device), 4)
+
+
+@snippet
+def one_hot_of_unknown_size(device: torch.device) -> Any:
+    return F.one_hot(torch.arange(3, device=device))  # wait
+
+
+@snippet
+def sort_and_topk(device: torch.device) -> Any:
+    x = torch.arange(5.0, device=device)
+    return x.sort(descending=True).values + x.topk(5).values
+
+
+@snippet
+def argmax(device: torch.device) -> Any:
+    return torch.arange(6.0, device=device).view(2, 3).argmax(-1)
+
+
+@snippet
+def cumulative_sums(device: torch.device) -> Any:
+    return torch.arange(4.0, device=device).cumsum(0).cumprod(0)
+
+
+@snippet
+def quantile(device: torch.device) -> Any:
+    return torch.arange(5.0, device=device).quantile(0.5)
+
+
+@snippet
+def histogram_by_scatter(device: torch.device) -> Any:
+    ids = torch.arange(3, device=device)
+    return torch.zeros(4, device=device).scatter_add_(0, ids, torch.ones(3, device=device))
+
+
+# Transforms of observations.
+
+
+@snippet
+def normalize(device: torch.device) -> Any:
+    mean, std = torch.zeros(3, device=device), torch.ones(3, device=device)
+    return (torch.ones(2, 3, device=device) - mean) / (std + 1e-8)
+
+
+@snippet
+def normalize_with_statistics_on_the_host(device: torch.device) -> Any:
+    mean = torch.zeros(3)
+    return torch.ones(2, 3, device=device) - mean.to(device)  # wait
+
+
+@snippet
+def clip(device: torch.device) -> Any:
+    return torch.arange(4.0, device=device).clamp(-1.0, 2.0)
+
+
+@snippet
+def clip_by_scalar_tensors_of_the_host(device: torch.device) -> Any:
+    return torch.arange(4.0, device=device) * torch.tensor(2.0)
+
+
+@snippet
+def running_statistics(device: torch.device) -> Any:
+    count, mean = torch.zeros((), device=device), torch.zeros(2, device=device)
+    for step in range(3):
+        x = torch.full((4, 2), float(step), device=device)
+        count += x.shape[0]
+        mean += (x.mean(0) - mean) * x.shape[0] / count
+    return mean
+
+
+@snippet
+def running_statistics_with_a_read(device: torch.device) -> Any:
+    count, mean = torch.zeros((), device=device), torch.zeros(2, device=device)
+    x = torch.ones(4, 2, device=device)
+    count += 4
+    mean += (x.mean(0) - mean) * (4 / count.item())  # wait
+    return mean
+
+
+@snippet
+def images_to_floats(device: torch.device) -> Any:
+    image = torch.zeros(8, 8, 3, dtype=torch.uint8, device=device)
+    return image.permute(2, 0, 1).float().div_(255)
+
+
+@snippet
+def resize_images(device: torch.device) -> Any:
+    image = torch.ones(1, 3, 8, 8, device=device)
+    return F.interpolate(image, size=(4, 4), mode="bilinear", antialias=True)
+
+
+@snippet
+def crop_at_a_random_place_of_the_host(device: torch.device) -> Any:
+    top = int(np.random.default_rng(0).integers(0, 4))
+    return torch.ones(3, 8, 8, device=device)[:, top : top + 4, :4]
+
+
+@snippet
+def crop_at_a_random_place_of_the_device(device: torch.device) -> Any:
+    top = int(torch.zeros((), dtype=torch.int64, device=device))  # wait
+    return torch.ones(3, 8, 8, device=device)[:, top : top + 4, :4]
+
+
+@snippet
+def stack_frames(device: torch.device) -> Any:
+    frames = torch.zeros(4, 3, device=device)
+    for step in range(3):
+        frames = torch.cat([frames[1:], torch.full((1, 3), float(step), device=device)])
+    return frames
+
+
+@snippet
+def reset_a_stack_where_done(device: torch.device) -> Any:
+    frames = torch.ones(2, 4, 3, device=device)
+    done = torch.arange(2, device=device) > 0
+    return torch.where(done.view(2, 1, 1), torch.zeros_like(frames), frames)
+
+
+@snippet
+def reset_a_stack_by_a_condition(device: torch.device) -> Any:
+    frames = torch.ones(2, 4, 3, device=device)
+    done = torch.arange(2, device=device) > 0
+    if done.any():  # wait
+        frames[done] = 0.0
+    return frames
+
+
+@snippet
+def episode_lengths(device: torch.device) -> Any:
+    length = torch.zeros(3, dtype=torch.int64, device=device)
+    for _ in range(4):
+        length += 1
+        done = length >= 3
+        length = length.masked_fill(done, 0)
+    return length
+
+
+@snippet
+def logged_lengths_of_finished_episodes(device: torch.device) -> Any:
+    length = torch.arange(4, device=device)
+    done = length > 2
+    return length[done].float().mean().item()  # wait
+
+
+@snippet
+def discounted_returns(device: torch.device) -> Any:
+    rewards = torch.ones(5, 2, device=device)
+    returns = torch.zeros(2, device=device)
+    for reward in rewards.flip(0):
+        returns = reward + 0.99 * returns
+    return returns
+
+
+@snippet
+def scale_actions(device: torch.device) -> Any:
+    low, high = torch.full((2,), -2.0, device=device), torch.full((2,), 2.0, device=device)
+    return low + (torch.zeros(2, device=device) + 1) * (high - low) / 2
+
+
+@snippet
+def discretize_actions(device: torch.device) -> Any:
+    edges = torch.linspace(-1, 1, 5, device=device)
+    return torch.bucketize(torch.zeros(2, device=device), edges)
+
+
+@snippet
+def euler_angles(device: torch.device) -> Any:
+    q = torch.ones(3, 4, device=device) / 2
+    w, x, y, z = q.unbind(-1)
+    return torch.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
+
+
+@snippet
+def rotate_vectors(device: torch.device) -> Any:
+    q, v = torch.ones(3, 4, device=device) / 2, torch.ones(3, 3, device=device)
+    t = 2 * torch.cross(q[:, 1:], v, dim=-1)
+    return v + q[:, :1] * t + torch.cross(q[:, 1:], t, dim=-1)
+
+
+@snippet
+def reset_of_chosen_envs(device: torch.device) -> Any:
+    state = torch.ones(4, 2, device=device)
+    env_ids = (torch.arange(4, device=device) > 1).nonzero(as_tuple=False).flatten()  # wait
+    if len(env_ids) > 0:
+        state[env_ids] = torch.zeros(2, 2, device=device)
+    return state
+
+
+@snippet
+def reset_by_a_scalar_at_chosen_envs(device: torch.device) -> Any:
+    lengths = torch.ones(4, device=device)
+    env_ids = torch.arange(2, device=device)
+    lengths[env_ids] = 0  # wait
+    return lengths
+
+
+@snippet
+def contact_forces_above_a_limit(device: torch.device) -> Any:
+    forces = torch.ones(4, 2, 3, device=device)
+    return (forces.norm(dim=-1).max(dim=1)[0] > 1.0).float() * -1.0
+
+
+@snippet
+def curriculum_by_a_mean(device: torch.device) -> Any:
+    success = torch.ones(4, device=device)
+    level = 2 if success.mean() > 0.5 else 1  # wait
+    return torch.full((4,), float(level), device=device)
+
+
+@snippet
+def log_of_means(device: torch.device) -> Any:
+    terms = {"alive": torch.ones(4, device=device), "torque": torch.zeros(4, device=device)}
+    return {name: term.mean() for name, term in terms.items()}
+
+
+@snippet
+def log_of_read_means(device: torch.device) -> Any:
+    terms = {"alive": torch.ones(4, device=device), "torque": torch.zeros(4, device=device)}
+    return {name: term.mean().item() for name, term in terms.items()}  # wait
+
+
+@snippet
+def delta_actions(device: torch.device) -> Any:
+    state, action = torch.ones(2, 3, device=device), torch.zeros(2, 3, device=device)
+    mask = torch.ones(3, dtype=torch.bool, device=device)
+    return action + torch.where(mask, state, torch.zeros_like(state))
+
+
+@snippet
+def delta_actions_by_a_mask(device: torch.device) -> Any:
+    state, action = torch.ones(2, 3, device=device), torch.zeros(2, 3, device=device)
+    mask = torch.arange(3, device=device) < 2
+    action[:, mask] += state[:, mask]  # wait
+    return action
+
+
+@snippet
+def pad_and_concatenate(device: torch.device) -> Any:
+    x = torch.ones(2, 3, device=device)
+    return torch.cat([F.pad(x, (0, 2)), torch.zeros(2, 5, device=device)], dim=-1)
+
+
+@snippet
+def batch_of_tokens(device: torch.device) -> Any:
+    tokens = torch.tensor([[1, 2, 0]], device=device)  # wait
+    return tokens != 0
+
+
+@snippet
+def action_chunk(device: torch.device) -> Any:
+    chunk = torch.arange(12.0, device=device).view(4, 3)
+    return [chunk[step] for step in range(4)]
+
+
+@snippet
+def temporal_ensemble(device: torch.device) -> Any:
+    weights = torch.exp(-0.1 * torch.arange(3, device=device))
+    return (torch.ones(3, 2, device=device) * (weights / weights.sum()).unsqueeze(-1)).sum(0)
+
+
+@snippet
+def reward_sum_with_reset(device: torch.device) -> Any:
+    total, done = torch.ones(3, 1, device=device), torch.zeros(3, 1, device=device)
+    return total * (1 - done) + torch.ones(3, 1, device=device)
+
+
+@snippet
+def reward_clipping(device: torch.device) -> Any:
+    return torch.sign(torch.arange(-2.0, 2.0, device=device))
+
+
+@snippet
+def finite_check_by_error(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    if not torch.isfinite(x).all().item():  # wait
+        raise ValueError("not finite")
+    return x
+
+
+@snippet
+def nan_to_num(device: torch.device) -> Any:
+    return torch.nan_to_num(torch.ones(2, device=device) / 0)
+
+
+# Random numbers.
+
+
+@snippet
+def multiply_by_noise_of_the_host(device: torch.device) -> Any:
+    noise = torch.ones(2)
+    return torch.zeros(2, device=device) + noise.to(device)  # wait
+
+
+@snippet
+def bernoulli_by_comparison(device: torch.device) -> Any:
+    return torch.full((4,), 0.5, device=device) < 0.2
+
+
+# Training.
+
+
+@snippet
+def gradient_step(device: torch.device) -> Any:
+    weight = torch.ones(2, device=device, requires_grad=True)
+    (weight * 3).sum().backward()
+    with torch.no_grad():
+        weight -= 0.1 * weight.grad  # type: ignore[operator]
+    return weight.detach()
+
+
+@snippet
+def clip_gradient_norm(device: torch.device) -> Any:
+    weight = torch.ones(2, device=device, requires_grad=True)
+    (weight * 3).sum().backward()
+    return nn.utils.clip_grad_norm_([weight], 1.0)
+
+
+@snippet
+def loss_in_a_progress_bar(device: torch.device) -> Any:
+    loss = torch.ones((), device=device)
+    return f"{loss.item():.3f}"  # wait
+
+
+@snippet
+def synchronize_before_timing(device: torch.device) -> Any:
+    x = torch.ones(2, device=device)
+    if device.type == "cuda":
+        torch.cuda.synchronize()  # wait
+    return x
+
+
+@snippet
+def advantage_normalization(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    return (a - a.mean()) / (a.std() + 1e-8)
+
+
+@snippet
+def early_stopping_by_kl(device: torch.device) -> Any:
+    kl = torch.ones(4, device=device).mean()
+    return "stop" if kl > 0.02 else "go"  # wait
+
+
+@snippet
+def minibatches_by_a_permutation_of_the_host(device: torch.device) -> Any:
+    x = torch.arange(6.0, device=device)
+    order = torch.arange(5, -1, -1)
+    return x[order]  # wait
+
+
+@snippet
+def matrix_inverse(device: torch.device) -> Any:
+    return torch.linalg.inv(torch.eye(2, device=device))  # wait
+
+
+@snippet
+def matrix_product(device: torch.device) -> Any:
+    return torch.eye(2, device=device) @ torch.ones(2, 2, device=device)
