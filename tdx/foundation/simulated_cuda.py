@@ -264,7 +264,11 @@ _WAITING = {
     "linalg_lstsq",
 }
 """Operators whose CUDA kernels wait for the device: their result, its shape or a check is read."""
-_WITHOUT_KERNEL = ("empty", "new_empty", "_unsafe_view", "_reshape_alias", "resize_", "set_")
+_WITHOUT_KERNEL = (
+    *("empty", "new_empty", "_unsafe_view", "_reshape_alias", "resize_", "set_"),
+    *(_READS, "is_nonzero", "item"),
+)
+"""Beginnings of the names of operators that launch nothing."""
 _MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "fill_")
 """Operators that take tensors on both devices."""
 _FROM_HOST_DATA = ("tensor", "as_tensor", "asarray", "new_tensor")
@@ -337,7 +341,8 @@ class _Functions(TorchFunctionMode):
                         return checked
                     if name == "new_tensor" and kwargs.get("device") is None:
                         kwargs["device"] = DEVICE
-            if kwargs.get("device") is not None:
+            # `_parse_to` only reads the arguments of `nn.Module.to`.
+            if kwargs.get("device") is not None and name != "_parse_to":
                 return self._create(func, name, args, kwargs)
             return func(*args, **kwargs)
         finally:
@@ -457,7 +462,7 @@ class _Operators(TorchDispatchMode):
             _flag(result)
         if name in _WAITING or self._reads_sizes(name, func, kwargs):
             device.report("wait", _NAMES.get(device.python_call, f"{device.python_call or name}"))
-        if name != _READS and not func.is_view and not name.startswith(_WITHOUT_KERNEL):
+        if not func.is_view and not name.startswith(_WITHOUT_KERNEL):
             device.report("launch", name)
         return result
 

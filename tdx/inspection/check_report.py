@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
     from tdx.specs.violations import SpecViolation
 
-Check = Literal["arguments", "specs", "steps", "lints"]
+Check = Literal["arguments", "specs", "steps", "lints", "accelerator"]
 Status = Literal["passed", "skipped", "error", "warning", "suggestion"]
 """Outcome of a check: its most severe finding, if there is one."""
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
@@ -285,6 +286,7 @@ def check_pipeline(
     steps: bool = True,
     base: EnvBase | None = None,
     evaluation: bool = False,
+    accelerator: bool = False,
 ) -> CheckReport:
     """Check a pipeline: its arguments, its specs, a few steps, and the lint rules.
 
@@ -299,6 +301,7 @@ def check_pipeline(
         steps: Allow stepping the env.
         base: Env that the pipeline names, if it exists already. It stays open.
         evaluation: The env is used for evaluation: report stages that belong to training only.
+        accelerator: Also run the chain on a simulated accelerator.
 
     Raises:
         EnvError: The env cannot be made, or raises in a reset or step.
@@ -346,7 +349,40 @@ def check_pipeline(
         finally:
             if base is None:
                 env.close()
+        if accelerator and not any(finding.severity == "error" for finding in report.findings):
+            found = _check_on_accelerator(pipeline, allow_code, chosen)
+            report = replace(
+                report,
+                checks=(*report.checks, "accelerator"),
+                findings=(*report.findings, *found),
+            )
     return replace(report, findings=(*policy, *report.findings))
+
+
+def _check_on_accelerator(
+    pipeline: Pipeline, allow_code: bool, rules: Sequence[Rule]
+) -> list[Finding]:
+    """Run the chain on a simulated device; return the findings of the rules about it."""
+    from tdx.inspection.lint.context import DeviceContext
+    from tdx.pipeline.build import assemble_env
+    from tdx.stacks.building import convert_to_env
+    from tdx.stacks.device_calls import count_device_calls
+
+    with ExitStack() as opened:
+        first = 0
+
+        def build() -> TransformedEnv:
+            nonlocal first
+            env = assemble_env(pipeline, allow_code, None, convert_to_env)
+            opened.callback(env.close)
+            first = count_env_stages(env, pipeline)
+            return env
+
+        seed = CHECK_SEED if pipeline.env.seed is None else pipeline.env.seed
+        calls = count_device_calls(build, seed=seed)
+    context = DeviceContext(calls, first, [stage.name for stage in pipeline.transforms])
+    findings = [Finding.from_lint(finding, pipeline, first) for finding in lint(context, rules)]
+    return [replace(finding, check="accelerator") for finding in findings]
 
 
 def check_env(

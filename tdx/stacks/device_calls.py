@@ -17,7 +17,7 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CONVERSION, TRANSFERS, AnyFunction, Part
 from tdx.core.transformed_env import TransformedEnv
-from tdx.foundation.errors import TdxError
+from tdx.foundation.errors import TdxError, summarize_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.foundation.simulated_cuda import DEVICE, CallKind, DeviceCall, SimulatedCuda
 from tdx.stacks.native_times import timed_env
@@ -114,6 +114,8 @@ class _PartMeter:
 
     def __init__(self) -> None:
         self.open: list[Part] = []
+        self.failed: Part | None = None
+        """The part that raised an error."""
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
@@ -122,6 +124,9 @@ class _PartMeter:
             self.open.append(part)
             try:
                 return function(*args, **kwargs)
+            except Exception:
+                self.failed = self.failed or part
+                raise
             finally:
                 self.open.pop()
 
@@ -198,8 +203,9 @@ def count_device_calls(
                 is_counting = True
                 for chunk in env.iter_rollout(steps, policy):
                     steps_run += int(chunk.shape[-1])
-        except TdxError as raised:
-            error, error_stage = raised.message, raised.where.stage
+        except Exception as raised:
+            error = raised.message if isinstance(raised, TdxError) else summarize_error(raised)
+            error_stage = _stage(meter.failed)
         is_counting = False
     of = max(steps_run, 1)
     # The env, the policy and the chain in their order, also stages that never touch the device.

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 Snippet = Callable[[torch.device], Any]
 SNIPPETS: list[Snippet] = []
@@ -34,9 +34,7 @@ def item_of_a_loss(device: torch.device) -> Any:
 
 @snippet
 def loss_is_kept_on_the_device(device: torch.device) -> Any:
-    losses = []
-    for _ in range(3):
-        losses.append(torch.ones(3, device=device).mean().detach())
+    losses = [torch.ones(3, device=device).mean().detach() for _ in range(3)]
     return torch.stack(losses)
 
 
@@ -482,12 +480,12 @@ def repeat_interleave_by_a_number(device: torch.device) -> Any:
 
 @snippet
 def one_hot_of_known_size(device: torch.device) -> Any:
-    return F.one_hot(torch.arange(3, device=device), 4)
+    return functional.one_hot(torch.arange(3, device=device), 4)
 
 
 @snippet
 def one_hot_of_unknown_size(device: torch.device) -> Any:
-    return F.one_hot(torch.arange(3, device=device))  # wait
+    return functional.one_hot(torch.arange(3, device=device))  # wait
 
 
 @snippet
@@ -570,7 +568,7 @@ def images_to_floats(device: torch.device) -> Any:
 @snippet
 def resize_images(device: torch.device) -> Any:
     image = torch.ones(1, 3, 8, 8, device=device)
-    return F.interpolate(image, size=(4, 4), mode="bilinear", antialias=True)
+    return functional.interpolate(image, size=(4, 4), mode="bilinear", antialias=True)
 
 
 @snippet
@@ -721,7 +719,7 @@ def delta_actions_by_a_mask(device: torch.device) -> Any:
 @snippet
 def pad_and_concatenate(device: torch.device) -> Any:
     x = torch.ones(2, 3, device=device)
-    return torch.cat([F.pad(x, (0, 2)), torch.zeros(2, 5, device=device)], dim=-1)
+    return torch.cat([functional.pad(x, (0, 2)), torch.zeros(2, 5, device=device)], dim=-1)
 
 
 @snippet

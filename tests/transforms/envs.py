@@ -315,7 +315,7 @@ class SteppedRowsEnv(RowsEnv):
         rows, before = tensordict.get("_step", None), self.count
         result = super()._step(tensordict)
         if rows is not None:
-            self.count = torch.where(rows, self.count, before)
+            self.count = torch.where(rows.to(before.device), self.count, before)
         return result
 
 

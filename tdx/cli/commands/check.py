@@ -50,6 +50,7 @@ _NOT_FOR_DESCRIPTORS = (
     "diff",
     "fix",
     "evaluation",
+    "accelerator",
     "data",
     "samples",
     "unsafe_fixes",
@@ -159,6 +160,16 @@ Evaluation = Annotated[
     ),
 ]
 
+Accelerator = Annotated[
+    bool,
+    typer.Option(
+        "--accelerator",
+        help="Also run the chain on a simulated GPU: report where the host would wait, and what "
+        "would fail there. Needs no GPU.",
+        rich_help_panel=_RULES,
+    ),
+]
+
 
 Exclude = Annotated[
     list[str] | None,
@@ -212,6 +223,7 @@ class CheckOptions:
     fix: Fix = False
     unsafe_fixes: UnsafeFixes = False
     evaluation: Evaluation = False
+    accelerator: Accelerator = False
     data: Data = None
     samples: Samples = None
 
@@ -314,7 +326,7 @@ def check_against_reference(
         _write_report(_Checked(report), output, verbose=False)
         return report.exit_code(strict=options.strict)
     options.refuse(
-        ("policy", "select", "ignore", "strict", "diff", "fix", "unsafe_fixes"),
+        ("policy", "select", "ignore", "strict", "diff", "fix", "unsafe_fixes", "accelerator"),
         "a contract",
         "leave out {option} or --against",
     )
@@ -426,7 +438,9 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_check import check_checkpoint
 
-        options.refuse(("policy", "diff", "fix", "evaluation"), "a policy checkpoint")
+        options.refuse(
+            ("policy", "diff", "fix", "evaluation", "accelerator"), "a policy checkpoint"
+        )
         if options.data is None and options.samples is None:
             return _Checked(check_checkpoint(checkpoint, *chosen))
         from tdx.inspection.dataset_check import check_against_data
@@ -446,6 +460,11 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     if options.samples is not None and not config.is_factory:
         raise ArgumentError("--samples needs --against or module:function", hint="leave it out")
     if config.is_factory:
+        if options.accelerator:
+            raise ArgumentError(
+                "--accelerator needs a pipeline of tdx",
+                hint="tdx init --from writes one for wrappers that have counterparts",
+            )
         stack = _check_stack(config, one, rules, options.samples, evaluation=options.evaluation)
         if stack is not None:
             if options.diff or options.fix:
@@ -461,7 +480,11 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
             if options.fix:
                 config = fixes.write()
         report = check_pipeline(
-            config, allow_code=one.allow_code, rules=rules, evaluation=options.evaluation
+            config,
+            allow_code=one.allow_code,
+            rules=rules,
+            evaluation=options.evaluation,
+            accelerator=options.accelerator,
         )
     report = _with_recorded_data(report, pipeline.target, *chosen)
     text = None

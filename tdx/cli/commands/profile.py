@@ -321,8 +321,9 @@ def profile(
         unused |= {"--advice": advice, "--baseline": baseline, "--fail-if": fail_if}
         unused |= {"--dry-run": dry_run, "--calibrate": calibrate, "--samples": samples}
         _refuse("--device simulated", files, unused)
-        write_view(device_calls_view(count_calls(request)), output)
-        return ExitCode.OK
+        calls = count_calls(request)
+        write_view(device_calls_view(calls), output)
+        return ExitCode.OK if calls.error is None else ExitCode.FINDINGS
     is_data = is_checkpoint(request.config.env.id)
     if is_data and any((*rollout_options, on)):
         raise ArgumentError(

@@ -80,7 +80,8 @@ def add_values(moments: Tensor, value: Tensor, decay: float, rows: Tensor | None
 
 def _weights(counted: Tensor, moments: Tensor, decay: float) -> Tensor:
     """Return the weight of earlier moments: 1 if nothing was counted, else ``decay``."""
-    return torch.where(counted, moments.new_tensor(decay), moments.new_tensor(1.0))
+    # Filled on the device: `new_tensor` would copy each number from the host, and wait.
+    return torch.where(counted, moments.new_full((), decay), moments.new_full((), 1.0))
 
 
 def mean_and_variance(moments: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Transform
+    from tdx.foundation.simulated_cuda import CallKind
     from tdx.specs import Composite, TensorSpec
     from tdx.specs.violations import SpecViolation
+    from tdx.stacks.device_calls import DeviceCalls, DeviceLine
 
 _OUTPUT = ("full_observation_spec", "full_reward_spec", "full_done_spec")
 ENV = -1
@@ -31,6 +33,34 @@ _NEW_KEYS_ONLY = ("StepCounter", "InitTracker", "RewardSum", "TensorDictPrimer")
 _READS_ALL = ("FrameSkipTransform", "NoopResetEnv", "BatchSizeTransform", "BurnInTransform")
 StageVersion = VersionRecord[int]
 """Version whose nodes are stage indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceContext:
+    """Input of the lint rules for accelerators.
+
+    Args:
+        calls: What a rollout on a simulated device did to it.
+        first: Number of the env's own stages, which come before those of the pipeline.
+        names: Class names of the stages of the pipeline.
+    """
+
+    subject: ClassVar[Literal["device"]] = "device"
+
+    calls: DeviceCalls
+    first: int
+    names: Sequence[str]
+
+    def lines(self, *kinds: CallKind) -> Iterator[tuple[int, list[DeviceLine]]]:
+        """Yield the stages of the pipeline with lines of a kind that run in most steps."""
+        for index in range(len(self.names)):
+            lines = [
+                line
+                for line in self.calls.lines
+                if line.stage == self.first + index and line.kind in kinds and line.per_step >= 0.5
+            ]
+            if lines:
+                yield index, lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tdx.foundation.errors import UnknownNameError, did_you_mean, summarize_erro
 from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins, own_modules
 from tdx.inspection.checkpoint_codes import DATASET_RULES
 from tdx.inspection.lint import rules as rule_modules
-from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
+from tdx.inspection.lint.context import DeviceContext, KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
 from tdx.inspection.lint.rules.stacks import untriggered_stages, wrapper_without_effect
 from tdx.pipeline.catalog import load_catalog
@@ -144,13 +144,13 @@ class LintFinding:
 
 
 def lint(
-    context: LintContext | StackContext, rules: Iterable[Rule] | None = None
+    context: LintContext | StackContext | DeviceContext, rules: Iterable[Rule] | None = None
 ) -> list[LintFinding]:
     """Return every violation in a pipeline or a stack, in the order of its stages.
 
     Args:
-        context: The pipeline or the stack.
-        rules: Rules to apply. Defaults to all rules; those for the other subject do not apply.
+        context: The pipeline, the stack, or what the pipeline did to a device.
+        rules: Rules to apply. Defaults to all rules; those for other subjects do not apply.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -162,8 +162,8 @@ def lint(
     for rule in all_rules() if rules is None else rules:
         if rule.subject != context.subject:
             continue
-        # The subject says which of the two contexts the function takes.
-        find = cast("Callable[[LintContext | StackContext], Iterable[Violation]]", rule.find)
+        # The subject says which of the contexts the function takes.
+        find = cast("Callable[[object], Iterable[Violation]]", rule.find)
         try:
             findings += [LintFinding(rule, violation) for violation in find(context)]
         except Exception as error:

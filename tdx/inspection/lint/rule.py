@@ -16,12 +16,12 @@ from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
-    from tdx.inspection.lint.context import LintContext
+    from tdx.inspection.lint.context import DeviceContext, LintContext
     from tdx.inspection.lint.stack_context import Fact, StackContext
     from tdx.pipeline.values import Value
 
 Severity = Literal["error", "warning", "suggestion"]
-Subject = Literal["pipeline", "stack"]
+Subject = Literal["pipeline", "stack", "device"]
 EXAMPLE_MODULE = "my_code"
 """Module name of the Python code of an example."""
 
@@ -158,7 +158,7 @@ class Rule:
         replaces: True if its finding replaces errors of specs or steps at the same stage.
         uses_spec_violations: True if it reports spec violations that were found in steps.
         subject: ``pipeline`` for what a chain of tdx declares, ``stack`` for what the stages of any
-            library do in steps.
+            library do in steps, ``device`` for what a chain of tdx does to an accelerator.
         same_as: Rules for pipelines that report the same fault; their findings are kept.
         facts: What a rule for stacks reads of the steps of each stage.
     """
@@ -169,7 +169,7 @@ class Rule:
     why: str
     wrong: str
     right: str
-    find: RuleFunction | StackRuleFunction
+    find: RuleFunction | StackRuleFunction | DeviceRuleFunction
     python: str | None = None
     replaces: bool = False
     uses_spec_violations: bool = False
@@ -192,6 +192,7 @@ class Rule:
         from tdx.pipeline import from_flags
 
         words = shlex.split(self.wrong if which == "wrong" else self.right)
+        words = [word for word in words if word != "--accelerator"]
         return from_flags(["--env", *words])
 
 
@@ -257,5 +258,30 @@ def stack_rule(
     return declare
 
 
+def device_rule(
+    code: str, title: str, severity: Severity, *, why: str, python: str, wrong: str, right: str
+) -> Callable[[DeviceRuleFunction], Rule]:
+    """Declare a function as a rule for what a chain does to an accelerator.
+
+    Args:
+        code: Stable code.
+        title: What is wrong, in a few words.
+        severity: Severity of its findings.
+        why: Rationale, as paragraphs of prose.
+        python: Module with the transforms of the examples.
+        wrong: Pipeline that violates the rule, as options of ``tdx check``.
+        right: The corrected pipeline.
+    """
+
+    def declare(find: DeviceRuleFunction) -> Rule:
+        examples = (f"{wrong} --accelerator", f"{right} --accelerator")
+        return Rule(
+            code, title, severity, why, *examples, find, python.lstrip("\n"), subject="device"
+        )
+
+    return declare
+
+
 StackRuleFunction = Callable[["StackContext"], Iterable[Violation]]
+DeviceRuleFunction = Callable[["DeviceContext"], Iterable[Violation]]
 RuleFunction = Callable[["LintContext"], Iterable[Violation]]

@@ -93,9 +93,8 @@ class EndOfLifeTransform(EnvOnlyTransform):
                 "transform into the envs",
                 where=Where(transform="EndOfLifeTransform"),
             ) from error
-        device = self._done_spec.device
-        counted = torch.as_tensor(lives, dtype=torch.int64, device=device)
-        return counted.expand(self._batch_size).clone()
+        counted = torch.as_tensor(lives, dtype=torch.int64).expand(self._batch_size).clone()
+        return counted.to(self._done_spec.device, non_blocking=True)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         before, lives = read(tensordict, self.lives_key), self._read_lives()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -34,11 +35,18 @@ class FiniteTensorDictCheck(Transform):
         super().__init__(in_keys=[])
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for key, value in next_tensordict.items(True, True):
-            is_checked = isinstance(value, Tensor) and (
-                value.is_floating_point() or value.is_complex()
-            )
-            if is_checked and not bool(value.isfinite().all()):
+        values = {
+            key: value
+            for key, value in next_tensordict.items(True, True)
+            if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+        }
+        flags = [value.isfinite().all() for value in values.values()]
+        # The host waits for an accelerator once, and not for each entry.
+        is_one_read = len(flags) > 1 and {flag.device.type for flag in flags} == {"cuda"}
+        if is_one_read and bool(torch.stack(flags).all()):
+            return next_tensordict
+        for (key, value), flag in zip(values.items(), flags, strict=True):
+            if not bool(flag):
                 count = int((~value.isfinite()).sum())
                 raise SpecError(
                     f"{count} of {value.numel()} values of {format_key(normalize_key(key))!r} are "

@@ -128,17 +128,17 @@ class RandomTruncationTransform(EnvOnlyTransform):
 
     def _draw_later(self, count_key: NestedKey, rows: Tensor) -> None:
         """Draw the lengths of the episodes that begin in some rows, which are not their first."""
-        horizons, first = self._horizons[count_key].clone(), self._is_first[count_key].clone()
-        count = int(rows.sum())
-        later = torch.full((count,), self.max_horizon, device=horizons.device)
-        if count and (self.prob > 0 or self.first_episode_prob > 0):
+        horizons, first = self._horizons[count_key], self._is_first[count_key]
+        later = torch.full_like(horizons, self.max_horizon)
+        if self.prob > 0 or self.first_episode_prob > 0:
+            # Drawn for all rows: how many of them begin is known to an accelerator alone.
             low, high = self.min_horizon, self.max_horizon + 1
-            drawn = torch.randint(low, high, (count,), device=horizons.device)
-            prob = torch.where(first[rows], self.first_episode_prob, self.prob)
-            is_full = torch.rand(count, device=horizons.device) > prob
+            drawn = torch.randint(low, high, horizons.shape, device=horizons.device)
+            prob = torch.where(first, self.first_episode_prob, self.prob)
+            is_full = torch.rand(horizons.shape, device=horizons.device) > prob
             later = torch.where(is_full, later, drawn)
-        horizons[rows], first[rows] = later, False
-        self._horizons[count_key], self._is_first[count_key] = horizons, first
+        self._horizons[count_key] = torch.where(rows, later, horizons)
+        self._is_first[count_key] = first & ~rows
 
     # Specs
 

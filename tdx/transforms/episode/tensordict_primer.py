@@ -352,6 +352,9 @@ def _broadcast(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
         ArgumentError: It does not broadcast to the shape, or is not a number or tensor.
     """
     try:
+        if isinstance(value, int | float):
+            # Filled on the device, for which the host does not wait, as it does for a copy.
+            return torch.full(spec.shape, value, dtype=spec.dtype, device=spec.device)
         tensor = torch.as_tensor(value, dtype=spec.dtype, device=spec.device)
         return tensor.expand(spec.shape).clone()
     except (RuntimeError, TypeError, ValueError):

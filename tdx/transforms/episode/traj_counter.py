@@ -72,15 +72,15 @@ class TrajCounter(EnvOnlyTransform):
         rows = reset_rows(tensordict, key, numbers)
         rows = torch.ones_like(numbers, dtype=torch.bool) if rows is None else rows
         rows = rows.expand(numbers.shape)
-        count = int(rows.sum())
+        # The count is not read: it may be on an accelerator, for which the host would wait.
+        place = rows.flatten().cumsum(0).reshape(rows.shape)
         with self.lock or nullcontext():
-            first = int(self.traj_count)
-            self.traj_count.add_(count)
+            first = self.traj_count.clone()
+            self.traj_count.add_(rows.sum().to(first.device))
         last = self._last.get(key)
         if last is not None and last.shape == numbers.shape:
-            numbers = last.clone()
-        added = torch.arange(first, first + count, device=numbers.device)
-        numbers = numbers.masked_scatter(rows, added)
+            numbers = last
+        numbers = torch.where(rows, first.to(rows.device) + place - 1, numbers)
         self._last[key] = numbers.clone()
         write(tensordict_reset, key, numbers)
         return tensordict_reset

@@ -123,7 +123,8 @@ class PixelRenderTransform(EnvOnlyTransform):
         if as_object:
             return NonTensorData(image, batch_size=tensordict.batch_size)
         # Copies, since an env may render into the same array again.
-        return torch.as_tensor(np.asarray(image)).clone().to(tensordict.device or "cpu")
+        copy = torch.as_tensor(np.asarray(image)).clone()
+        return copy.to(tensordict.device or "cpu", non_blocking=True)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         if self._enabled:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tdx.foundation.errors import MissingPackageError, TdxError
+from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.explanations import all_explanations
 from tdx.inspection.lint.linter import (
     LintFinding,
@@ -77,6 +78,20 @@ def codes(pipeline: Pipeline) -> list[str]:
 
 PIPELINE_RULES = [rule for rule in all_rules() if rule.subject == "pipeline"]
 STACK_RULES = [rule for rule in all_rules() if rule.subject == "stack"]
+DEVICE_RULES = [rule for rule in all_rules() if rule.subject == "device"]
+
+
+@pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.code)
+def test_examples_of_a_rule_about_accelerators(
+    rule: Rule, write_module: Callable[[Rule], None]
+) -> None:
+    write_module(rule)
+    right, wrong = (
+        check_pipeline(rule.example(which), allow_code=True, accelerator=True).findings
+        for which in ("right", "wrong")
+    )
+    assert right == ()
+    assert [(each.code, each.where.stage) for each in wrong] == [(rule.code, 0)]
 
 
 @pytest.mark.parametrize("rule", STACK_RULES, ids=lambda rule: rule.code)

@@ -1,0 +1,48 @@
+"""Each transform of the catalog on the simulated device: no waits, and the values of the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tdx import TransformedEnv
+from tdx.foundation.simulated_cuda import DEVICE, SimulatedCuda
+from tdx.stacks.device_calls import count_device_calls
+from tests.transforms.contract.examples import EXAMPLES, made
+from tests.transforms.fixed_rollouts import assert_same
+
+WAITING = {
+    "DeviceCastTransform": "the copies are what it is for",
+    "FiniteTensorDictCheck": "an error is decided on the host",
+    "FrameSkipTransform": "it stops stepping the env at the end of an episode",
+    "NoopResetEnv": "it stops stepping the env at the end of an episode",
+    "VideoRecorder": "frames are written by the host",
+}
+CLOCKS = {"Timer"}
+NAMES = sorted(name for name, example in EXAMPLES.items() if not example.offline)
+
+
+def eager_rollout(name: str, device: torch.device | None = None) -> TensorDictBase:
+    env = TransformedEnv(EXAMPLES[name].rows((4,)), made(name, "arguments"), planned=False)
+    if device is not None:
+        env = env.to(device)
+    env.set_seed(0)
+    torch.manual_seed(0)
+    return env.rollout(8, break_when_any_done=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_host_does_not_wait_and_values_are_those_of_the_host(name: str) -> None:
+    if name not in CLOCKS:
+        with SimulatedCuda(lambda call: None):
+            there = eager_rollout(name, DEVICE)
+            assert there.device == DEVICE
+        assert_same(eager_rollout(name), there.to("cpu"))
+    example = EXAMPLES[name]
+    calls = count_device_calls(
+        lambda: TransformedEnv(example.rows((4,)), made(name, "arguments")), steps=5
+    )
+    assert calls.error is None
+    waits = [line for line in calls.lines if line.kind == "wait" and line.stage is not None]
+    assert bool(waits) == (name in WAITING), waits
