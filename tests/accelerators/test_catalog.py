@@ -27,9 +27,10 @@ def eager_rollout(name: str, device: torch.device | None = None) -> TensorDictBa
     env = TransformedEnv(EXAMPLES[name].rows((4,)), made(name, "arguments"), planned=False)
     if device is not None:
         env = env.to(device)
+        assert env.base_env.device == device
     env.set_seed(0)
     torch.manual_seed(0)
-    return env.rollout(8, break_when_any_done=False)
+    return env.rollout(5, break_when_any_done=False)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,11 +38,10 @@ def test_host_does_not_wait_and_values_are_those_of_the_host(name: str) -> None:
     if name not in CLOCKS:
         with SimulatedCuda(lambda call: None):
             there = eager_rollout(name, DEVICE)
-            assert there.device == DEVICE
         assert_same(eager_rollout(name), there.to("cpu"))
     example = EXAMPLES[name]
     calls = count_device_calls(
-        lambda: TransformedEnv(example.rows((4,)), made(name, "arguments")), steps=5
+        lambda: TransformedEnv(example.rows((4,)), made(name, "arguments")), steps=3
     )
     assert calls.error is None
     waits = [line for line in calls.lines if line.kind == "wait" and line.stage is not None]
