@@ -164,10 +164,16 @@ class CheckReport(Result):
         return f"{self.env}, {self.parts or count_text(self.stages, 'stage')}"
 
     @property
+    def requested(self) -> tuple[Check, ...]:
+        """Checks that ran or were skipped; the accelerator is checked on request only."""
+        checks: tuple[Check, ...] = get_args(Check)
+        return tuple(check for check in checks if check != "accelerator" or check in self.checks)
+
+    @property
     def statuses(self) -> dict[Check, Status]:
         """Outcome of each check."""
         statuses: dict[Check, Status] = {}
-        for check in get_args(Check):
+        for check in self.requested:
             found = {finding.severity for finding in self.findings if finding.check == check}
             passed: Status = "passed" if check in self.checks else "skipped"
             statuses[check] = next((name for name in _SEVERITIES if name in found), passed)

@@ -47,7 +47,7 @@ one, and JSON is one document of the kind `checks` with a list of the reports.
 | `--statistics` | count the findings of each rule instead of listing them |
 | `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
 | `--strict` | treat suggestions like warnings |
-| `--accelerator` | run the chain on a simulated GPU too: [what it reports](profiling.md#without-an-accelerator) |
+| `--accelerator` | run it on a [simulated GPU](profiling.md#without-an-accelerator) too |
 | `--eval` | the env is used for evaluation: report what belongs to training only |
 | `--diff` | show what `--fix` would change: a diff of the file, or the fixed options |
 | `--fix` | apply the safe fixes; comments are kept, a file modified meanwhile is not written |

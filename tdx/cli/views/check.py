@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypedDict, get_args
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 from urllib.parse import quote
 
 from tdx import __version__
@@ -45,9 +45,9 @@ _PASSED: dict[Check, str] = {
     "specs": "the env and the chain can be built, and every stage finds the keys that it reads",
     "steps": "reset, step and rollout return values within the specs",
     "lints": "no rule is violated; tdx explain lists the rules",
+    "accelerator": "the chain runs on a simulated GPU, and no stage makes the host wait there",
 }
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
-_CHECKS: tuple[Check, ...] = get_args(Check)
 _COLUMNS = tuple(Finding("steps", "", "", None, Where()).to_dict())
 _CODE_INDENT, _MIN_EXCERPT = 2, 20
 _STATUS_STYLES: dict[str, Style] = {"passed": "good", "skipped": "dim", **SEVERITY_STYLES}
@@ -238,8 +238,8 @@ def _summary(report: CheckReport) -> Iterator[Block]:
     """Yield the numbers of findings and of fixable findings."""
     findings = report.findings
     if not findings:
-        passed = ", ".join(check for check in _CHECKS if check in report.checks)
-        skipped = [check for check in _CHECKS if check not in report.checks]
+        passed = ", ".join(check for check in report.requested if check in report.checks)
+        skipped = [check for check in report.requested if check not in report.checks]
         rest = f"; {', '.join(skipped)} skipped" if skipped else ""
         # What is hidden was not checked.
         verdict = "no issue in what is visible" if report.hidden else "all checks passed"

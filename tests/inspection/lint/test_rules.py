@@ -156,7 +156,7 @@ def test_rules_are_complete_and_unique() -> None:
     assert len({rule.slug for rule in rules}) == len(rules)
     assert len({each.code for each in all_explanations()}) == len(all_explanations())
     for rule in rules:
-        assert rule.code.startswith("TDX4")
+        assert rule.code.startswith("TDX7" if rule.subject == "device" else "TDX4")
         assert rule.title
         assert all(len(paragraph) > 20 for paragraph in rule.paragraphs)
 
