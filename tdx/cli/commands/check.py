@@ -453,6 +453,8 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     one = with_target(pipeline)
     config, source = read_source(one)
     rules = _rules(config, options.select, options.ignore)
+    if not options.accelerator:
+        rules = tuple(rule for rule in rules if rule.subject != "device")
     if options.policy is not None:
         config = replace(config, policy=options.policy)
     if options.unsafe_fixes and not (options.diff or options.fix):
