@@ -170,9 +170,9 @@ class CheckReport(Result):
         return tuple(check for check in checks if check != "accelerator" or check in self.checks)
 
     @property
-    def statuses(self) -> dict[Check, Status]:
-        """Outcome of each check."""
-        statuses: dict[Check, Status] = {}
+    def statuses(self) -> dict[str, Status]:
+        """Outcome of each requested check."""
+        statuses: dict[str, Status] = {}
         for check in self.requested:
             found = {finding.severity for finding in self.findings if finding.check == check}
             passed: Status = "passed" if check in self.checks else "skipped"

@@ -178,7 +178,7 @@ def _findings(
         explained.add(finding.code)
 
 
-def _result(check: Check, report: CheckReport) -> str:
+def _result(check: str, report: CheckReport) -> str:
     """Return the number of findings of a check, or what it proves if there are none."""
     findings = [finding for finding in report.findings if finding.check == check]
     if findings:
