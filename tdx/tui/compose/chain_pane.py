@@ -327,11 +327,9 @@ cannot be created."""
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "
-            title = truncate(row.title, width - 6)
-            left = width - 2 - len(number) - len(title) - 2
-            # The name comes before the cost, and the cost before the arguments.
-            cost = row.cost if len(row.cost) <= left else ""
-            left -= len(cost) + 2 if cost else 0
+            cost = f" {row.cost}" if row.cost else ""
+            title = truncate(row.title, width - 6 - len(cost))
+            left = width - 2 - len(number) - len(title) - 2 - len(cost)
             detail = f"  {truncate(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
             name = "off" if is_off else "problem" if kind == "failed" else "name"

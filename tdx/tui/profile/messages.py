@@ -143,16 +143,11 @@ class CostRow:
         return self.numbers[index] if index < len(self.numbers) else index
 
     @property
-    def place(self) -> str:
-        """Displayed numbers of the stage or the fused group: ``2`` or ``0-3``."""
-        first, last = self.number(self.index), self.number(max(self.upto, self.index))
-        return f"{first}-{last}" if self.upto >= 0 else str(first)
-
-    @property
     def label(self) -> str:
         """Label of the row, such as ``2 CatFrames`` or ``env Pendulum-v1``."""
         if self.work == "stage":
-            return f"{self.place} {self.name}"
+            first, last = self.number(self.index), self.number(max(self.upto, self.index))
+            return f"{first}-{last} {self.name}" if self.upto >= 0 else f"{first} {self.name}"
         return f"{self.work} {self.name}" if self.work in ("env", "policy") else self.name
 
 

@@ -360,7 +360,7 @@ class ProfileTab(SearchableTab):
     @on(Input.Submitted, "ProfileBar Input")
     def _measure_with_settings(self, event: Input.Submitted) -> None:
         event.stop()
-        self.query_one(CostTable).focus()
+        self.focus_default()
         self.action_measure()
 
     @on(RunList.Chosen)
@@ -465,9 +465,11 @@ class ProfileTab(SearchableTab):
                 if row.work == "env":
                     costs[ENV] = time
                 elif row.work == "stage":
-                    group = f"{row.place}: " if row.upto >= 0 else ""
-                    for index in range(row.index, max(row.index, row.upto) + 1):
-                        costs[row.number(index)] = f"{group}{time}"
+                    # A bracket joins the stages of a fused group.
+                    last = max(row.index, row.upto)
+                    for index in range(row.index, last):
+                        costs[row.number(index)] = "┐" if index == row.index else "│"
+                    costs[row.number(last)] = f"{time} ┘" if last > row.index else time
         self.workspace.show_costs(costs)
 
     def _show_selected_part(self) -> None:

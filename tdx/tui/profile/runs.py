@@ -269,7 +269,7 @@ def run_summary(
         style = _NOISE_STYLES.get(mode.judgement, "dim")
         if low:
             noise = (f"  ±{mode.noise:.1%} {mode.judgement}", style)
-            preempted = ("  preempted" if mode.preemption else "", "$text-error")
+            preempted = ("  preempted: compare medians" if mode.preemption else "", "$text-error")
             parts = [Content.assemble(*head, "  ", time, *versus, noise, preempted)]
         else:
             parts.append(Content.assemble(time, rate, *versus))

@@ -115,10 +115,9 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
 def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
     # The calls of a group may include a reset of a single stage.
     part = max((row.part for row in cost.rows), key=lambda part: part.upto)
-    times = sum(
-        np.bincount(row.repeats, row.times_ns, len(mode.steps))[: len(mode.steps)]
-        for row in cost.rows
-    )
+    times = np.zeros(len(mode.steps))
+    for row in cost.rows:
+        np.add.at(times, row.repeats, row.times_ns)
     is_complete = mode.steps > 0
     devices = [mode.on_device[row.key] for row in cost.rows if row.key in mode.on_device]
     memory = [mode.memory[row.key] for row in cost.rows if row.key in mode.memory]
