@@ -263,16 +263,18 @@ def run_summary(
     parts = [Content.assemble(*head)]
     if mode is not None and mode.steps:
         comparison = compare_runs(run, wanted, other)
-        versus = [] if comparison is None else [": ", comparison.text]
+        versus = Content("")
+        if comparison is not None:
+            versus = Content.assemble(": ", comparison.text)
         time = (f"{format_duration(mode.step_us)} per step", "bold")
         rate = (f", {format_count(mode.frames_per_second)} frames/s, {mode.mode}", "dim")
         style = _NOISE_STYLES.get(mode.judgement, "dim")
         if low:
             noise = (f"  ±{mode.noise:.1%} {mode.judgement}", style)
             preempted = ("  preempted: compare medians" if mode.preemption else "", "$text-error")
-            parts = [Content.assemble(*head, "  ", time, *versus, noise, preempted)]
+            parts = [Content.assemble(*head, "  ", time, versus, noise, preempted)]
         else:
-            parts.append(Content.assemble(time, rate, *versus))
+            parts.append(Content.assemble(time, rate, versus))
             parts.append(Content.styled(f"noise: {mode.noise_text}", style))
             if mode.preemption is not None:
                 parts.append(Content.styled(f"preempted: {mode.preemption}", "$text-error"))
