@@ -88,13 +88,11 @@ class ProfileBar(Container):
             yield Static("×", id="profile-times")
             yield _number_input("profile-repeats", DEFAULT_REPEATS)
         with Horizontal():
+            yield Button("advice", id="profile-advice", compact=True)
             for name in EXTRAS:
-                button = Button(
-                    f"○ {name}", id=f"profile-{name}-too", classes="-extra", compact=True
-                )
+                button = Button(f"○ {name}", id=f"profile-{name}-too", compact=True)
                 button.styles.line_pad = 0
                 yield button
-            yield Button("advice", id="profile-advice", compact=True)
             yield Static("", id="profile-reason", markup=False)
 
     def show_running(self, runs: bool) -> None:
@@ -145,7 +143,7 @@ def _number_input(name: str, otherwise: int) -> Input:
 
 
 _NARROW_WIDTH, _TINY_WIDTH = 76, 41
-"""Widths below which the bar takes two lines, and has no buttons for extra passes."""
+"""Widths below which the bar takes two lines, and its fields are narrow."""
 _EXTRA_TEXT = {
     "memory": "what each part allocates",
     "operators": "torch operators in each part",

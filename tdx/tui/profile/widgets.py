@@ -153,7 +153,7 @@ def operators_text(row: CostRow, width: int, height: int) -> Content:
     return Content("\n").join(lines)
 
 
-_MIN_HEIGHT, LOW, HIGH = 16, 20, 30
+_MIN_HEIGHT, LOW, HIGH = 16, 20, 45
 """Heights of the tab from which details are shown, are longer, and are long."""
 _SIDE_BY_SIDE_WIDTH = 84
 """Minimum width for operators next to the histogram."""
