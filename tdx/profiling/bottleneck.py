@@ -25,19 +25,23 @@ class Cost:
     Args:
         name: Label of the part, or name of the kind. The work of tdx is one part.
         step_us: Time per step, in µs.
+        median_us: Time of a step in which each call takes its median time.
         share: Share of the whole step, from 0 to 1.
+        rows: Its calls, the most expensive first.
     """
 
     name: str
     step_us: float
+    median_us: float
     share: float
+    rows: tuple[Row, ...]
 
 
 def list_part_costs(mode: ModeProfile) -> list[Cost]:
     """Return the cost of each part, largest first.
 
-    The calls of a stage are one part. Of a stage whose steps are fused with those of its neighbors,
-    the other calls are named by their kind: ``1 GrayScale (reset)``.
+    The calls of a stage are one part. A stage whose steps are fused with those of its neighbors
+    belongs to the group with all its calls.
 
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
@@ -48,37 +52,45 @@ def list_part_costs(mode: ModeProfile) -> list[Cost]:
         >>> sorted(cost.name for cost in list_part_costs(mode))
         ['0 RewardSum', 'env Pendulum-v1', 'policy random', 'tdx itself']
     """
-    fused = {
-        index
+    groups = {
+        index: row.part.label
         for row in mode.rows
         if row.part.work == "stage" and row.part.upto >= 0
         for index in range(row.part.index, row.part.upto + 1)
     }
 
-    def name_of(row: Row) -> str:
+    def key_of(row: Row) -> tuple[str, int]:
         part = row.part
         if part.work == "engine":
-            return ENGINE
-        if part.upto < 0 and part.index in fused:
-            # The steps of the stage are in the row of the group.
-            return f"{part.label} ({part.lane})"
-        return part.label
+            return ENGINE, -1
+        if part.work == "stage":
+            return groups.get(part.index, part.label), -1
+        # Wrappers of one class have equal labels.
+        return part.label, part.index
 
-    return _sum_rows(mode, name_of)
+    return _sum_rows(mode, key_of)
 
 
 def list_kind_costs(mode: ModeProfile) -> list[Cost]:
     """Return the cost of env, wrappers, stages, policy and tdx itself, largest first."""
-    return _sum_rows(mode, lambda row: _KINDS[row.part.work])
+    return _sum_rows(mode, lambda row: (_KINDS[row.part.work], -1))
 
 
-def _sum_rows(mode: ModeProfile, name_of: Callable[[Row], str]) -> list[Cost]:
-    rows: dict[str, list[Row]] = {}
+def _sum_rows(mode: ModeProfile, key_of: Callable[[Row], tuple[str, int]]) -> list[Cost]:
+    rows: dict[tuple[str, int], list[Row]] = {}
     for row in mode.rows:
-        rows.setdefault(name_of(row), []).append(row)
+        if len(row.times_ns):
+            rows.setdefault(key_of(row), []).append(row)
+    steps = int(mode.steps.sum())
     costs = [
-        Cost(name, sum(map(mode.step_share_us, group)), sum(map(mode.share, group)))
-        for name, group in rows.items()
+        Cost(
+            name,
+            sum(map(mode.step_share_us, group)),
+            sum(row.statistics.p50 * len(row.times_ns) for row in group) / steps if steps else 0.0,
+            sum(map(mode.share, group)),
+            tuple(sorted(group, key=lambda row: -row.total_ns)),
+        )
+        for (name, _), group in rows.items()
     ]
     return sorted(costs, key=lambda cost: -cost.step_us)
 

@@ -17,7 +17,7 @@ import numpy as np
 from tdx.core.meter import Lane
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
-from tdx.profiling.interleaved import MIN_SHARE
+from tdx.profiling.repeats import MIN_SHARE, are_apart, without_slowest
 from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics, compute_spread
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -321,32 +321,6 @@ def _list_changes(before: ModeProfile, after: ModeProfile) -> Iterator[FigureCha
             before.repeat_us, after.repeat_us
         )
         yield FigureChange(before.mode, *TOTAL_KEY, "mean", one, other, noise, is_significant)
-
-
-def without_slowest(values: Sequence[float]) -> list[float]:
-    """Return the values of all repeats in order, without the slowest fifth.
-
-    Another program can only slow a repeat down.
-    """
-    return sorted(values)[: len(values) - len(values) // 5]
-
-
-def are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Return True if all repeats of one measurement are faster than those of the other.
-
-    The slowest fifth of both does not count. Equal code rarely orders all repeats, while the range
-    of the repeats says little about a shift of their middle.
-
-    Args:
-        before: A figure in each repeat.
-        after: The same of the other measurement.
-
-    Example:
-        >>> are_apart([1.0, 1.1, 1.2, 1.1, 9.0], [1.3, 1.4, 1.3, 1.5, 1.3])
-        True
-    """
-    one, other = without_slowest(before), without_slowest(after)
-    return bool(one and other) and (max(one) < min(other) or max(other) < min(one))
 
 
 def statistics_per_repeat(row: Row) -> list[Statistics]:

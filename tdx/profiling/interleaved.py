@@ -21,11 +21,10 @@ from tdx.foundation import accelerators
 from tdx.foundation.errors import TdxError
 from tdx.foundation.serialization import Entries, Entry, Result, finite
 from tdx.profiling.machine import quiet_environment
+from tdx.profiling.repeats import MIN_SHARE
 from tdx.profiling.result import FloatArray, Mode
 from tdx.profiling.run import ProfilePlan, profile_env, rollout_mode
 
-MIN_SHARE = 0.01
-"""Smaller differences, as a share of a step, are never significant."""
 _T_QUANTILES = (12.71, 4.30, 3.18, 2.78)
 _MAX_PARTS, _MIN_PART_STEPS = 4, 100
 """Many short turns are more precise than few long ones if other programs run, but deferred stages

@@ -102,5 +102,5 @@ def describe_preemption(uses: tuple[ProcessorUse, ...]) -> str | None:
     cpu = sum(use.cpu_ns for use in uses)
     return (
         f"other programs had the processor for {lost / wall:.1%} of the time{often} "
-        f"({cpu / 1e9:.2f} s CPU time in {wall / 1e9:.2f} s): means include it, p50 hardly does"
+        f"({cpu / 1e9:.2f} s CPU time in {wall / 1e9:.2f} s): means include it, medians hardly do"
     )

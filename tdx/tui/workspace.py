@@ -78,6 +78,7 @@ class Workspace:
         self.code_reloaded: Signal[Draft] = Signal(app, "code_reloaded")
         self.stepped: Signal[Readings] = Signal(app, "stepped")
         self.readings: Readings = {}
+        self.costs: Mapping[int, str] = {}
         self._shown_draft: Draft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
@@ -132,6 +133,12 @@ class Workspace:
         if found != self.readings:
             self.readings = found
             self.stepped.publish(found)
+
+    def show_costs(self, costs: Mapping[int, str]) -> None:
+        """Publish the measured time of the env and of each stage, by its place in the chain."""
+        if costs != self.costs:
+            self.costs = costs
+            self.stepped.publish(self.readings)
 
     def select(self, place: int) -> None:
         """Select the env (-1), a stage, or the output (after the last stage)."""

@@ -25,7 +25,7 @@ PAGES = (DOCS / "profiling.md", DOCS / "tutorials" / "profile-atari.md")
 COLUMNS = 110
 VARYING = ("noise: ", "too slow: ", "bound by: ", "may help: ")
 BUSY_MACHINE = re.compile(
-    r"^  preempted: (?s:.*?)hardly does\n|^  .*the mean is above p95, since (?s:.*?)of its time\n",
+    r"^  preempted: (?s:.*?)hardly do\n|^  .*the mean is above p95, since (?s:.*?)of its time\n",
     re.MULTILINE,
 )
 """Lines that say that other programs ran."""

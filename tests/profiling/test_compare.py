@@ -10,11 +10,11 @@ import pytest
 from tdx.foundation.errors import ArgumentError, TdxError, UnknownNameError
 from tdx.profiling.compare import (
     TOTAL_LABEL,
-    are_apart,
     calibrate,
     compare_profiles,
     parse_limits,
 )
+from tdx.profiling.repeats import are_apart
 from tdx.profiling.result import ModeProfile, Profile, Row
 from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
 

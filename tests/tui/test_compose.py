@@ -432,5 +432,5 @@ def test_stage_shows_the_severity_of_its_worst_finding(severity: Any) -> None:
     )
     good = StageOverview(0, None)
     status = ChainStatus(last_good={number: good}, lints={number: tuple(found)})
-    rows = build_chain_rows(draft, status, ErrorStore(), {})
+    rows = build_chain_rows(draft, status, ErrorStore(), {}, {})
     assert [row.badge for row in rows if row.kind == "stage"] == [severity]

@@ -170,8 +170,8 @@ def test_stage_inside_the_env_has_no_number() -> None:
 
 
 def test_profile_rows_have_the_stage_numbers() -> None:
-    row = CostRow("stage", 1, 2, "RewardSum", "forward", 1, {}, 0.0, 0.0, False, (), 0.0, 1.0)
+    row = CostRow("stage", 1, 2, "RewardSum", 1.0, 1.0, 1.0)
     draft = Draft.of(Pipeline.of("Pendulum-v1", "A", "B", "C", "D")).toggle(1)
-    mode = ModeCosts("planned", (row,), 1.0, 1.0, 1, 0.0, "quiet", "")
+    mode = ModeCosts("planned", (row,), 1.0, (), 1.0, 1, 0.0, "quiet", "")
     run = RunHistory().add(draft, Costs((mode,), 1, "cpu", ""))
     assert run.costs.modes[0].rows[0].label == "2-3 RewardSum"

@@ -366,9 +366,9 @@ def test_the_profile_has_a_row_for_each_wrapper() -> None:
     costs = measure_pipeline(request, job())
     (mode,) = costs.modes
     assert mode.error is None
-    steps = [row.label for row in mode.rows if row.lane == "step"]
+    parts = {row.label for row in mode.rows}
     wrappers = [f"{at} {name}" for at, name in enumerate((*NAMES, "FrameStackObservation"))]
-    assert steps == ["env Pendulum-v1", *wrappers]
+    assert {"env Pendulum-v1", *wrappers} <= parts
 
 
 def test_a_step_that_raises_while_it_is_measured_names_the_stage() -> None:
@@ -488,10 +488,8 @@ def test_the_profile_of_a_checkpoint_has_a_row_for_each_step() -> None:
     request = MeasurePipeline(pipeline, ("planned",), steps=20, repeats=2, warmup=2)
     (mode,) = measure_pipeline(request, job()).modes
     assert mode.error is None
-    labels = [row.label for row in mode.rows if row.lane == "step"]
-    assert [label.removesuffix(" (2)") for label in labels[1:]] == [
-        f"{at} {name}" for at, name in enumerate(STEPS)
-    ]
+    parts = {row.label.removesuffix(" (2)") for row in mode.rows if row.work == "stage"}
+    assert parts == {f"{at} {name}" for at, name in enumerate(STEPS)}
     advice = find_advice(FindAdvice(pipeline, "planned", steps=5, repeats=1, warmup=1), job())
     assert advice.error == "no changes to try: the stages are files, which tdx does not edit"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -30,7 +30,7 @@ from tdx.tui.chain_status import (
     truncate,
     truncate_middle,
 )
-from tdx.tui.profile.numbers import draw_histogram, format_micros
+from tdx.tui.profile.numbers import draw_histogram, format_duration
 from tdx.tui.workspace import Readings, Workspace
 
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
@@ -48,6 +48,7 @@ class ChainRow:
         title: Name.
         detail: Text after the name.
         badge: Status of the stage.
+        cost: Measured time per step.
     """
 
     kind: Literal["env", "stage", "problem", "reading", "output", "key"]
@@ -55,10 +56,15 @@ class ChainRow:
     title: str
     detail: str = ""
     badge: Badge = ""
+    cost: str = ""
 
 
 def build_chain_rows(
-    draft: Draft, status: ChainStatus, errors: ErrorStore, readings: Readings
+    draft: Draft,
+    status: ChainStatus,
+    errors: ErrorStore,
+    readings: Readings,
+    costs: Mapping[int, str],
 ) -> list[ChainRow]:
     """Return the rows for a chain and its status."""
 
@@ -68,6 +74,7 @@ def build_chain_rows(
         return next((badge for badge in ranked if badge in severities), "")
 
     rows: list[ChainRow] = []
+    badge: Badge
     env = draft.env
     if env is None:
         rows.append(ChainRow("env", ENV, "no env yet", "press e"))
@@ -80,13 +87,13 @@ def build_chain_rows(
             f"seed {env.seed}" if env.seed is not None else "",
         )
         detail = " ".join(part for part in parts if part)
-        rows.append(
-            ChainRow("env", ENV, env.id, detail, "failed" if failures else worst_severity(None))
-        )
+        badge = "failed" if failures else worst_severity(None)
+        detail = f"{detail} {costs.get(ENV, '')}".strip()
+        rows.append(ChainRow("env", ENV, env.id, detail, badge))
         rows += [ChainRow("problem", ENV, error.problem.message) for error in failures]
     for place, stage in enumerate(draft.stages):
         failures = errors.at(stage.number) if stage.enabled else ()
-        badge: Badge = "failed"
+        badge = "failed"
         if not stage.enabled:
             badge = "off"
         elif not failures:
@@ -97,7 +104,7 @@ def build_chain_rows(
         name = stage.config.name if code is None else code.name
         arguments = format_arguments(stage.config.args, stage.config.kwargs)
         detail = arguments if wrapper is None else wrapper.text
-        rows.append(ChainRow("stage", place, name, detail, badge))
+        rows.append(ChainRow("stage", place, name, detail, badge, costs.get(place, "")))
         rows += [ChainRow("problem", place, error.problem.message) for error in failures]
         if place in readings and not failures:
             rows.append(_build_reading_row(readings[place]))
@@ -109,8 +116,7 @@ def build_chain_rows(
 
 def _build_reading_row(reading: StageReading) -> ChainRow:
     """Return the row of a stage that is stepped: its latest numbers, and its time."""
-    micros = reading.time_ns / 1e3
-    time = f"{format_micros(micros)} µs" if micros < 1e3 else f"{format_micros(micros / 1e3)} ms"
+    time = format_duration(reading.time_ns / 1e3)
     if not reading.numbers:
         return ChainRow("reading", reading.number, "changes nothing", time)
     latest = _format_mean(reading.numbers[-1])
@@ -249,7 +255,11 @@ cannot be created."""
         """Update the rows."""
         workspace = self.workspace
         rows = build_chain_rows(
-            workspace.draft, workspace.status, workspace.errors, workspace.readings
+            workspace.draft,
+            workspace.status,
+            workspace.errors,
+            workspace.readings,
+            workspace.costs,
         )
         if len(rows) > self.size.height:
             # Without room for all readings, those that warn remain.
@@ -317,8 +327,9 @@ cannot be created."""
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "
-            title = truncate(row.title, width - 6)
-            left = width - 2 - len(number) - len(title) - 2
+            cost = f" {row.cost}" if row.cost else ""
+            title = truncate(row.title, width - 6 - len(cost))
+            left = width - 2 - len(number) - len(title) - 2 - len(cost)
             detail = f"  {truncate(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
             name = "off" if is_off else "problem" if kind == "failed" else "name"
@@ -327,6 +338,7 @@ cannot be created."""
                 self._styled_segment(number, "number"),
                 self._styled_segment(title, name),
                 self._styled_segment(detail, "off" if is_off else "detail"),
+                self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
             room = width - len(row.title) - 7

@@ -1,31 +1,23 @@
-"""Advice: the tried changes in a dialog, and applying one to the draft."""
+"""Advice: the tried changes below the costs, and applying one to the draft."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from textwrap import fill
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from textual import on
-from textual.app import ComposeResult
-from textual.binding import Binding
-from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Button, OptionList, Static
+from textual.message import Message
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.model import Pipeline
-from tdx.tui.profile.measurement import MeasurementController
 from tdx.tui.profile.messages import AdviceResult, MeasuredChange
-from tdx.tui.profile.numbers import format_micros, format_percent
+from tdx.tui.profile.numbers import choose_unit, format_percent, format_time
 
 if TYPE_CHECKING:
-    from textual.widget import Widget
-
-    from tdx.tui.workspace import Workspace
+    from tdx.tui.profile.measurement import DraftAdvice
 
 
 def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
@@ -66,196 +58,87 @@ def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
     return replace(draft, env=pipeline.env, stages=tuple(stages))
 
 
-_WIDTH = 66
-"""Available columns on the smallest terminal."""
-_VALUE_TEXT = {
-    "same": "the same values",
-    "close": "values within 1 %",
-    "other": "different values",
-}
+_VALUE_TEXT = {"same": "same values", "close": "values within 1%", "other": "different values"}
 
 
-class AdviceScreen(ModalScreen[MeasuredChange | Literal["again"] | None]):
-    """Shows the changes; returns one to apply, ``again`` to repeat, or ``None``.
+class AdviceList(OptionList):
+    """What would help: each change was measured next to the current chain."""
 
-    Args:
-        found: Changes that were tried.
-        is_current: True if the chain has not changed since.
-    """
+    HELP = """## What would help
 
-    BINDINGS = [
-        Binding("escape,q", "dismiss(None)", "back", id="advice.back", key_display="esc"),
-        Binding("r", "again", "repeat", id="advice.again"),
-    ]
+Changes that may make the chain faster. `v` tries each in alternation with the current chain, and
+compares the values; `Enter` applies one, `u` undoes it. Nothing is suggested that was not tried."""
 
-    def __init__(self, found: AdviceResult, is_current: bool) -> None:
-        super().__init__()
-        self._found, self._is_current = found, is_current
+    class Chosen(Message):
+        """A change should be applied."""
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog", id="advice") as dialog:
-            dialog.border_title = f"advice, {self._found.mode}" if self._found.mode else "advice"
-            dialog.border_subtitle = "Enter applies the change · r repeats · Esc closes"
-            yield Static(_advice_heading(self._found, self._is_current), id="advice-head")
-            yield OptionList(*self._options(), id="advice-list")
-            with Horizontal(id="advice-buttons"):
-                yield Button("Apply", "primary", id="advice-apply", compact=True)
-                yield Button("Repeat", id="advice-again", compact=True)
-                yield Button("Close", id="advice-close", compact=True)
+        def __init__(self, change: MeasuredChange) -> None:
+            super().__init__()
+            self.change = change
 
-    def on_mount(self) -> None:
-        listed = self.query_one(OptionList)
-        listed.display = bool(listed.option_count)
-        can_apply = self._is_current and any(tried.pipeline for tried in self._tried)
-        self.query_one("#advice-apply").display = can_apply
-        if listed.display:
-            listed.highlighted = 0
-            listed.focus()
-        else:
-            self.query_one("#advice-close").focus()
+    def __init__(self) -> None:
+        super().__init__(id="profile-advice-list", compact=True)
+        self._shown: tuple[object, ...] = ()
+        self._tried: tuple[MeasuredChange, ...] = ()
 
-    def action_again(self) -> None:
-        self.dismiss("again")
+    def show(self, advised: DraftAdvice | None, draft: Draft, width: int) -> None:
+        """Show the changes that were tried.
 
-    @property
-    def _tried(self) -> tuple[MeasuredChange, ...]:
-        return (*self._found.effective, *self._found.ineffective)
-
-    def _options(self) -> list[Option]:
-        options = [
-            Option(_change_text(tried, at < len(self._found.effective)), id=f"tried-{at}")
-            for at, tried in enumerate(self._tried)
-        ]
-        refused = [
-            Option(Content(_indent(f"not tried: {why}")), disabled=True)
-            for why in self._found.refused
-        ]
-        return [*options, *refused]
+        Args:
+            advised: The changes. ``None``: none were tried.
+            draft: Current chain.
+            width: Width of the title.
+        """
+        is_current = advised is not None and advised.draft == draft
+        if (advised, is_current, width) == self._shown:
+            return
+        self._shown = (advised, is_current, width)
+        text = "v tries changes"
+        result = AdviceResult("") if advised is None else advised.found
+        if advised is not None:
+            text = advice_text(result)
+            text += "" if is_current else ", in another chain; v tries again"
+        title = f"what would help: {text}"
+        self.border_title = Content(title if len(title) < width - 2 else text)
+        self._tried = (*result.effective, *result.ineffective)
+        self.clear_options()
+        for at, tried in enumerate(self._tried):
+            self.add_option(Option(_change_text(tried, at < len(result.effective))))
+        for why in result.refused:
+            self.add_option(Option(Content.styled(f"not tried: {why}", "dim"), disabled=True))
 
     @on(OptionList.OptionSelected)
-    def _choose_selected(self, event: OptionList.OptionSelected) -> None:
+    def _choose(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self._take(event.option_id)
-
-    @on(Button.Pressed)
-    def _run_button_command(self, event: Button.Pressed) -> None:
-        event.stop()
-        if event.button.id == "advice-again":
-            self.action_again()
-        elif event.button.id == "advice-close":
-            self.dismiss(None)
-        else:
-            option = self.query_one(OptionList).highlighted_option
-            self._take(None if option is None else option.id)
-
-    def _take(self, name: str | None) -> None:
-        tried = self._tried
-        at = int((name or "tried--1").removeprefix("tried-"))
-        if not 0 <= at < len(tried):
-            return
-        if not self._is_current:
-            self.notify("the chain has changed; press r to repeat", timeout=4)
-        elif tried[at].pipeline is None:
-            self.notify(
-                "this is not an edit of the chain; make it where the chain is run", timeout=4
-            )
-        else:
-            self.dismiss(tried[at])
+        self.post_message(self.Chosen(self._tried[event.option_index]))
 
 
-def _advice_heading(found: AdviceResult, is_current: bool) -> Content:
+def advice_text(found: AdviceResult) -> str:
+    """Return what was tried, and how much of it saved time."""
     tried = len(found.effective) + len(found.ineffective)
-    lines = []
     if found.error is not None:
-        lines.append(Content.styled(f"✕ {found.error}", "$text-error"))
-    elif not tried and not found.refused:
-        lines.append(Content("No changes to try."))
-    else:
-        word = "change" if tried == 1 else "changes"
-        lines.append(
-            Content(f"{tried} {word} tried, {len(found.effective)} faster than the current chain.")
-        )
-    if not is_current:
-        lines.append(Content.styled("The chain has changed since.", "$text-warning"))
-    return Content("\n").join(lines)
-
-
-def _change_text(tried: MeasuredChange, is_worth: bool) -> Content:
-    share = -tried.saved_us / tried.before_us if tried.before_us else 0.0
-    head = Content.assemble(
-        (
-            f"{format_percent(share) if is_worth else '≈':>6}  ",
-            "bold $text-success" if is_worth else "",
-        ),
-        (tried.change, "bold" if is_worth else ""),
+        return f"✕ {found.error}"
+    if not tried and not found.refused:
+        return "no changes to try"
+    return (
+        f"{tried} {'change' if tried == 1 else 'changes'} tried, {len(found.effective)} saved time"
     )
-    after = tried.before_us - tried.saved_us
-    times = f"{format_micros(tried.before_us)} → {format_micros(after)} µs per step"
-    rest = [f"{times} ± {format_micros(tried.noise_us)}, {_VALUE_TEXT[tried.values]}"]
-    if is_worth:
-        rest.insert(0, f"because {tried.found}")
+
+
+def _change_text(tried: MeasuredChange, saved_time: bool) -> Content:
+    share = -tried.saved_us / tried.before_us if tried.before_us else 0.0
+    unit = choose_unit(tried.before_us)
+    before, after, noise = (
+        format_time(us, unit)
+        for us in (tried.before_us, tried.before_us - tried.saved_us, tried.noise_us)
+    )
+    rest = [f"{before} → {after} ± {noise} {unit} per step", _VALUE_TEXT[tried.values]]
+    if saved_time:
+        rest.append(tried.found)
     if tried.pipeline is None:
         rest.append("not an edit of the chain; make it where the chain is run")
-    notes = (Content.styled(_indent(note), "dim") for note in rest)
-    return Content("\n").join([head, *notes])
-
-
-def _indent(text: str) -> str:
-    margin = " " * 8
-    return fill(text, _WIDTH, initial_indent=margin, subsequent_indent=margin)
-
-
-class AdviceController:
-    """Shows the latest advice and applies changes.
-
-    Args:
-        owner: Shows screens and notices.
-        workspace: State of the app.
-        measuring: Provides the advice.
-        search: Searches for advice again.
-    """
-
-    def __init__(
-        self,
-        owner: Widget,
-        workspace: Workspace,
-        measuring: MeasurementController,
-        search: Callable[[], None],
-    ) -> None:
-        self._owner, self._workspace = owner, workspace
-        self._measurement, self._search = measuring, search
-
-    @property
-    def is_current(self) -> bool:
-        """True if there is advice for the current chain."""
-        advised = self._measurement.advised
-        return advised is not None and advised.draft == self._workspace.draft
-
-    @property
-    def summary(self) -> str:
-        """Summary of the advice."""
-        advised = self._measurement.advised
-        if advised is None:
-            return ""
-        found = advised.found
-        if found.error is not None:
-            return f"advice: {found.error}"
-        if not found.effective:
-            return f"advice: none of {len(found.ineffective)} changes saves time"
-        return f"advice: {found.effective[0].change}; press v for details"
-
-    def show(self) -> None:
-        """Show the changes that were tried."""
-        advised = self._measurement.advised
-        if advised is not None:
-            screen = AdviceScreen(advised.found, self.is_current)
-            self._owner.app.push_screen(screen, self._apply_choice)
-
-    def _apply_choice(self, chosen: MeasuredChange | Literal["again"] | None) -> None:
-        if chosen == "again":
-            self._search()
-        elif chosen is not None and chosen.pipeline is not None:
-            draft = replace_chain(self._workspace.draft, chosen.pipeline)
-            self._workspace.edit(f"advice: {chosen.change}", draft)
-            text = f"{chosen.change}; u undoes this, r measures"
-            self._owner.notify(text, title="Advice", timeout=5, markup=False)
+    return Content.assemble(
+        (f"{format_percent(share)} ", "bold $text-success") if saved_time else ("no gain: ", "dim"),
+        (tried.change, "bold" if saved_time else ""),
+        (f"  {'; '.join(rest)}", "dim"),
+    )

@@ -1,25 +1,32 @@
-"""Columns of the cost table, and which of them fit."""
+"""Lines and columns of the cost table, and which columns fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tdx.tui.chain_status import truncate
-from tdx.tui.profile.messages import MODES, CostRow
+from tdx.tui.profile.messages import CostRow
 from tdx.tui.profile.numbers import (
+    Unit,
+    choose_unit,
     draw_bar,
     format_bytes,
     format_count,
-    format_delta,
-    format_micros,
     format_percent,
+    format_time,
 )
-from tdx.tui.profile.runs import Delta
+from tdx.tui.profile.runs import (
+    Comparison,
+    Delta,
+    ModeSelection,
+    ProfileRun,
+    compare_runs,
+    displayed_mode,
+)
 
 Tone = Literal["", "dim", "bar", "slower", "faster", "new", "warning"]
-LANES = {"forward": "↓", "inverse": "↑", "reset": "↺", "step": " ", "specs": " "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +37,77 @@ class CostLine:
         name: Row key.
         place: Position in the chain.
         row: Measurement.
-        delta: Difference to another run. ``None``: there is none.
-        most: Largest share of all lines.
-        by_mode: Measurement in each mode, if several modes are shown side by side.
+        delta: Difference to another measurement. ``None``: there is none.
     """
 
     name: str
     place: int
     row: CostRow
     delta: Delta | None = None
-    most: float = 1.0
-    by_mode: Mapping[str, CostRow] = field(default_factory=dict)
 
     @property
     def is_removed(self) -> bool:
-        """True if only the other run has this part."""
-        return self.delta is not None and self.delta.kind == "removed"
+        """True if only the other measurement has this part."""
+        return self.delta is not None and self.delta.after_us is None
 
     @property
-    def mode(self) -> str:
-        """The last mode that has this part, if several are shown."""
-        return next(reversed([*self.by_mode]), "")
+    def is_total(self) -> bool:
+        """True for the whole step, which stays below the parts."""
+        return self.row.work == "total"
 
-    @property
-    def detail_row(self) -> CostRow:
-        """Measurement that the details below the table show."""
-        return self.by_mode[self.mode] if self.by_mode else self.row
+
+@dataclass(frozen=True, slots=True)
+class CostSheet:
+    """Content of the cost table.
+
+    Args:
+        lines: Parts in the order of their cost, then the whole step.
+        unit: Unit of all times.
+        comparison: What the times are compared with.
+    """
+
+    lines: tuple[CostLine, ...] = ()
+    unit: Unit = "µs"
+    comparison: Comparison | None = None
+
+
+_CHAIN_ORDER = ("policy", "env", "wrapper", "stage", "engine")
+
+
+def build_sheet(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None) -> CostSheet:
+    """Return the costs of a run, compared with those of another run or mode.
+
+    Args:
+        run: Run to show.
+        wanted: Selected modes.
+        other: Run to compare with. ``None``: no comparison.
+    """
+    mode = displayed_mode(run, wanted)
+    if mode is None or not mode.rows:
+        return CostSheet()
+    comparison = compare_runs(run, wanted, other)
+    rows = [(run.key(row), row) for row in mode.rows]
+    if comparison is not None:
+        rows += comparison.removed.items()
+    in_order = sorted(
+        (row for _, row in rows), key=lambda row: (_CHAIN_ORDER.index(row.work), row.index)
+    )
+    lines = [
+        CostLine(
+            f"row-{at}",
+            in_order.index(row),
+            row,
+            None if comparison is None else comparison.rows[key],
+        )
+        for at, (key, row) in enumerate(rows)
+    ]
+    median_us = sum(row.median_us for row in mode.rows)
+    repeats_us = mode.repeats_us
+    total = CostRow("total", -1, -1, "whole step", mode.step_us, median_us, 1.0, repeats_us)
+    step = None if comparison is None else comparison.step
+    longest = max(mode.step_us, (step and step.before_us) or 0.0)
+    lines.append(CostLine("total", len(lines), total, step))
+    return CostSheet(tuple(lines), choose_unit(longest), comparison)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,56 +133,42 @@ class Column:
     largest_first: bool = True
 
 
-def _part_column(width: int) -> Column:
-    """Return the column with the name of the part; sorting by it gives chain order."""
-
-    def text(line: CostLine) -> str:
-        label, lane = truncate(line.row.label, width - 2), LANES.get(line.row.lane, " ")
-        return f"{label.ljust(width - 2)} {lane}"
-
-    return Column(
-        "part",
-        "part",
-        width,
-        lambda line: float(line.place),
-        text,
-        lambda line: "dim" if line.is_removed or line.row.work == "engine" else "",
-        largest_first=False,
-    )
-
-
-def _delta_text(line: CostLine) -> str:
-    if line.delta is None:
-        return ""
-    if line.delta.kind == "new":
-        return "new"
-    return "≈" if line.delta.kind == "same" else format_delta(line.delta.us)
-
-
-_DELTA_TONES: dict[str, Tone] = {
-    "new": "new",
-    "removed": "faster",
-    "same": "dim",
-    "slower": "slower",
-    "faster": "faster",
-}
-
-
-_STEP = Column(
-    "step",
-    "µs/step",
-    8,
-    lambda line: None if line.is_removed else line.row.step_us,
-    lambda line: "gone" if line.is_removed else format_micros(line.row.step_us),
-    lambda line: "dim" if line.is_removed else "",
+_PART = Column(
+    "part",
+    "part",
+    0,
+    lambda line: float(line.place),
+    lambda line: line.row.label,
+    lambda line: "dim" if line.is_removed or line.row.work == "engine" else "",
+    largest_first=False,
 )
+_DELTA_TEXTS = {
+    "new": "new",
+    "removed": "gone",
+    "regrouped": "regroup",
+    "unknown": "?",
+    "same": "≈",
+}
+_DELTA_TONES: dict[str, Tone] = {"new": "new", "slower": "slower"}
+_DELTA_TONES |= {"removed": "faster", "faster": "faster"}
 _DELTA = Column(
     "delta",
     "change",
     7,
-    lambda line: None if line.delta is None else line.delta.us,
-    _delta_text,
-    lambda line: "dim" if line.delta is None else _DELTA_TONES[line.delta.kind],
+    lambda line: None if line.delta is None else abs(line.delta.us),
+    lambda line: (
+        ""
+        if line.delta is None
+        else _DELTA_TEXTS.get(line.delta.kind) or format_percent(line.delta.ratio)
+    ),
+    lambda line: "dim" if line.delta is None else _DELTA_TONES.get(line.delta.kind, "dim"),
+)
+_SHARE = Column(
+    "share",
+    "share",
+    6,
+    lambda line: None if line.is_removed else line.row.share,
+    lambda line: "" if line.is_removed else f"{line.row.share:.1%}",
 )
 _ALLOCATED = Column(
     "memory",
@@ -138,14 +176,6 @@ _ALLOCATED = Column(
     8,
     lambda line: line.row.allocated_bytes,
     lambda line: "" if line.row.allocated_bytes is None else format_bytes(line.row.allocated_bytes),
-)
-_DEVICE = Column(
-    "device",
-    "GPU µs",
-    8,
-    lambda line: line.row.device_us,
-    lambda line: "" if line.row.device_us is None else format_micros(line.row.device_us),
-    lambda line: "warning" if line.row.launch_bound else "",
 )
 _KERNELS = Column(
     "kernels",
@@ -158,10 +188,24 @@ _SYNCS = Column(
     "syncs",
     "syncs",
     5,
-    lambda line: _syncs(line.row) or None,
-    lambda line: format_count(_syncs(line.row)) if line.row.syncs else "",
+    lambda line: sum(sync.calls for sync in line.row.syncs) or None,
+    lambda line: format_count(sum(sync.calls for sync in line.row.syncs)) if line.row.syncs else "",
     lambda _: "slower",
 )
+
+
+def _time_column(
+    name: str,
+    title: str,
+    unit: Unit,
+    value: Callable[[CostLine], float | None],
+    tone: Callable[[CostLine], Tone] = lambda line: "",
+) -> Column:
+    def text(line: CostLine) -> str:
+        time = value(line)
+        return "" if time is None else format_time(time, unit)
+
+    return Column(name, title, max(7, len(title) + 1), value, text, tone)
 
 
 def _saving(line: CostLine) -> float | None:
@@ -171,177 +215,98 @@ def _saving(line: CostLine) -> float | None:
     return sum(known) if known else None
 
 
-def _saving_text(line: CostLine) -> str:
-    if any(saving.needed is not None for saving in line.row.marginals.values()):
-        return "needed"
-    total = _saving(line)
-    return "" if total is None else format_micros(total)
-
-
-def _saving_tone(line: CostLine) -> Tone:
-    savings = line.row.marginals.values()
-    return "" if any(abs(each.saved_us or 0.0) > each.noise_us for each in savings) else "dim"
-
-
-_SAVING = Column("marginal", "marginal", 9, _saving, _saving_text, _saving_tone)
-_COUNT = Column(
-    "n", "calls", 7, lambda line: float(line.row.n), lambda line: f"{line.row.n:,}", lambda _: "dim"
-)
-
-
-def _share_column(width: int) -> Column:
+def _saving_column(unit: Unit) -> Column:
     def text(line: CostLine) -> str:
-        if line.is_removed:
-            return ""
-        share = line.row.share / line.most if line.most else 0.0
-        if width < 10:
-            return draw_bar(share, width)
-        return f"{draw_bar(share, width - 4)}{line.row.share:>4.0%}"
+        if any(saving.needed is not None for saving in line.row.marginals.values()):
+            return "needed"
+        total = _saving(line)
+        return "" if total is None else format_time(total, unit)
 
-    return Column("share", "share", width, lambda line: line.row.share, text, lambda _: "bar")
+    def tone(line: CostLine) -> Tone:
+        savings = line.row.marginals.values()
+        return "" if any(abs(each.saved_us or 0.0) > each.noise_us for each in savings) else "dim"
 
-
-def _figure_column(name: str) -> Column:
-    return Column(
-        name,
-        f"{name}/call",
-        9,
-        lambda line: None if line.is_removed else line.row.figures[name],
-        lambda line: "" if line.is_removed else format_micros(line.row.figures[name]),
-        lambda line: "dim" if name in ("p50", "mean") else "",
-    )
+    return Column("marginal", "marginal", 9, _saving, text, tone)
 
 
-def fit_columns(wanted: Sequence[Column], lines: Sequence[CostLine], width: int) -> list[Column]:
-    """Return the part column, with the remaining width, and the columns that fit.
+def _bar_column(lines: Sequence[CostLine], width: int) -> Column:
+    most = max((line.row.share for line in lines if not line.is_total), default=1.0) or 1.0
+
+    def text(line: CostLine) -> str:
+        has_bar = not line.is_total and not line.is_removed
+        return draw_bar(line.row.share / most, width) if has_bar else ""
+
+    return replace(_SHARE, id="bar", title="", width=width, text=text, tone=lambda _: "bar")
+
+
+def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
+    """Return the columns that fit, from left to right; the part takes the remaining width.
 
     Args:
-        wanted: Columns, the most important first.
-        lines: Lines to show.
+        sheet: Content of the table.
         width: Available width in cells.
     """
-    longest = max((len(line.row.label) + 2 for line in lines), default=16)
-    least = 15 if width < 60 else min(longest, 26)
+    lines, unit, comparison = sheet.lines, sheet.unit, sheet.comparison
+    rows = [line.row for line in lines]
+    has_device = any(row.device_us is not None for row in rows)
+    title = f"{'CPU ' if has_device else ''}{unit}/step"
+    step = _time_column(
+        "step",
+        title if comparison is None else f"{comparison.after} {unit}",
+        unit,
+        lambda line: None if line.is_removed else line.row.step_us,
+    )
+    ranked = [step]
+    if comparison is not None:
+        before = _time_column(
+            "before",
+            f"{comparison.before} {unit}",
+            unit,
+            lambda line: None if line.delta is None else line.delta.before_us,
+            lambda line: "dim",
+        )
+        ranked += [_DELTA, before]
+    if has_device:
+        device = _time_column(
+            "device",
+            f"GPU {unit}",
+            unit,
+            lambda line: line.row.device_us,
+            lambda line: "warning" if line.row.launch_bound else "",
+        )
+        ranked.append(device)
+    ranked.append(_SHARE)
+    if any(row.marginals for row in rows):
+        ranked.append(_saving_column(unit))
+    ranked.append(
+        _time_column(
+            "median",
+            "median",
+            unit,
+            lambda line: None if line.is_removed else line.row.median_us,
+            lambda line: "dim",
+        )
+    )
+    ranked += [_SYNCS] if any(row.syncs for row in rows) else []
+    ranked.append(_bar_column(lines, 6 if width < 60 else 12 if width < 110 else 24))
+    if any(row.allocated_bytes is not None for row in rows):
+        ranked.append(_ALLOCATED)
+    ranked += [_KERNELS] if has_device else []
+    longest = max((len(row.label) for row in rows), default=16)
+    least = min(longest, 12 if width < 40 else 15 if width < 60 else 26)
     room = width - 2 - least
     taken: list[Column] = []
-    for column in wanted:
+    for column in ranked:
         if column.width + 2 > room:
             break
         taken.append(column)
         room -= column.width + 2
-    return [_part_column(min(least + max(room, 0), max(least, longest))), *taken]
-
-
-def choose_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
-    """Return the columns for one mode that fit, from left to right."""
-    rows = [line.row for line in lines]
-    compares = any(line.delta is not None for line in lines)
-    device = any(row.device_us is not None for row in rows)
-    measured = any(row.allocated_bytes is not None for row in rows)
-    waits = any(row.syncs for row in rows)
-    ranked = [
-        replace(_STEP, title="CPU µs") if device else _STEP,
-        *([_DELTA] if compares else []),
-        *([_DEVICE] if device else []),
-        *([_SAVING] if any(row.marginals for row in rows) else []),
-        _share_column(5 if width < 60 else 14 if width < 110 else 24),
-        _figure_column("p95"),
-        *([_SYNCS] if waits else []),
-        _figure_column("p50"),
-        *([_ALLOCATED] if measured else []),
-        *([_KERNELS] if device else []),
-        _figure_column("p99"),
-        _figure_column("max"),
-        _COUNT,
-        _figure_column("mean"),
-        _figure_column("p90"),
-    ]
-    columns = fit_columns(ranked, lines, width)
-    return sorted(columns, key=lambda column: _ORDER.index(column.id))
+    part_width = min(least + max(room, 0), max(least, longest))
+    part = replace(_PART, width=part_width, text=lambda line: truncate(line.row.label, part_width))
+    return sorted([part, *taken], key=lambda column: _ORDER.index(column.id))
 
 
 _ORDER = (
-    *("part", "step", "device", "kernels", "syncs", "delta", "marginal", "share"),
-    *("n", "mean", "p50", "p90", "p95", "p99", "max", "memory"),
+    *("part", "before", "step", "delta", "device", "kernels", "syncs", "marginal"),
+    *("median", "share", "bar", "memory"),
 )
-
-
-def _syncs(row: CostRow) -> float:
-    return sum(sync.calls for sync in row.syncs)
-
-
-def choose_mode_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
-    """Return the columns for several modes: times, savings relative to the first mode, bars.
-
-    Args:
-        lines: Lines to show.
-        width: Available width in cells.
-    """
-    modes = [mode for mode in MODES if any(mode in line.by_mode for line in lines)]
-    most = max((row.step_us for line in lines for row in line.by_mode.values()), default=1.0)
-    bar_width = 12 if width < 110 else 24
-    saves = [_mode_saving_column(modes[0], mode) for mode in modes[1:]]
-    bars = [_mode_bar_column(mode, bar_width, most) for mode in modes]
-    columns = fit_columns([*map(_mode_time_column, modes), *saves, *bars], lines, width)
-    ids = [
-        "part",
-        *(name for mode in modes for name in (mode, f"{mode}_saves")),
-        *(f"{mode}_bar" for mode in modes),
-    ]
-    return sorted(columns, key=lambda column: ids.index(column.id))
-
-
-def _step_us(line: CostLine, mode: str) -> float | None:
-    row = line.by_mode.get(mode)
-    return None if row is None else row.step_us
-
-
-def _mode_time_column(mode: str) -> Column:
-    def text(line: CostLine) -> str:
-        time = _step_us(line, mode)
-        return "·" if time is None else format_micros(time)
-
-    return Column(
-        mode,
-        mode,
-        8,
-        lambda line: _step_us(line, mode),
-        text,
-        lambda line: "dim" if _step_us(line, mode) is None else "",
-    )
-
-
-def _mode_saving_column(first: str, mode: str) -> Column:
-    """Return the column for the saving relative to the first mode."""
-
-    def ratio(line: CostLine) -> float | None:
-        before, after = _step_us(line, first), _step_us(line, mode)
-        return None if after is None or not before else after / before - 1
-
-    def text(line: CostLine) -> str:
-        saved = ratio(line)
-        if saved is None:
-            return ""
-        return "≈" if abs(saved) < 0.005 else format_percent(saved)
-
-    return Column(
-        f"{mode}_saves",
-        "saves",
-        7,
-        ratio,
-        text,
-        lambda line: "faster" if (ratio(line) or 0.0) < -0.02 else "dim",
-        largest_first=False,
-    )
-
-
-def _mode_bar_column(mode: str, width: int, most: float) -> Column:
-    """Return a bar column; the bars of all modes have the same scale."""
-    return Column(
-        f"{mode}_bar",
-        f"{mode} bar",
-        width,
-        lambda line: _step_us(line, mode),
-        lambda line: draw_bar((_step_us(line, mode) or 0.0) / most if most else 0.0, width),
-        lambda line: "bar",
-    )

@@ -71,25 +71,45 @@ class StageSaving:
 
 
 @dataclass(frozen=True, slots=True)
+class CallCost:
+    """Calls of a part in one direction, in µs per call.
+
+    Args:
+        name: Direction: forward, inverse, reset, step; or a task of tdx itself.
+        n: Number of timed calls.
+        figures: ``p50``, ``p95``, ``p99`` and ``max``.
+        step_us: Time per step.
+        steps_per_call: Steps for each call: the length of a chunk, or 1 for a part that runs in
+            every step.
+        counts: Number of calls in each bin of the histogram.
+        low_us: Start of the first bin.
+        high_us: End of the last bin, which includes all larger values.
+    """
+
+    name: str
+    n: int
+    figures: dict[str, float]
+    step_us: float
+    steps_per_call: float
+    counts: tuple[int, ...]
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class CostRow:
-    """Cost of a part of a rollout in µs.
+    """Cost of a part of a rollout, all calls together, in µs per step.
 
     Args:
         work: Kind of the part.
         index: Index of the stage in the pipeline; -1 if the part is not a stage.
         upto: Index of the last stage of a fused group; -1 if there is none.
         name: Class name of the stage, or a description.
-        lane: Call that was timed: forward, inverse, reset, step.
-        n: Number of timed calls.
-        figures: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max`` of a call.
-        step_us: Share of the mean step.
+        step_us: Time in the mean step.
+        median_us: Time of a step in which each call takes its median time.
         share: Share of the total time, from 0 to 1.
-        steps_per_call: Number of steps for each call: the length of a chunk, or 1 for a part that
-            runs in every step.
-        counts: Number of calls in each bin of the histogram.
-        error_us: Uncertainty of ``step_us`` from the number of calls.
-        low_us: Start of the first bin.
-        high_us: End of the last bin, which includes all larger values.
+        repeats_us: Time in the mean step of each repeat.
+        calls: Its calls, the most expensive first.
         allocated_bytes: Bytes allocated per step. ``None``: not measured.
         device_us: Time on the accelerator per step. ``None``: there is none.
         kernels: Kernels per step.
@@ -104,16 +124,11 @@ class CostRow:
     index: int
     upto: int
     name: str
-    lane: str
-    n: int
-    figures: dict[str, float]
     step_us: float
+    median_us: float
     share: float
-    steps_per_call: float
-    counts: tuple[int, ...]
-    low_us: float
-    high_us: float
-    error_us: float = 0.0
+    repeats_us: tuple[float, ...] = ()
+    calls: tuple[CallCost, ...] = ()
     allocated_bytes: float | None = None
     device_us: float | None = None
     kernels: float | None = None
@@ -133,7 +148,7 @@ class CostRow:
         if self.work == "stage":
             first, last = self.number(self.index), self.number(max(self.upto, self.index))
             return f"{first}-{last} {self.name}" if self.upto >= 0 else f"{first} {self.name}"
-        return self.name if self.work == "engine" else f"{self.work} {self.name}"
+        return f"{self.work} {self.name}" if self.work in ("env", "policy") else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +157,9 @@ class ModeCosts:
 
     Args:
         mode: Name of the mode.
-        rows: All parts, in chain order.
+        rows: All parts, the most expensive first.
         step_us: Mean time of a step.
+        repeats_us: Mean time of a step in each repeat.
         frames_per_second: Frames per second.
         steps: Total number of steps.
         noise: Relative spread of the repeats.
@@ -157,6 +173,7 @@ class ModeCosts:
     mode: str
     rows: tuple[CostRow, ...]
     step_us: float
+    repeats_us: tuple[float, ...]
     frames_per_second: float
     steps: int
     noise: float

@@ -3,53 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
 
 
-def format_micros(value: float) -> str:
-    """Format a time in µs with three significant digits, in millions (``M``) from a second on.
+Unit = Literal["µs", "ms", "s"]
+_MICROS: dict[Unit, float] = {"µs": 1.0, "ms": 1e3, "s": 1e6}
+
+
+def choose_unit(micros: float) -> Unit:
+    """Return the unit in which a time in µs has at most four digits.
 
     Example:
-        >>> [format_micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6, 2761044)]
-        ['0.012', '1.50', '12.3', '123', '12,346', '2.76M']
+        >>> choose_unit(9_999), choose_unit(10_000)
+        ('µs', 'ms')
     """
+    return "µs" if abs(micros) < 9_999.5 else "ms" if abs(micros) < 9_999_500 else "s"
+
+
+def format_time(micros: float, unit: Unit) -> str:
+    """Format a time in µs as a number in a unit, with three significant digits or four.
+
+    Example:
+        >>> [format_time(each, "µs") for each in (0, 0.0001, 0.0123, 1.5, 12.34, 123.4, 1234.5)]
+        ['0', '<0.001', '0.012', '1.50', '12.3', '123', '1,234']
+        >>> format_time(18_500, "ms")
+        '18.5'
+    """
+    value = micros / _MICROS[unit]
     size = abs(value)
-    if size >= 999_999.5:
-        return f"{format_micros(value / 1e6)}M"
+    if size < 0.0005:
+        return "<0.001" if size else "0"
     if size >= 99.95:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.3f}"
 
 
-def format_delta(value: float) -> str:
-    """Format a difference in µs with its sign.
+def format_duration(micros: float) -> str:
+    """Format a time in µs with a suitable unit.
 
     Example:
-        >>> format_delta(-3.14159), format_delta(0.0)
-        ('-3.14', '+0.000')
+        >>> format_duration(12.34), format_duration(18_500), format_duration(2.5e7)
+        ('12.3 µs', '18.5 ms', '25.0 s')
     """
-    return f"{'-' if value < 0 else '+'}{format_micros(abs(value))}"
+    unit = choose_unit(micros)
+    return f"{format_time(micros, unit)} {unit}"
 
 
 def format_percent(value: float) -> str:
-    """Format a share as a whole percentage with its sign.
+    """Format a relative change with its sign, or as a factor from ten times on.
 
     Example:
-        >>> format_percent(-0.123)
-        '-12 %'
+        >>> format_percent(-0.123), format_percent(0.5), format_percent(19.0)
+        ('-12%', '+50%', '×20')
     """
-    return f"{'-' if value < 0 else '+'}{abs(value):.0%}".replace("%", " %")
+    return f"×{format_count(round(value + 1))}" if value >= 9 else f"{value:+.0%}"
 
 
 def format_count(value: float) -> str:
-    """Format a number of calls, which is often whole.
+    """Format a number, which is often whole, with at most four digits.
 
     Example:
-        >>> [format_count(each) for each in (2.0, 0.25, 0.0012, 1234.0)]
-        ['2', '0.25', '0.001', '1,234']
+        >>> [format_count(each) for each in (2.0, 0.25, 0.0012, 1234.0, 42701.0, 2.5e6)]
+        ['2', '0.25', '0.001', '1,234', '42.7k', '2.50M']
     """
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= max(size * 0.99995, 9_999.5):
+            digits = value / size
+            return f"{digits:,.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f}{letter}"
     if 0 < value < 0.1:
         return f"{value:.1g}"
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"

@@ -12,7 +12,9 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
 from tdx.pipeline.model import StackFacts
-from tdx.tui.profile.advice import AdviceController
+from tdx.tui.chain_status import ENV
+from tdx.tui.profile.advice import AdviceList, advice_text, replace_chain
+from tdx.tui.profile.columns import CostSheet, build_sheet
 from tdx.tui.profile.measurement import (
     CANCELLED,
     DraftAdvice,
@@ -22,6 +24,7 @@ from tdx.tui.profile.measurement import (
     measure_request,
 )
 from tdx.tui.profile.messages import EXTRAS, Extra
+from tdx.tui.profile.numbers import choose_unit, format_time
 from tdx.tui.profile.runs import (
     MODE_SELECTIONS,
     SELECTION_TITLES,
@@ -33,7 +36,7 @@ from tdx.tui.profile.runs import (
     run_summary,
     run_text,
 )
-from tdx.tui.profile.widgets import HIGH, LOW, CostTable, PartPane, RunList, build_lines
+from tdx.tui.profile.widgets import HIGH, LOW, CostTable, PartPane, RunList
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
 
@@ -56,14 +59,14 @@ PROFILE_KEYS = (
 HELP = """## Profile
 
 `r` measures the chain in a worker process; `c` cancels and keeps partial results. `m` chooses how
-the chain runs: `planned` as in rollouts, `eager` step by step, or both side by side. `s` sorts by
-the next column, `i` reverses the order, `/` finds a part by its name.
+the chain runs: `planned` as in rollouts, `eager` step by step, or both side by side. The most
+expensive part comes first; `s` sorts by the next column, `i` reverses the order, `/` finds a part.
 
 Extra passes are off by default: `o` shows torch operators, `M` allocated memory, and `w` what the
-chain saves without each stage. `v` tries changes that may make the chain faster and applies the one
-that you choose.
+chain saves without each stage. `v` tries changes that may make the chain faster; `v` again selects
+them, and `Enter` applies one.
 
-Edit the chain and measure again: the column `change` shows the difference of each part to the
+Edit the chain and measure again: the columns `#1`, `#2` and `change` compare each part with the
 previous run; `≈` is within the noise. `[` and `]` browse the runs, `b` compares all other runs with
 the current one."""
 
@@ -85,11 +88,11 @@ class ProfileBar(Container):
             yield Static("×", id="profile-times")
             yield _number_input("profile-repeats", DEFAULT_REPEATS)
         with Horizontal():
+            yield Button("advice", id="profile-advice", compact=True)
             for name in EXTRAS:
                 button = Button(f"○ {name}", id=f"profile-{name}-too", compact=True)
                 button.styles.line_pad = 0
                 yield button
-            yield Button("advice", id="profile-advice", compact=True)
             yield Static("", id="profile-reason", markup=False)
 
     def show_running(self, runs: bool) -> None:
@@ -139,8 +142,8 @@ def _number_input(name: str, otherwise: int) -> Input:
     return Input(str(otherwise), type="integer", id=name, compact=True, placeholder=str(otherwise))
 
 
-_NARROW_WIDTH = 76
-"""Width below which the bar takes two lines."""
+_NARROW_WIDTH, _TINY_WIDTH = 76, 41
+"""Widths below which the bar takes two lines, and its fields are narrow."""
 _EXTRA_TEXT = {
     "memory": "what each part allocates",
     "operators": "torch operators in each part",
@@ -178,7 +181,6 @@ class ProfileTab(SearchableTab):
         self.measurement = MeasurementController(
             self, workspace, self.invalidate, self._report_result
         )
-        self.advice = AdviceController(self, workspace, self.measurement, self._try_advice)
         self.selection: ModeSelection = MODE_SELECTIONS[0]
         self.extras: set[Extra] = set()
         self.base: ProfileRun | None = None
@@ -194,10 +196,12 @@ class ProfileTab(SearchableTab):
         yield SearchBar("parts", table)
         yield table
         yield PartPane()
+        yield AdviceList()
         yield RunList()
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, self.invalidate)
+        self.workspace.edited.subscribe(self, lambda _: self._show_stage_costs())
         self.workspace.inspected.subscribe(self, self.invalidate)
 
     def is_applicable(self, action: str) -> bool:
@@ -215,6 +219,7 @@ class ProfileTab(SearchableTab):
         self.set_class(event.size.height < LOW, "-low")
         self.set_class(event.size.height >= HIGH, "-high")
         self.set_class(event.size.width < _NARROW_WIDTH, "-narrow-bar")
+        self.set_class(event.size.width < _TINY_WIDTH, "-tiny-bar")
         self._show_summary()
         self._show_selected_part()
 
@@ -230,15 +235,32 @@ class ProfileTab(SearchableTab):
         stack = self.workspace.stack
         if stack is not None:
             self.notify(f"no changes to try: {stack.reason}", severity="warning", timeout=5)
-        elif self.advice.is_current and not self.measurement.is_running:
-            self.advice.show()
-        else:
-            self._try_advice()
-
-    def _try_advice(self) -> None:
-        if self._can_start():
+        elif self._has_current_advice and not self.query_one(AdviceList).has_focus:
+            self.query_one(AdviceList).focus()
+        elif self._can_start():
             request = advise_request(self.workspace, self._settings, self.selection)
             self.measurement.start(request, self.workspace.draft)
+
+    @property
+    def _has_current_advice(self) -> bool:
+        advised = self.measurement.advised
+        return advised is not None and advised.draft == self.workspace.draft
+
+    @on(AdviceList.Chosen)
+    def _apply_change(self, event: AdviceList.Chosen) -> None:
+        event.stop()
+        change = event.change
+        if not self._has_current_advice:
+            self.notify("the chain has changed; press v to try again", timeout=4)
+        elif change.pipeline is None:
+            self.notify(
+                "this is not an edit of the chain; make it where the chain is run", timeout=4
+            )
+        else:
+            draft = replace_chain(self.workspace.draft, change.pipeline)
+            self.workspace.edit(f"advice: {change.change}", draft)
+            text = f"{change.change}; u undoes this, r measures"
+            self.notify(text, title="Advice", timeout=5, markup=False)
 
     @property
     def _settings(self) -> MeasurementSettings:
@@ -336,7 +358,7 @@ class ProfileTab(SearchableTab):
     @on(Input.Submitted, "ProfileBar Input")
     def _measure_with_settings(self, event: Input.Submitted) -> None:
         event.stop()
-        self.query_one(CostTable).focus()
+        self.focus_default()
         self.action_measure()
 
     @on(RunList.Chosen)
@@ -387,12 +409,9 @@ class ProfileTab(SearchableTab):
         return self.measurement.history.previous(shown, mode.mode)
 
     def _report_result(self, found: ProfileRun | DraftAdvice) -> None:
-        """Show advice at once; report a result in a notice if another tab is in front."""
+        """Report a result, in a notice if another tab is in front."""
         if isinstance(found, DraftAdvice):
-            if self.is_in_front and self.screen.is_current:
-                self.advice.show()
-                return
-            text, ended = self.advice.summary, found.found.error
+            text, ended = f"advice: {advice_text(found.found)}", found.found.error
         else:
             text, ended = run_text(found, self.selection, self.other), found.ended
         is_wrong = ended is not None and ended != CANCELLED
@@ -409,13 +428,14 @@ class ProfileTab(SearchableTab):
             self._show_summary()
             return
         self._drawn = drawn
-        lines = [] if run is None else build_lines(run, self.selection, self.other)
-        is_lost = table.has_focus and not lines
-        table.display = bool(lines)
+        sheet = CostSheet() if run is None else build_sheet(run, self.selection, self.other)
+        is_lost = table.has_focus and not sheet.lines
+        table.display = bool(sheet.lines)
         if is_lost:
             self.focus_default()
-        table.show_lines(lines)
+        table.show_sheet(sheet)
         self._show_summary()
+        self._show_stage_costs()
         self.query_one(RunList).show_runs(self.measurement.history, self.selection, run, self.base)
 
     def _show_summary(self) -> None:
@@ -427,7 +447,30 @@ class ProfileTab(SearchableTab):
             line.remove_class("-welcome")
             low = self.has_class("-low")
             line.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
+        advice = self.query_one(AdviceList)
+        advice.display = run is not None or self.measurement.advised is not None
+        advice.display = advice.display and self.workspace.stack is None
+        advice.show(self.measurement.advised, self.workspace.draft, self.size.width)
+
+    def _show_stage_costs(self) -> None:
+        """Show the cost of each part in the chain, while the shown run is one of this chain."""
+        run, costs = self.measurement.shown, {}
+        mode = None if run is None else displayed_mode(run, self.selection)
+        if run is not None and mode is not None and run.draft == self.workspace.draft:
+            unit = choose_unit(mode.step_us)
+            for row in mode.rows:
+                time = f"{format_time(row.step_us, unit)} {unit}"
+                if row.work == "env":
+                    costs[ENV] = time
+                elif row.work == "stage":
+                    # A bracket joins the stages of a fused group.
+                    last = max(row.index, row.upto)
+                    for index in range(row.index, last):
+                        costs[row.number(index)] = "┐" if index == row.index else "│"
+                    costs[row.number(last)] = f"{time} ┘" if last > row.index else time
+        self.workspace.show_costs(costs)
 
     def _show_selected_part(self) -> None:
         table = self.query_one(CostTable)
-        self.query_one(PartPane).show(table.selected_line if table.display else None, self.size)
+        line = table.selected_line if table.display else None
+        self.query_one(PartPane).show(None if line is None else line.row, self.size)

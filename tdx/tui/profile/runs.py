@@ -10,13 +10,12 @@ from textual.content import Content
 
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.editor import describe_changes
+from tdx.profiling.repeats import MIN_SHARE, are_apart
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
-from tdx.tui.profile.numbers import format_delta, format_micros, format_percent
+from tdx.tui.profile.numbers import format_count, format_duration, format_percent
 
 MAX_RUNS = 50
-NOISE_FLOOR = 0.01
-"""Smaller differences, as a share of the step, count as equal."""
-RowKey = tuple[str, str, str]
+RowKey = tuple[str, str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,10 @@ class ProfileRun:
     def key(self, row: CostRow) -> RowKey:
         """Return the identity of a row across runs; a stage keeps its number when it is moved."""
         if row.work != "stage":
-            return (row.work, "" if row.work == "env" else row.name, row.lane)
-        positions = self.draft.positions
-        last = max(row.index, row.upto)
-        places = positions[row.index : last + 1]
-        numbers = ",".join(str(self.draft.stages[place].number) for place in places)
+            return (row.work, "" if row.work == "env" else row.name, ())
+        places = self.draft.positions[row.index : max(row.index, row.upto) + 1]
         # The wrappers of another library are not known before the first inspection.
-        return ("stage", numbers or str(row.index), row.lane)
+        return ("stage", "", tuple(self.draft.stages[at].number for at in places) or (row.index,))
 
 
 ModeSelection = Literal["planned", "eager", "both"]
@@ -75,24 +71,20 @@ def displayed_mode(run: ProfileRun, wanted: ModeSelection) -> ModeCosts | None:
     return next((mode for mode in existing if mode.mode == "planned"), first)
 
 
-def is_side_by_side(run: ProfileRun, wanted: ModeSelection) -> bool:
-    """Return True if several modes are displayed."""
-    return len(displayed_modes(run, wanted)) > 1
-
-
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Difference of a row to another run.
+    """Difference of a row to another measurement.
 
     Args:
-        before_us: Time per step in the other run. ``None``: the row is new.
-        after_us: Time per step in this run. ``None``: the row was removed.
-        floor_us: Smaller differences are noise.
+        before_us: Time per step in the other measurement. ``None``: it does not have the row.
+        after_us: Time per step in this measurement. ``None``: it does not have the row.
+        kind: Kind of the difference. ``regrouped``: the stage was measured together with others in
+            one of them; ``unknown``: one repeat does not show the noise.
     """
 
     before_us: float | None
     after_us: float | None
-    floor_us: float
+    kind: Literal["new", "removed", "regrouped", "unknown", "same", "slower", "faster"]
 
     @property
     def us(self) -> float:
@@ -100,56 +92,106 @@ class Delta:
         return (self.after_us or 0.0) - (self.before_us or 0.0)
 
     @property
-    def kind(self) -> Literal["new", "removed", "same", "slower", "faster"]:
-        """Kind of the difference."""
-        if self.before_us is None:
-            return "new"
-        if self.after_us is None:
-            return "removed"
-        if abs(self.us) <= self.floor_us:
-            return "same"
-        return "slower" if self.us > 0 else "faster"
+    def ratio(self) -> float:
+        """Relative difference."""
+        return self.us / self.before_us if self.before_us else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of two runs in one mode.
+    """Comparison of two measurements.
 
     Args:
+        before: Name of the other measurement: a run or a mode.
+        after: Name of this measurement.
         step: Difference of the whole step.
         rows: Differences by row.
-        removed: Rows that only the other run has.
+        removed: Rows that only the other measurement has.
     """
 
+    before: str
+    after: str
     step: Delta
     rows: dict[RowKey, Delta]
-    removed: tuple[CostRow, ...]
+    removed: dict[RowKey, CostRow]
+
+    @property
+    def text(self) -> Content:
+        """Difference of the whole step in words."""
+        kind, ratio = self.step.kind, self.step.ratio
+        if kind == "unknown":
+            return Content.styled(f"one repeat is not compared with {self.before}", "dim")
+        if kind == "same":
+            return Content.styled(f"the same as {self.before} within the noise", "dim")
+        more = "more" if ratio > 0 else "less"
+        style = f"bold {_DELTA_STYLES[kind]}"
+        return Content.styled(f"{abs(ratio):.0%} {more} time than {self.before}", style)
 
 
-def compare_runs(run: ProfileRun, other: ProfileRun, mode: str) -> Comparison | None:
-    """Compare two runs. ``None``: one of them was not measured in this mode."""
-    after, before = run.costs.mode(mode), other.costs.mode(mode)
-    if after is None or before is None or not after.steps or not before.steps:
+def compare_runs(
+    run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None
+) -> Comparison | None:
+    """Compare the displayed mode with the other displayed mode, or with another run.
+
+    As in ``tdx profile --baseline``, only a difference between the repeats that is not tiny is a
+    change.
+
+    Args:
+        run: The run.
+        wanted: Selected modes.
+        other: Run to compare with. ``None``: none.
+
+    Returns:
+        ``None``: there is nothing to compare with.
+    """
+    after = displayed_mode(run, wanted)
+    modes = displayed_modes(run, wanted)
+    if after is None:
         return None
-    noise = max(after.noise, before.noise, NOISE_FLOOR)
+    if len(modes) > 1:
+        other, before, names = run, modes[0], (modes[0].mode, after.mode)
+    elif other is not None and (same := other.costs.mode(after.mode)) is not None:
+        before, names = same, (f"#{other.number}", f"#{run.number}")
+    else:
+        return None
+    if not after.steps or not before.steps:
+        return None
+    least_us = MIN_SHARE * min(before.repeats_us, default=before.step_us)
+
+    def difference(one: Sequence[Sequence[float]], two: Sequence[float], us: Delta) -> Delta:
+        sums = [sum(repeat) for repeat in zip(*one, strict=True)]
+        if min(len(sums), len(two)) < 2:
+            return us
+        if abs(us.us) < least_us or not are_apart(sums, two):
+            return replace(us, kind="same")
+        return replace(us, kind="slower" if us.us > 0 else "faster")
+
     new = {run.key(row): row for row in after.rows}
     old = {other.key(row): row for row in before.rows}
-    rows: dict[RowKey, Delta] = {}
-    for key in {**old, **new}:
-        sides = [row for row in (old.get(key), new.get(key)) if row is not None]
-        # The noise of a row is that of the step, or more if its calls vary a lot.
-        floor = max(
-            noise * max(row.step_us for row in sides),
-            sum(row.error_us**2 for row in sides) ** 0.5,
-            NOISE_FLOOR / 4 * before.step_us,
-        )
-        rows[key] = Delta(
-            old[key].step_us if key in old else None,
-            new[key].step_us if key in new else None,
-            floor,
-        )
-    step = Delta(before.step_us, after.step_us, noise * before.step_us)
-    return Comparison(step, rows, tuple(row for key, row in old.items() if key not in new))
+    left = {run.draft.stages[place].number for place in run.draft.positions}
+    deltas: dict[RowKey, Delta] = {}
+    removed = dict(old)
+    for key, row in new.items():
+        # A fused group is compared with the sum of its stages.
+        keys = [
+            candidate
+            for candidate in old
+            if candidate == key
+            or (set(candidate[2]) & left and set(candidate[2]) & left <= set(key[2]))
+        ]
+        if keys:
+            parts = [removed.pop(candidate) for candidate in keys if candidate in removed]
+            delta = Delta(sum(part.step_us for part in parts), row.step_us, "unknown")
+            deltas[key] = difference([part.repeats_us for part in parts], row.repeats_us, delta)
+        else:
+            is_in_group = any(set(candidate[2]) & set(key[2]) for candidate in old)
+            deltas[key] = Delta(None, row.step_us, "regrouped" if is_in_group else "new")
+    for key, row in removed.items():
+        is_in_group = any(set(candidate[2]) & set(key[2]) for candidate in new)
+        deltas[key] = Delta(row.step_us, None, "regrouped" if is_in_group else "removed")
+    step = Delta(before.step_us, after.step_us, "unknown")
+    step = difference([before.repeats_us], after.repeats_us, step)
+    return Comparison(*names, step, deltas, removed)
 
 
 class RunHistory:
@@ -198,13 +240,13 @@ class RunHistory:
 
 _MAX_NAMES = 3
 _NOISE_STYLES = {"quiet": "$text-success", "noisy": "$text-error", "unknown": "$text-warning"}
-_DELTA_STYLES = {"slower": "$text-error", "faster": "$text-success", "same": "dim"}
+_DELTA_STYLES = {"slower": "$text-error", "faster": "$text-success"}
 
 
 def run_summary(
     run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None, now: Draft, low: bool
 ) -> Content:
-    """Return the summary of a run: time per step, noise and differences.
+    """Return the summary of a run: time per step, difference and noise.
 
     Args:
         run: Run that is shown.
@@ -220,7 +262,22 @@ def run_summary(
         head += [("  edited: ", "dim"), (edited, "$text-accent")]
     parts = [Content.assemble(*head)]
     if mode is not None and mode.steps:
-        parts += _step_summary(run, mode, wanted, other, low)
+        comparison = compare_runs(run, wanted, other)
+        versus = Content("")
+        if comparison is not None:
+            versus = Content.assemble(": ", comparison.text)
+        time = (f"{format_duration(mode.step_us)} per step", "bold")
+        rate = (f", {format_count(mode.frames_per_second)} frames/s, {mode.mode}", "dim")
+        style = _NOISE_STYLES.get(mode.judgement, "dim")
+        if low:
+            noise = (f"  ±{mode.noise:.1%} {mode.judgement}", style)
+            preempted = ("  preempted: compare medians" if mode.preemption else "", "$text-error")
+            parts = [Content.assemble(*head, "  ", time, versus, noise, preempted)]
+        else:
+            parts.append(Content.assemble(time, rate, versus))
+            parts.append(Content.styled(f"noise: {mode.noise_text}", style))
+            if mode.preemption is not None:
+                parts.append(Content.styled(f"preempted: {mode.preemption}", "$text-error"))
     if run.ended is not None:
         parts.append(Content.styled(f"✕ {run.ended}", "$text-error"))
     if mode is not None:
@@ -235,64 +292,17 @@ def run_summary(
 
 
 def run_text(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None) -> str:
-    """Return a run on one line: ``#2 remove CatFrames: 46.5 µs/step, -7.05 µs (-13 %) to #1``."""
+    """Return a run on one line: ``#2 remove CatFrames: 46.5 µs per step, …``."""
     mode = displayed_mode(run, wanted)
     parts = []
     if mode is not None and mode.steps:
-        parts.append(f"{format_micros(mode.step_us)} µs/step")
-        comparison = None if other is None else compare_runs(run, other, mode.mode)
-        if comparison is not None and other is not None:
-            parts.append(delta_text(comparison.step, other).plain)
+        parts.append(f"{format_duration(mode.step_us)} per step")
+        comparison = compare_runs(run, wanted, other)
+        if comparison is not None:
+            parts.append(comparison.text.plain)
     if run.ended is not None:
         parts.append(run.ended)
-    return f"#{run.number} {run.change}: {', '.join(part for part in parts if part)}"
-
-
-def _step_summary(
-    run: ProfileRun, mode: ModeCosts, wanted: ModeSelection, other: ProfileRun | None, low: bool
-) -> list[Content]:
-    has_several_modes = len(displayed_modes(run, wanted)) > 1
-    modes = [mode for mode in displayed_modes(run, wanted) if mode.steps]
-    parts: list[Content | str | tuple[str, str]] = []
-    if len(modes) < 2:
-        parts.append((f"{format_micros(mode.step_us)} µs/step", "bold"))
-    else:
-        times = []
-        for other_mode in modes:
-            ratio = other_mode.step_us / modes[0].step_us - 1
-            saved = "" if other_mode is modes[0] else f" ({format_percent(ratio)})"
-            tone = "" if not saved else "$text-success" if ratio < 0 else "$text-error"
-            time = f"{other_mode.mode} {format_micros(other_mode.step_us)}"
-            times.append(Content.assemble(time, (saved, tone)))
-        parts += [Content(", ").join(times), " µs/step"]
-    comparison = None if other is None else compare_runs(run, other, mode.mode)
-    if comparison is not None and other is not None and not has_several_modes:
-        parts += ["  ", delta_text(comparison.step, other, low)]
-    style = _NOISE_STYLES.get(mode.judgement, "dim")
-    if low:
-        preempted = "" if mode.preemption is None else "  preempted"
-        noise = f"±{mode.noise:.0%}"
-        return [Content.assemble(*parts, "  ", (noise, style), (preempted, "$text-error"))]
-    rate = f"{mode.mode} · {mode.frames_per_second:,.0f} frames/s · "
-    noise = f"±{mode.noise:.1%} {mode.judgement}"
-    lines = [Content.assemble(*parts), Content.assemble((rate, "dim"), (noise, style))]
-    if mode.judgement in ("noisy", "unknown"):
-        lines.append(Content.styled(mode.noise_text, style))
-    if mode.preemption is not None:
-        lines.append(Content.styled(f"preempted: {mode.preemption}", "$text-error"))
-    return lines
-
-
-def delta_text(delta: Delta, other: ProfileRun, low: bool = False) -> Content:
-    """Return the difference of a step to another run: ``-12.1 µs (-9 %) to #2``."""
-    if not delta.before_us:
-        return Content("")
-    if delta.kind == "same":
-        within = "" if low else ", within the noise"
-        return Content.styled(f"≈ same as #{other.number}{within}", "dim")
-    share = format_percent(delta.us / delta.before_us)
-    text = f"{format_delta(delta.us)} µs ({share}) to #{other.number}"
-    return Content.styled(text, f"bold {_DELTA_STYLES[delta.kind]}")
+    return f"#{run.number} {run.change}: {', '.join(parts)}"
 
 
 def history_line(
@@ -300,21 +310,22 @@ def history_line(
 ) -> Content:
     """Return the line of a run in the list of runs."""
     mode = displayed_mode(run, wanted)
-    step = f"{format_micros(mode.step_us):>7}" if mode is not None and mode.steps else "      –"
-    parts: list[Content | str | tuple[str, str]] = [f"{marks}#{run.number:<3}", (step, "bold"), " "]
-    comparison = None
-    if before is not None and mode is not None:
-        comparison = compare_runs(run, before, mode.mode)
-    if comparison is not None and comparison.step.before_us:
-        share = format_percent(comparison.step.us / comparison.step.before_us)
-        same = comparison.step.kind == "same"
-        parts.append((f"{'≈' if same else share:>6} ", _DELTA_STYLES.get(comparison.step.kind, "")))
-    else:
-        parts.append(" " * 7)
-    parts.append((run.change, "" if run.ended is None else "$text-error"))
-    if run.ended is not None:
-        parts.append((f"  {run.ended}", "$text-error"))
-    return Content.assemble(*parts)
+    step = format_duration(mode.step_us) if mode is not None and mode.steps else "–"
+    comparison = compare_runs(run, wanted, before)
+    change: Content | str = ""
+    if comparison is not None:
+        kind, ratio = comparison.step.kind, comparison.step.ratio
+        text = {"same": "≈", "unknown": "?"}.get(kind) or format_percent(ratio)
+        change = Content.styled(text.rjust(5), _DELTA_STYLES.get(kind, ""))
+    return Content.assemble(
+        f"{marks}#{run.number:<3}",
+        (step.rjust(8), "bold"),
+        "  ",
+        change or " " * 5,
+        "  ",
+        (run.change, "" if run.ended is None else "$text-error"),
+        (f"  {run.ended}" if run.ended else "", "$text-error"),
+    )
 
 
 WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.

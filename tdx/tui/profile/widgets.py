@@ -16,24 +16,22 @@ from textual.message import Message
 from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tdx.tui.profile.columns import Column, CostLine, choose_columns, choose_mode_columns
-from tdx.tui.profile.messages import CostRow, ModeCosts
+from tdx.tui.profile.columns import Column, CostLine, CostSheet, choose_columns
+from tdx.tui.profile.messages import CostRow
 from tdx.tui.profile.numbers import (
+    choose_unit,
     draw_bar,
     draw_histogram,
     format_count,
-    format_micros,
+    format_duration,
+    format_time,
 )
 from tdx.tui.profile.runs import (
     ModeSelection,
     ProfileRun,
-    RowKey,
     RunHistory,
-    compare_runs,
     displayed_mode,
-    displayed_modes,
     history_line,
-    is_side_by_side,
 )
 
 _BAR_WIDTH = 8
@@ -41,45 +39,55 @@ _MIN_HISTOGRAM_CALLS = 12
 """Number of calls below which a histogram says no more than the figures."""
 
 
-def histogram_text(line: CostLine, width: int, height: int) -> Content:
-    """Return the histogram of a line's calls with percentiles and notes.
+def histogram_text(row: CostRow, width: int, height: int) -> Content:
+    """Return the histogram of the most expensive calls of a part with percentiles and notes.
 
     Args:
-        line: Line; with several modes, its last mode.
+        row: The part.
         width: Available width in cells.
         height: Number of lines for the bars.
     """
-    row = line.detail_row
-    covered = row.steps_per_call
-    chunk = f", one call for {covered:,.0f} steps" if covered >= 1.5 else ""
-    mode = f" {line.mode}" if line.mode else ""
+    if not row.calls:
+        unit = choose_unit(row.step_us)
+        repeats = "  ".join(format_time(us, unit) for us in row.repeats_us)
+        note = f"  {unit} per step in each repeat"
+        return Content.assemble((row.label, "bold"), (note, "dim"), f"\n{repeats}")
+    call, *others = row.calls
+    chunk = ""
+    if call.steps_per_call >= 1.5:
+        chunk = f", one call for {format_count(round(call.steps_per_call))} steps"
     head = Content.assemble(
-        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs per call, n {row.n:,}{chunk}", "dim")
+        (row.label, "bold"),
+        f" {call.name}",
+        (f"  per call, n {format_count(call.n)}{chunk}", "dim"),
     )
-    names = ("p50", "p95", "p99", "max")
-    facts = "  ".join(f"{name} {format_micros(row.figures[name])}" for name in names)
+    facts = "  ".join(f"{name} {format_duration(us)}" for name, us in call.figures.items())
     if row.device_us is not None:
         waits = ", waits for the host" if row.launch_bound else ""
-        facts += f"  GPU {format_micros(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
-    low, high = format_micros(row.low_us), f"{format_micros(row.high_us)}+"
+        facts += f"  GPU {format_duration(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
+    notes = list(_notes(row))
+    if others:
+        listed = ", ".join(f"{other.name} {format_duration(other.step_us)}" for other in others)
+        notes.insert(0, Content.styled(f"per step also: {listed}", "dim"))
+    low, high = format_duration(call.low_us), f"{format_duration(call.high_us)}+"
     room = width - 1 if height > 1 else width - len(low) - len(high) - 2
-    counts: Sequence[int] = row.counts
+    counts: Sequence[int] = call.counts
     while len(counts) > max(room, 1):  # add up neighboring bins until they fit
         counts = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
     wide = max(1, min(6, room // len(counts)))
-    if row.n < _MIN_HISTOGRAM_CALLS:
-        return Content("\n").join([head, Content(facts), *_notes(row)])
+    if call.n < _MIN_HISTOGRAM_CALLS:
+        return Content("\n").join([head, Content(facts), *notes])
     if height == 1:
         half = draw_histogram(counts, max(1, wide // 2), 1)[0]
         bars = Content.assemble((f"{low} ", "dim"), (half, "$primary"), (f" {high}", "dim"))
-        return Content("\n").join([head, bars, *_notes(row)])
+        return Content("\n").join([head, bars, *notes])
     drawn = draw_histogram(counts, wide, height)
     bars = Content("\n").join(Content.styled(text, "$primary") for text in drawn)
     gap = " " * max(1, wide * len(counts) - len(low) - len(high))
     under = Content.styled(f"{low}{gap}{high}", "dim")
     if width - head.cell_length > len(facts) + 2:
-        return Content("\n").join([Content.assemble(head, "  ", facts), bars, under, *_notes(row)])
-    return Content("\n").join([head, bars, under, Content(facts), *_notes(row)])
+        return Content("\n").join([Content.assemble(head, "  ", facts), bars, under, *notes])
+    return Content("\n").join([head, bars, under, Content(facts), *notes])
 
 
 def _notes(row: CostRow) -> Iterator[Content]:
@@ -91,9 +99,9 @@ def _notes(row: CostRow) -> Iterator[Content]:
         name = f"without {row.number(index)} {saving.name}"
         if saving.saved_us is not None:
             verb = "saves" if saving.saved_us >= 0 else "costs"
-            size, noise = format_micros(abs(saving.saved_us)), format_micros(saving.noise_us)
+            size, noise = format_duration(abs(saving.saved_us)), format_duration(saving.noise_us)
             within = "" if abs(saving.saved_us) > saving.noise_us else ", within the noise"
-            amount = f"{size} µs per step ± {noise}"
+            amount = f"{size} per step ± {noise}"
             yield Content.assemble((f"{name} the chain {verb} ", "dim"), amount, (within, "dim"))
         elif saving.needed is not None:
             yield Content.styled(f"{name} the chain fails: {saving.needed}", "dim")
@@ -112,26 +120,27 @@ def operators_text(row: CostRow, width: int, height: int) -> Content:
         return Content("")
     if not operators:
         return Content.styled("no torch operators", "dim")
+    unit = choose_unit(operators[0].time_us)
     if height == 1:
         parts: list[Content] = []
         for operator in operators:
             name, calls = operator.name.removeprefix("aten::"), format_count(operator.calls)
-            figures = f" {format_micros(operator.time_us)} × {calls}"
+            figures = f" {format_time(operator.time_us, unit)} × {calls}"
             part = Content.assemble(name, (figures, "dim"))
             if sum(part.cell_length + 3 for part in [*parts, part]) > width and parts:
                 break
             parts.append(part)
         return Content.styled(" · ", "dim").join(parts)
     total = format_count(sum(operator.calls for operator in operators))
-    note = f"  µs and calls per step, {total} in all; this pass is slower"
-    note = note if len(note) + 9 <= width else "  µs × calls, in a slower pass"
+    note = f"  {unit} and calls per step, {total} in all; this pass is slower"
+    note = note if len(note) + 9 <= width else f"  {unit} × calls, in a slower pass"
     lines = [Content.assemble(("operators", "bold"), (note, "dim"))]
     shown = operators if len(operators) < height else operators[: height - 2]
     most = operators[0].time_us
     for operator in shown:
         bar = draw_bar(operator.time_us / most if most else 0.0, _BAR_WIDTH)
         line = Content.assemble(
-            f"{format_micros(operator.time_us):>7} ",
+            f"{format_time(operator.time_us, unit):>7} ",
             (bar, "$primary"),
             (f" {format_count(operator.calls):>5} × ", "dim"),
             operator.name.removeprefix("aten::"),
@@ -139,13 +148,13 @@ def operators_text(row: CostRow, width: int, height: int) -> Content:
         lines.append(line)
     rest = operators[len(shown) :]
     if rest:
-        text = f"{len(rest)} more, {format_micros(sum(operator.time_us for operator in rest))} µs"
+        text = f"{len(rest)} more, {format_duration(sum(operator.time_us for operator in rest))}"
         lines.append(Content.styled(text.rjust(len(text) + 8), "dim"))
     return Content("\n").join(lines)
 
 
-LOW, HIGH = 20, 30
-"""Heights of the tab below which the details are short, and from which they are long."""
+_MIN_HEIGHT, LOW, HIGH = 16, 20, 45
+"""Heights of the tab from which details are shown, are longer, and are long."""
 _SIDE_BY_SIDE_WIDTH = 84
 """Minimum width for operators next to the histogram."""
 
@@ -160,23 +169,22 @@ class PartPane(Container):
         yield Static("", id="profile-histogram")
         yield Static("", id="profile-operators")
 
-    def show(self, line: CostLine | None, room: Size) -> None:
+    def show(self, row: CostRow | None, room: Size) -> None:
         """Show a part.
 
         Args:
-            line: Line of the part. ``None``: hide the pane.
+            row: The part. ``None``: hide the pane.
             room: Size of the whole tab.
         """
-        self.display = line is not None
-        if line is None:
+        self.display = row is not None and room.height >= _MIN_HEIGHT
+        if row is None:
             return
-        row = line.detail_row
         has_operators = row.operators is not None
         bars = 1 if room.height < LOW else 6 if room.height >= HIGH and not has_operators else 3
         is_side_by_side = has_operators and room.width >= _SIDE_BY_SIDE_WIDTH and bars > 1
         self.set_class(is_side_by_side, "-side-by-side")
         width = max(10, room.width // 2 - 2 if is_side_by_side else room.width)
-        self.query_one("#profile-histogram", Static).update(histogram_text(line, width, bars))
+        self.query_one("#profile-histogram", Static).update(histogram_text(row, width, bars))
         operators = self.query_one("#profile-operators", Static)
         operators.display = has_operators
         height = bars + 3 if is_side_by_side else 1 if bars == 1 else 5
@@ -185,63 +193,17 @@ class PartPane(Container):
         self.styles.min_height = 1 + bars + (1 if bars == 1 else 3)
 
 
-def build_lines(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None) -> list[CostLine]:
-    """Return the lines of a run in chain order.
-
-    Args:
-        run: Run to show.
-        wanted: Selected modes.
-        other: Run to compare with. ``None``: no comparison.
-    """
-    mode = displayed_mode(run, wanted)
-    if mode is None:
-        return []
-    if is_side_by_side(run, wanted):
-        return _side_by_side_lines(run, displayed_modes(run, wanted))
-    comparison = None if other is None else compare_runs(run, other, mode.mode)
-    rows = [(run.key(row), row) for row in mode.rows]
-    if other is not None and comparison is not None:
-        rows += [(other.key(row), row) for row in comparison.removed]
-    deltas = {} if comparison is None else comparison.rows
-    most = max((row.share for row in mode.rows), default=1.0)
-    return [
-        CostLine(f"row-{place}", place, row, deltas.get(key), most=most)
-        for place, (key, row) in enumerate(rows)
-    ]
-
-
-def _side_by_side_lines(run: ProfileRun, modes: list[ModeCosts]) -> list[CostLine]:
-    """Return a line for each part of any mode; fused stages come with their first one."""
-    found: dict[RowKey, dict[str, CostRow]] = {}
-    for mode in modes:
-        for row in mode.rows:
-            found.setdefault(run.key(row), {})[mode.mode] = row
-    kinds = {row.work: None for mode in modes for row in mode.rows}
-    works = [work for work in kinds if work != "engine"] + ["engine"]
-
-    def place(rows: dict[str, CostRow]) -> tuple[int, int]:
-        row = next(iter(rows.values()))
-        return works.index(row.work), row.index
-
-    ranked = sorted(found.values(), key=place)
-    return [
-        CostLine(f"row-{at}", at, next(iter(rows.values())), by_mode=rows)
-        for at, rows in enumerate(ranked)
-    ]
-
-
-def sort_lines(lines: list[CostLine], column: Column, is_inverted: bool) -> list[CostLine]:
-    """Sort lines by a column; lines without a value come last."""
+def sort_lines(
+    lines: Sequence[CostLine], column: Column, is_inverted: bool = False
+) -> list[CostLine]:
+    """Sort lines by a column; lines without a value come last, and then the whole step."""
     sign = -1 if column.largest_first != is_inverted else 1
 
-    def key(line: CostLine) -> tuple[bool, float]:
+    def key(line: CostLine) -> tuple[bool, bool, float]:
         value = column.value(line)
-        return value is None, 0.0 if value is None else sign * value
+        return line.is_total, value is None, 0.0 if value is None else sign * value
 
     return sorted(lines, key=key)
-
-
-CHAIN_ORDER = "part"
 
 
 class CostTable(DataTable[Text]):
@@ -252,8 +214,9 @@ class CostTable(DataTable[Text]):
     }
     HELP = """## Costs
 
-`µs/step` is the share of a part in the mean step; all rows add up to the whole step. The figures
-after the bar are per call. Click a header or press `s` to sort, and `i` to reverse the order."""
+The time of each part in the mean step; the parts add up to the whole step. `median` is the time of
+a step in which each call takes its median time: other programs that interrupt a few calls hardly
+change it. Click a header or press `s` to sort, and `i` to reverse the order."""
 
     class CursorMoved(Message):
         """The cursor is on another line."""
@@ -270,10 +233,10 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
             cursor_foreground_priority="renderable",
         )
         self.display = False
-        self.sort_by, self.is_inverted = CHAIN_ORDER, False
-        self._lines: list[CostLine] = []
+        self.sort_by, self.is_inverted = "step", False
+        self._sheet = CostSheet()
         self._shown: list[Column] = []
-        self._wanted: tuple[str, str] | None = None
+        self._wanted: str | None = None
 
     @property
     def selected_line(self) -> CostLine | None:
@@ -281,9 +244,9 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
         lines = self.lines_shown
         return lines[self.cursor_row] if 0 <= self.cursor_row < len(lines) else None
 
-    def show_lines(self, lines: Sequence[CostLine]) -> None:
-        """Replace the lines; the cursor stays on its part."""
-        self._lines = list(lines)
+    def show_sheet(self, sheet: CostSheet) -> None:
+        """Replace the content; the cursor stays on its part."""
+        self._sheet = sheet
         self._draw()
 
     def on_mount(self) -> None:
@@ -296,12 +259,11 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
             self._draw()
 
     def _columns(self) -> list[Column]:
-        by_mode = any(line.by_mode for line in self._lines)
-        return (choose_mode_columns if by_mode else choose_columns)(self._lines, self._room)
+        return choose_columns(self._sheet, self._room)
 
     def sort_next(self) -> None:
         """Sort by the next column."""
-        names = [column.id for column in self._shown]
+        names = [column.id for column in self._shown if column.id != "bar"]
         at = names.index(self.sort_by) if self.sort_by in names else -1
         if names:
             self.sort(names[(at + 1) % len(names)])
@@ -326,7 +288,7 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
         event.stop()
         line = self.selected_line
         if line is not None:
-            self._wanted = (line.row.label, line.row.lane)
+            self._wanted = line.row.label
         self.post_message(self.CursorMoved(line))
 
     @property
@@ -338,12 +300,12 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
         """The lines from top to bottom."""
         by = next((each for each in self._shown if each.id == self.sort_by), None)
         if by is None:
-            return self._lines
-        return sort_lines(self._lines, by, self.is_inverted)
+            return list(self._sheet.lines)
+        return sort_lines(self._sheet.lines, by, self.is_inverted)
 
     def search_lines(self) -> list[str]:
-        """Return name and direction of each part."""
-        return [f"{each.row.label} {each.row.lane}" for each in self.lines_shown]
+        """Return the name of each part."""
+        return [line.row.label for line in self.lines_shown]
 
     @property
     def cursor_line(self) -> int:
@@ -364,7 +326,7 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
             lines = self.lines_shown
             for line in lines:
                 self.add_row(*(self._cell(column, line) for column in self._shown), key=line.name)
-            places = [(line.row.label, line.row.lane) for line in lines]
+            places = [line.row.label for line in lines]
             at = places.index(wanted) if wanted in places else 0
             self.move_cursor(row=at, scroll=True)
         self.post_message(self.CursorMoved(self.selected_line))
@@ -387,8 +349,7 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
 
 
 def _alignment(column: Column) -> Literal["left", "right"]:
-    left = column.id in ("part", "share") or column.id.endswith("_bar")
-    return "left" if left else "right"
+    return "left" if column.id in ("part", "bar") else "right"
 
 
 class RunList(OptionList):

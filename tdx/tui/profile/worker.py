@@ -16,6 +16,7 @@ import numpy as np
 from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
+from tdx.profiling.bottleneck import Cost, list_part_costs
 from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
@@ -34,6 +35,7 @@ from tdx.tui.profile.messages import (
     PROGRESS,
     AdviceResult,
     AdviceSearch,
+    CallCost,
     CostRow,
     Costs,
     MeasuredChange,
@@ -45,7 +47,7 @@ from tdx.tui.profile.messages import (
     Sync,
 )
 
-_FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
+_FIGURES = ("p50", "p95", "p99", "max")
 _MAX_OPERATORS = 40
 
 
@@ -69,26 +71,21 @@ def build_costs(profile: Profile) -> Costs:
 def add_savings(costs: Costs, found: MarginalCosts) -> Costs:
     """Add what the chain saves without each stage.
 
-    A saving is attached to the most expensive row of the stage, or of the group that it is fused
-    into.
+    The row of a fused group gets those of all its stages.
     """
     (mode,) = costs.modes
-    rows = list(mode.rows)
+    savings = {}
     for stage in found.stages:
-        index, cost = stage.index, stage.cost
-        mine = [
-            row
-            for row in rows
-            if row.work == "stage" and row.index <= index <= max(row.upto, row.index)
-        ]
-        if not mine:
-            continue
-        saving = StageSaving(stage.name, None, needed=stage.needed)
+        saving, cost = StageSaving(stage.name, None, needed=stage.needed), stage.cost
         if cost is not None and isfinite(cost.saved_us):
             noise = cost.noise_us if isfinite(cost.noise_us) else cost.before_us
             saving = replace(saving, saved_us=cost.saved_us, noise_us=noise)
-        at = rows.index(max(mine, key=lambda row: row.step_us))
-        rows[at] = replace(rows[at], marginals={**rows[at].marginals, index: saving})
+        savings[stage.index] = saving
+    rows = []
+    for row in mode.rows:
+        places = range(row.index, max(row.upto, row.index) + 1) if row.work == "stage" else ()
+        mine = {place: savings[place] for place in places if place in savings}
+        rows.append(replace(row, marginals=mine))
     notes = (*mode.notes, f"without each stage: {found.error}") if found.error else mode.notes
     error = found.error if found.error == "interrupted" else mode.error
     return replace(costs, modes=(replace(mode, rows=tuple(rows), notes=notes, error=error),))
@@ -98,8 +95,9 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
     noise = mode.noise
     return ModeCosts(
         mode=mode.mode,
-        rows=tuple(_cost_row(mode, row) for row in mode.rows if len(row.times_ns)),
+        rows=tuple(_cost_row(mode, cost) for cost in list_part_costs(mode)),
         step_us=mode.step_us,
+        repeats_us=tuple(mode.repeat_us),
         frames_per_second=mode.frames_per_second,
         steps=int(mode.steps.sum()),
         noise=noise.spread,
@@ -114,40 +112,62 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
     )
 
 
-def _cost_row(mode: ModeProfile, row: Row) -> CostRow:
-    statistics = asdict(row.statistics)
-    counts, low, high = _histogram(row.samples_us)
-    memory, device = mode.memory.get(row.key), mode.on_device.get(row.key)
-    calls, steps = len(row.times_ns), int(mode.steps.sum())
-    error_us = mode.step_share_us(row)
-    if calls > 1 and steps:
-        # Two standard errors of the row's share of the step.
-        error_us = float(2 * np.std(row.times_ns, ddof=1) * calls**0.5 / steps / 1000)
+def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
+    # The calls of a group may include a reset of a single stage.
+    part = max((row.part for row in cost.rows), key=lambda part: part.upto)
+    times = np.zeros(len(mode.steps))
+    for row in cost.rows:
+        np.add.at(times, row.repeats, row.times_ns)
+    is_complete = mode.steps > 0
+    devices = [mode.on_device[row.key] for row in cost.rows if row.key in mode.on_device]
+    memory = [mode.memory[row.key] for row in cost.rows if row.key in mode.memory]
     more: dict[str, Any] = {}
-    if device is not None:
-        more["device_us"], more["kernels"] = device.time_us, device.kernels
-        more["launch_bound"] = device.launch_bound
-        more["syncs"] = tuple(Sync(where, often) for where, often in device.syncs.items())
+    if devices:
+        more["device_us"] = sum(use.time_us for use in devices)
+        more["kernels"] = sum(use.kernels for use in devices)
+        more["launch_bound"] = any(use.launch_bound for use in devices)
+        more["syncs"] = tuple(
+            Sync(where, often) for use in devices for where, often in use.syncs.items()
+        )
     if mode.operators:
-        uses = mode.operators.get(row.key, ())[:_MAX_OPERATORS]
-        more["operators"] = tuple(OperatorCost(u.name, u.calls, u.time_us) for u in uses)
+        operators: dict[str, OperatorCost] = {}
+        for row in cost.rows:
+            for use in mode.operators.get(row.key, ()):
+                before = operators.get(use.name, OperatorCost(use.name, 0.0, 0.0))
+                operators[use.name] = OperatorCost(
+                    use.name, before.calls + use.calls, before.time_us + use.time_us
+                )
+        ranked = sorted(operators.values(), key=lambda operator: -operator.time_us)
+        more["operators"] = tuple(ranked[:_MAX_OPERATORS])
+    if memory:
+        more["allocated_bytes"] = sum(use.allocated_bytes for use in memory)
+    is_engine = part.work == "engine"
     return CostRow(
-        work=row.part.work,
-        index=row.part.index,
-        upto=row.part.upto,
-        name=row.part.name,
-        lane=row.part.lane,
-        n=int(statistics["n"]),
+        work=part.work,
+        index=part.index,
+        upto=part.upto,
+        name=cost.name if is_engine else part.name,
+        step_us=cost.step_us,
+        median_us=cost.median_us,
+        share=cost.share,
+        repeats_us=tuple((times[is_complete] / mode.steps[is_complete] / 1000).tolist()),
+        calls=tuple(_call_cost(mode, row, is_engine) for row in cost.rows),
+        **more,
+    )
+
+
+def _call_cost(mode: ModeProfile, row: Row, is_engine: bool) -> CallCost:
+    counts, low, high = _histogram(row.samples_us)
+    statistics = asdict(row.statistics)
+    return CallCost(
+        name=row.part.name if is_engine else row.part.lane,
+        n=len(row.times_ns),
         figures={name: float(statistics[name]) for name in _FIGURES},
         step_us=mode.step_share_us(row),
-        share=mode.share(row),
         steps_per_call=mode.steps_per_call(row),
         counts=counts,
         low_us=low,
         high_us=high,
-        error_us=error_us,
-        allocated_bytes=None if memory is None else memory.allocated_bytes,
-        **more,
     )
 
 

@@ -35,14 +35,15 @@ def test_rows_of_both_modes_sum_to_the_total() -> None:
         assert sum(row.share for row in mode.rows) == pytest.approx(1.0)
         assert sum(row.step_us for row in mode.rows) == pytest.approx(mode.step_us)
         assert {"0 RewardSum", "1 StepCounter"} <= {row.label for row in mode.rows}
-        assert all(sum(row.counts) == row.n for row in mode.rows)
+        assert all(sum(call.counts) == call.n for row in mode.rows for call in row.calls)
+        assert all(len(row.repeats_us) == 2 for row in mode.rows)
         assert any(row.allocated_bytes is not None for row in mode.rows)
         summed = next(row for row in mode.rows if row.operators)
         assert summed.operators is not None
         assert summed.operators[0].name.startswith("aten::")
         assert all(each.calls > 0 for each in summed.operators)
         skipped_bytes = {n: each for row in mode.rows for n, each in row.marginals.items()}
-        assert [skipped_bytes[n].name for n in skipped_bytes] == (
+        assert [skipped_bytes[n].name for n in sorted(skipped_bytes)] == (
             ["RewardSum", "StepCounter"] if mode.mode == "planned" else []
         )
     assert [topic for topic, _ in pushed].count(PARTIAL) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tdx.tui.profile.advice import AdviceList
 from tdx.tui.profile.profile_tab import ProfileTab
 from tdx.tui.profile.widgets import CostTable
 from tests.tui.profile.measured import profiling
@@ -17,14 +18,13 @@ async def test_row_is_found_by_name() -> None:
         await app.press("r")
         app.app.screen.set_focus(app.app.query_one(CostTable))
         tab.start_search()
-        await app.type("for step")
+        await app.type("count")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
         assert "1 match" in app.text("ProfileTab SearchBar")
-        await app.type("forward")
+        await app.type("r")
         await app.press("enter", "n")
-        assert "2 InitTracker forward" in app.text("#profile-histogram")
-        assert "3 of 3 matches" in app.text("ProfileTab SearchBar")
-        await app.press("n", "N", "N")
+        assert "0 RewardSum forward" in app.text("#profile-histogram")
+        await app.press("N")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
         await app.press("escape", "n")
         assert app.app.focused is app.app.query_one("#profile-steps")
@@ -42,7 +42,7 @@ async def test_details_of_a_row_list_operators_and_marginal_cost() -> None:
         assert app.backend.asked[0].extras == frozenset(["operators", "marginal"])
         said = app.text("#profile-part")
         assert "0 RewardSum forward" in said
-        assert "without 0 RewardSum the chain saves 2.50 µs per step ± 0.20" in said
+        assert "without 0 RewardSum the chain saves 2.50 µs per step ± 0.20 µs" in said
         assert "1.20 ████████ 2 × add" in said
         assert "mul" in said
         assert app.column("marginal")[3] == "2.50"
@@ -56,38 +56,42 @@ async def test_modes_are_shown_side_by_side() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("m", "m", "r")
         assert app.backend.asked[0].modes == ("eager", "planned")
-        assert app.titles[:4] == ["part↑", "eager", "planned", "saves"]
-        line = dict(zip(app.column("part"), app.rows, strict=True))["1 StepCounter ↓"]
-        assert line[1:4] == ["15.0", "3.00", "-80 %"]
+        assert app.titles[:4] == ["part", "eager µs", "planned µs↓", "change"]
+        line = dict(zip(app.column("part"), app.rows, strict=True))["1 StepCounter"]
+        assert line[1:4] == ["15.0", "3.00", "-80%"]
         await app.press("m", "m")
-        assert "eager · " in app.text("#profile-summary")
+        assert "frames/s, eager" in app.text("#profile-summary")
 
 
 async def test_suggestion_is_applied_and_undone() -> None:
-    async with profiling(*CHAIN) as app:
+    async with profiling(*CHAIN, size=(120, 36)) as app:
+
+        def title() -> str:
+            return str(app.app.query_one(AdviceList).border_title)
+
+        await app.press("r")
+        assert title() == "what would help: v tries changes"
         await app.press("v")
-        assert app.app.screen.query("#advice")
-        said = app.text("#advice")
-        assert "2 changes tried, 1 faster than the current chain" in said
-        assert "-20 % remove StepCounter because nobody reads what it writes" in said
-        assert "≈ freeze the statistics" in said
+        assert title() == "what would help: 2 changes tried, 1 saved time"
+        said = app.text("#profile-advice-list")
+        assert "-20% remove StepCounter 50.0 → 40.0 ± 1.00 µs per step; same values" in said
+        assert "no gain: freeze the statistics" in said
         assert "not tried: put Resize first: other values come out" in said
-        await app.press("down", "enter")
+        await app.press("v", "end", "enter")
         assert "this is not an edit of the chain; make it where the chain is run" in app.messages
-        await app.press("up", "enter")
+        await app.press("home", "enter")
         stages = app.workspace.draft.stages
         assert [each.config.name for each in stages] == ["RewardSum", "InitTracker"]
         assert [each.number for each in stages] == [0, 2]
+        assert title().endswith("in another chain; v tries again")
         app.workspace.undo()
         await app.settle()
-        await app.press("v")
-        assert "1 faster" in app.text("#advice")
+        assert title() == "what would help: 2 changes tried, 1 saved time"
         assert app.backend.advised == 1
-        await app.press("r")
+        await app.press("v")
         assert app.backend.advised == 2
-        await app.press("escape")
         app.backend.advice_error = "the env is broken"
         await cut(app)
         await app.pilot.click("#profile-advice")
         await app.settle()
-        assert "✕ the env is broken" in app.text("#advice")
+        assert title() == "what would help: ✕ the env is broken"

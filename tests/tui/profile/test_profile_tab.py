@@ -11,6 +11,7 @@ from textual.widgets import Button, Input
 from tdx.inspection.overview import Problem
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
+from tdx.tui.chain_status import ENV
 from tdx.tui.profile import measurement
 from tdx.tui.profile.widgets import CostTable
 from tests.tui.driving import driven
@@ -31,49 +32,65 @@ async def test_second_measurement_shows_the_saved_time() -> None:
         assert "what each part of a rollout costs" in app.text("#profile-summary")
         await app.press("r")
         assert "#1 first run" in app.text("#profile-summary")
-        assert "±2.0% quiet" in app.text("#profile-summary")
-        assert "change" not in app.titles
+        assert "noise: the repeats are within ±2.0%" in app.text("#profile-summary")
+        assert app.titles[:4] == ["part", "µs/step↓", "median", "share"]
+        assert app.column("part") == [
+            *("env Pendulum-v1", "2 InitTracker", "1 StepCounter", "0 RewardSum"),
+            *("tdx itself", "policy random", "whole step"),
+        ]
+        assert app.column("share")[0] == "31.2%"
+        assert app.workspace.costs == {ENV: "25.0 µs", 0: "2.00 µs", 1: "3.00 µs", 2: "4.00 µs"}
         await cut(app)
         assert "edited: remove RewardSum" in app.text("#profile-summary")
+        assert app.workspace.costs == {}, "the times of another chain"
         await app.press("r")
-        assert "-4.05 µs" in app.text("#profile-summary")
-        changes = dict(zip(app.column("part"), app.column("change"), strict=True))
-        assert changes["0 StepCounter ↓"] == "-1.00"
-        assert changes["env Pendulum-v1"] == "≈"
-        assert changes["0 RewardSum ↓"] == "-2.00"
+        assert "31.3 µs per step, 31.9k frames/s, planned: 11% less time than #1" in app.text(
+            "#profile-summary"
+        )
+        assert app.titles[:4] == ["part", "#1 µs", "#2 µs↓", "change"]
+        rows = {cells[0]: cells[1:4] for cells in app.rows}
+        assert rows["0 StepCounter"] == ["3.00", "2.00", "-33%"]
+        assert rows["env Pendulum-v1"] == ["25.0", "25.0", "≈"]
+        assert rows["0 RewardSum"] == ["2.00", "", "gone"]
+        assert rows["whole step"] == ["35.3", "31.3", "-11%"]
+        assert app.workspace.costs == {ENV: "25.0 µs", 0: "2.00 µs", 1: "3.00 µs"}
         assert app.text("#profile-runs").index("#2") < app.text("#profile-runs").index("#1")
 
 
 async def test_sort_by_header_and_by_keys() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
-        in_order = app.column("part")
-        await app.press("s")
-        assert app.column("part")[0] == "env Pendulum-v1"
         assert "µs/step↓" in app.titles
         await app.press("i")
-        assert app.column("part")[-1] == "env Pendulum-v1"
+        assert app.column("part")[-2:] == ["env Pendulum-v1", "whole step"]
+        await app.press("s")
+        assert "median↓" in app.titles
         table = app.app.query_one(CostTable)
         await app.pilot.click(CostTable, offset=(3, 0))
         await app.settle()
-        assert app.column("part") == in_order
+        in_order = app.column("part")
+        assert in_order[:3] == ["policy random", "env Pendulum-v1", "0 RewardSum"]
         assert table.sort_by == "part"
         await app.pilot.click(CostTable, offset=(3, 0))
         await app.settle()
-        assert app.column("part") == in_order[::-1]
+        assert app.column("part") == [*in_order[-2::-1], "whole step"]
 
 
 async def test_cursor_stays_on_its_row() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
         app.app.query_one(CostTable).focus()
-        await app.press("down")
-        assert "env Pendulum-v1 step µs per call, n 5,000" in app.text("#profile-histogram")
-        assert "p99 50.0" in app.text("#profile-histogram")
+        assert "env Pendulum-v1 step per call, n 5,000" in app.text("#profile-histogram")
+        assert "p99 50.0 µs max 500 µs" in app.text("#profile-histogram")
         assert "GPU" not in app.text("#profile-histogram")
         assert "█" in app.text("#profile-histogram")
-        await app.press("s", "s")
-        assert "env Pendulum-v1 step" in app.text("#profile-histogram")
+        await app.press("down")
+        assert "2 InitTracker forward" in app.text("#profile-histogram")
+        assert "per step also: reset 0.050 µs" in app.text("#profile-histogram")
+        await app.press("s", "i")
+        assert "2 InitTracker forward" in app.text("#profile-histogram")
+        await app.press("ctrl+end")
+        assert "whole step µs per step in each repeat" in app.text("#profile-histogram")
 
 
 async def test_request_has_modes_settings_and_memory() -> None:
@@ -88,14 +105,14 @@ async def test_request_has_modes_settings_and_memory() -> None:
         assert (asked.extras, asked.warmup) == (frozenset(["memory"]), 5)
         assert [each.rstrip("↑") for each in app.titles][:4] == [
             "part",
-            "eager",
-            "planned",
-            "saves",
+            "eager µs",
+            "planned µs↓",
+            "change",
         ]
-        assert "eager " in app.text("#profile-summary")
+        assert "less time than eager" in app.text("#profile-summary")
         await app.pilot.click("#profile-mode")
         await app.press("m")
-        assert "µs/step" in app.titles
+        assert "µs/step↓" in app.titles
 
 
 async def test_run_and_stop_by_mouse_with_progress() -> None:
@@ -117,7 +134,7 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
         app.backend.end(costs(app.workspace.draft.pipeline()))
         await app.settle()
         assert "cancelled: partial results" in app.text("#profile-summary")
-        assert len(app.rows) == 9
+        assert len(app.rows) == 7
 
 
 async def test_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +148,7 @@ async def test_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) ->
         await app.settle()
         assert app.backend.restarted == ["profile"]
         assert "cancelled" in app.text("#profile-summary")
-        assert len(app.rows) == 9
+        assert len(app.rows) == 7
         app.backend.waits, app.backend.partly = False, None
         await app.press("r")
         assert "no changes" in app.text("#profile-summary")
@@ -141,7 +158,7 @@ async def test_error_is_shown_with_the_rows_measured_before_it() -> None:
     async with profiling(*CHAIN) as app:
         found = costs(app.workspace.draft.pipeline())
         app.backend.answer = Problem("TDX000", "the worker process ended", "it starts again")
-        for partly, rows in ((None, 0), (found, 9)):
+        for partly, rows in ((None, 0), (found, 7)):
             app.backend.partly = partly
             await app.press("r")
             assert "✕ the worker process ended (it starts again)" in app.text("#profile-summary")
@@ -150,7 +167,7 @@ async def test_error_is_shown_with_the_rows_measured_before_it() -> None:
         app.backend.answer = costs(app.workspace.draft.pipeline(), error="step 7: it is broken")
         await app.press("r")
         assert "✕ step 7: it is broken" in app.text("#profile-summary")
-        assert len(app.rows) == 9
+        assert len(app.rows) == 7
 
 
 async def test_runs_are_browsed_and_compared() -> None:
@@ -162,7 +179,7 @@ async def test_runs_are_browsed_and_compared() -> None:
         await app.press("r", "left_square_bracket", "left_square_bracket")
         assert "#1 first run" in app.text("#profile-summary")
         await app.press("b", "right_square_bracket", "right_square_bracket")
-        assert "to #1" in app.text("#profile-summary")
+        assert "less time than #1" in app.text("#profile-summary")
         assert "◆#1" in app.text("#profile-runs")
         await app.pilot.click("#profile-runs", offset=(4, 2))
         await app.settle()
@@ -172,17 +189,17 @@ async def test_runs_are_browsed_and_compared() -> None:
 async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
     async with profiling(*CHAIN) as app:
         app.backend.gpu = True
-        await app.press("r", "s")
+        await app.press("r")
         assert {"GPU µs", "kernels", "syncs"} <= set(app.titles)
-        assert "CPU µs↓" in app.titles
+        assert "CPU µs/step↓" in app.titles
         app.app.query_one(CostTable).focus()
         await app.press("down")
-        assert "hidden syncs: the host waits for the GPU in 0 RewardSum" in app.text(
+        assert "hidden syncs: the host waits for the GPU in 2 InitTracker" in app.text(
             "#profile-summary"
         )
         text = app.text("#profile-histogram")
         assert "waits for the GPU 2 × per step at to_host.py:12" in text
-        assert "GPU 1.50 in 3.0 kernels, waits for the host" in text
+        assert "GPU 1.50 µs in 3.0 kernels, waits for the host" in text
 
 
 async def test_missing_pipeline_is_reported() -> None:
@@ -205,23 +222,23 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
         app.app.workspace.edit("off", app.app.workspace.draft.toggle(1), place=1)
         await app.settle()
         app.find("CostTable").focus()
-        await app.press("r", "s", "down", "down")
+        await app.press("r", "down", "down")
         app.app.clear_notifications()
         await check_snapshots(app, "profile", tmp_path)
         await app.press("f1")
-        assert "share of a part in the mean step" in app.text()
+        assert "time of each part in the mean step" in app.text()
 
 
 async def test_run_is_reported_while_another_tab_is_in_front() -> None:
     async with driven("RewardSum", backend=StandIn(looks=True), size=(80, 24)) as app:
         app.find("ProfileTab").action_measure()
         await app.settle()
-        assert "#1 first run: 28.4 µs/step" in [n.message for n in app.app._notifications]
+        assert "#1 first run: 28.3 µs per step" in [n.message for n in app.app._notifications]
 
 
 async def test_colors_follow_the_theme() -> None:
     async with profiling(*CHAIN) as app:
-        await app.press("r", "s")
+        await app.press("r")
         table = app.app.query_one(CostTable)
 
         def colors() -> list[object]:

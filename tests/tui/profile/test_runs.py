@@ -8,10 +8,11 @@ import pytest
 
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
-from tdx.tui.profile.columns import choose_columns, choose_mode_columns
+from tdx.tui.profile.columns import build_sheet, choose_columns
+from tdx.tui.profile.messages import CostRow
 from tdx.tui.profile.runs import MAX_RUNS, Comparison, ProfileRun, RunHistory, compare_runs
-from tdx.tui.profile.widgets import build_lines, sort_lines
-from tests.tui.profile.measured import costs, mode_costs
+from tdx.tui.profile.widgets import sort_lines
+from tests.tui.profile.measured import costs, row
 
 DRAFT = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter", "InitTracker"))
 
@@ -20,48 +21,72 @@ def run_of(history: RunHistory, draft: Draft, *modes: str) -> ProfileRun:
     return history.add(draft, costs(draft.pipeline(), *modes))
 
 
-def both(first: Draft, second: Draft) -> Comparison:
-    history = RunHistory()
-    before, after = run_of(history, first), run_of(history, second)
-    found = compare_runs(after, before, "planned")
+def with_rows(history: RunHistory, draft: Draft, *rows: CostRow) -> ProfileRun:
+    """Return a run with these stages."""
+    measured = costs(draft.pipeline())
+    (mode,) = measured.modes
+    rest = [row for row in mode.rows if row.work != "stage"]
+    mode = replace(mode, rows=(*rest, *rows))
+    return history.add(draft, replace(measured, modes=(mode,)))
+
+
+def both(before: ProfileRun, after: ProfileRun) -> Comparison:
+    found = compare_runs(after, "planned", before)
     assert found is not None
     return found
 
 
-def stages(comparison: Comparison) -> dict[str, str]:
-    return {key[1]: delta.kind for key, delta in comparison.rows.items() if key[0] == "stage"}
+def compared(first: Draft, second: Draft) -> Comparison:
+    history = RunHistory()
+    return both(run_of(history, first), run_of(history, second))
+
+
+def stages(comparison: Comparison) -> dict[tuple[int, ...], str]:
+    return {key[2]: delta.kind for key, delta in comparison.rows.items() if key[0] == "stage"}
 
 
 def test_removed_stage_is_listed_and_the_others_are_matched() -> None:
-    found = both(DRAFT, DRAFT.remove(0))
-    assert stages(found) == {"0": "removed", "1": "faster", "2": "faster"}
-    assert [row.name for row in found.removed] == ["RewardSum", "RewardSum"]
-    assert found.step.us == pytest.approx(-(2.0 + 0.05 + 1.0 + 1.0))
-    assert found.step.kind == "faster"
+    found = compared(DRAFT, DRAFT.remove(0))
+    assert stages(found) == {(0,): "removed", (1,): "faster", (2,): "faster"}
+    assert [row.name for row in found.removed.values()] == ["RewardSum"]
+    assert found.step.us == pytest.approx(-(2.0 + 1.0 + 1.0))
+    assert found.text.plain == "11% less time than #1"
 
 
 def test_new_moved_and_disabled_stages_are_marked() -> None:
-    assert stages(both(DRAFT, DRAFT.duplicate(0)))["3"] == "new"
-    assert stages(both(DRAFT, DRAFT.move(0, 2))) == {"0": "slower", "1": "faster", "2": "faster"}
-    assert stages(both(DRAFT, DRAFT.toggle(2)))["2"] == "removed"
-    assert set(stages(both(DRAFT, DRAFT)).values()) == {"same"}
+    assert stages(compared(DRAFT, DRAFT.duplicate(0)))[3,] == "new"
+    moved = stages(compared(DRAFT, DRAFT.move(0, 2)))
+    assert moved == {(0,): "slower", (1,): "faster", (2,): "faster"}
+    assert stages(compared(DRAFT, DRAFT.toggle(2)))[2,] == "removed"
+    assert set(stages(compared(DRAFT, DRAFT)).values()) == {"same"}
+
+
+def test_fused_group_is_compared_with_the_sum_of_its_stages() -> None:
+    history = RunHistory()
+    single = [row("stage", at, name, 4.0) for at, name in enumerate("ABC")]
+    group = row("stage", 0, "A + B", 5.0, upto=1)
+    apart = with_rows(history, DRAFT, *single)
+    fused = with_rows(history, DRAFT, group, single[2])
+    delta = both(apart, fused).rows["stage", "", (0, 1)]
+    assert (delta.before_us, delta.after_us, delta.kind) == (8.0, 5.0, "faster")
+    assert stages(both(apart, fused)) == {(0, 1): "faster", (2,): "same"}
+    kinds = stages(both(fused, apart))
+    assert kinds.pop((2,)) == "same"
+    assert kinds == dict.fromkeys([(0,), (1,), (0, 1)], "regrouped")
+    # A group that lost a stage is compared with the group before.
+    whole = with_rows(history, DRAFT, row("stage", 0, "A + B + C", 9.0, upto=2))
+    shorter = with_rows(history, DRAFT.remove(1), row("stage", 0, "A + C", 5.0, upto=1))
+    assert stages(both(whole, shorter)) == {(0, 2): "faster"}
 
 
 def test_difference_within_the_noise_is_not_a_change() -> None:
     history = RunHistory()
-    quiet = run_of(history, DRAFT)
-    loud = mode_costs(DRAFT.pipeline(), "planned", noise=0.9)
-    noisy = history.add(DRAFT.remove(0), replace(quiet.costs, modes=(loud,)))
-    comparison = compare_runs(noisy, quiet, "planned")
-    assert comparison is not None
-    assert comparison.step.kind == "same"
-    few = [replace(each, error_us=50.0) for each in quiet.costs.modes[0].rows]
-    again = history.add(
-        DRAFT.move(0, 2), replace(quiet.costs, modes=(replace(loud, rows=tuple(few)),))
-    )
-    second = compare_runs(again, quiet, "planned")
-    assert second is not None
-    assert set(stages(second).values()) == {"same"}
+    noisy = row("stage", 0, "A", 4.0, repeats_us=(1.0, 2.0, 4.0, 6.0, 7.0))
+    first = with_rows(history, DRAFT, noisy)
+    second = with_rows(history, DRAFT, row("stage", 0, "A", 5.0))
+    assert stages(both(first, second)) == {(0,): "same"}
+    once = with_rows(history, DRAFT, row("stage", 0, "A", 5.0, repeats_us=(5.0,)))
+    assert stages(both(once, once)) == {(0,): "unknown"}
 
 
 def test_run_is_compared_with_the_previous_one_in_its_mode() -> None:
@@ -74,7 +99,7 @@ def test_run_is_compared_with_the_previous_one_in_its_mode() -> None:
     assert history.previous(third, "planned") is failed
     assert history.previous(second, "planned") is first
     assert history.previous(first, "planned") is None
-    assert compare_runs(third, second, "planned") is None
+    assert compare_runs(third, "eager", second) is None
     assert (first.change, second.change, third.change) == (
         "first run",
         "no changes",
@@ -90,49 +115,47 @@ def test_number_of_kept_runs_is_limited() -> None:
     assert history.runs[-1].number == MAX_RUNS + 3
 
 
-def test_rows_of_two_modes_are_side_by_side() -> None:
-    run = run_of(RunHistory(), DRAFT, "eager", "planned")
-    lines = build_lines(run, "both", None)
-    eager, planned, saved = choose_mode_columns(lines, 80)[1:4]
-    line = next(each for each in lines if each.row.label == "1 StepCounter" and each.by_mode)
-    lines = [each for each in lines if each.row.label == "1 StepCounter"]
-    forward = lines[1]
-    assert (eager.text(forward), planned.text(forward)) == ("15.0", "3.00")
-    assert saved.text(forward) == "-80 %"
-    assert saved.tone(forward) == "faster"
-    assert line in lines
-
-
 def test_columns_depend_on_width_and_measured_data() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT)
     draft = DRAFT.remove(0)
     second = history.add(draft, costs(draft.pipeline(), "planned", gpu=True))
-    alone, compared = build_lines(first, "planned", None), build_lines(second, "planned", first)
-
-    def ids(lines: list[object], width: int) -> list[str]:
-        return [column.id for column in choose_columns(lines, width)]  # type: ignore[arg-type]
-
-    assert ids([*alone], 40) == ["part", "step", "share"]
-    assert ids([*compared], 48) == ["part", "step", "device", "delta"]
-    wide = ids([*compared], 200)
-    assert wide[:6] == ["part", "step", "device", "kernels", "syncs", "delta"]
-    assert {"share", "n", "mean", "p50", "p90", "p95", "p99", "max"} <= set(wide)
-    for width in range(30, 200, 7):
-        total = sum(column.width + 2 for column in choose_columns(compared, width))
-        assert total <= max(width, 44)
+    alone, compared = build_sheet(first, "planned", None), build_sheet(second, "planned", first)
+    assert [column.id for column in choose_columns(alone, 40)] == ["part", "step", "share"]
+    assert [column.id for column in choose_columns(compared, 28)] == ["part", "step"]
+    shown = choose_columns(compared, 48)
+    assert [column.title for column in shown] == ["part", "#1 µs", "#2 µs", "change"]
+    wide = [column.id for column in choose_columns(compared, 200)]
+    assert wide[:5] == ["part", "before", "step", "delta", "device"]
+    assert {"kernels", "syncs", "median", "share", "bar"} <= set(wide)
+    for width in range(28, 200, 7):
+        assert sum(column.width + 2 for column in choose_columns(compared, width)) <= width
 
 
 def test_rows_are_sorted_by_any_column_in_both_orders() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT)
-    lines = build_lines(run_of(history, DRAFT.remove(0)), "planned", first)
-    for column in choose_columns(lines, 200):
-        there = [column.value(line) for line in sort_lines(lines, column, False)]
+    sheet = build_sheet(run_of(history, DRAFT.remove(0)), "planned", first)
+    for column in choose_columns(sheet, 200):
+        there = [column.value(line) for line in sort_lines(sheet.lines, column)[:-1]]
         numbers = [each for each in there if isinstance(each, float)]
         assert numbers == sorted(numbers, reverse=column.largest_first)
-        back = [column.value(line) for line in sort_lines(lines, column, True)]
+        lines = sort_lines(sheet.lines, column, is_inverted=True)
+        assert lines[-1].row.label == "whole step"
+        back = [column.value(line) for line in lines[:-1]]
         assert [each for each in back if each is not None] == sorted(
             numbers, reverse=not column.largest_first
         )
         assert all(each is None for each in there[len(numbers) :])
+
+
+def test_long_steps_are_in_milliseconds() -> None:
+    history = RunHistory()
+    run = with_rows(history, DRAFT, row("stage", 0, "A", 18_500.0))
+    (mode,) = run.costs.modes
+    mode = replace(mode, step_us=20_000.0)
+    run = replace(run, costs=replace(run.costs, modes=(mode,)))
+    sheet = build_sheet(run, "planned", None)
+    step = choose_columns(sheet, 60)[1]
+    assert (step.title, step.text(sheet.lines[-1])) == ("ms/step", "20.0")
+    assert {line.row.label: step.text(line) for line in sheet.lines}["policy random"] == "<0.001"

@@ -1,0 +1,34 @@
+"""Whether two measurements differ, judged by their repeats; needs neither torch nor NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MIN_SHARE = 0.01
+"""Smaller differences, as a share of a step, are never significant."""
+
+
+def without_slowest(values: Sequence[float]) -> list[float]:
+    """Return the values of all repeats in order, without the slowest fifth.
+
+    Another program can only slow a repeat down.
+    """
+    return sorted(values)[: len(values) - len(values) // 5]
+
+
+def are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Return True if all repeats of one measurement are faster than those of the other.
+
+    The slowest fifth of both does not count. Equal code rarely orders all repeats, while the range
+    of the repeats says little about a shift of their middle.
+
+    Args:
+        before: A figure in each repeat.
+        after: The same of the other measurement.
+
+    Example:
+        >>> are_apart([1.0, 1.1, 1.2, 1.1, 9.0], [1.3, 1.4, 1.3, 1.5, 1.3])
+        True
+    """
+    one, other = without_slowest(before), without_slowest(after)
+    return bool(one and other) and (max(one) < min(other) or max(other) < min(one))
