@@ -28,8 +28,8 @@ from tdx.tui.input_queue import InputQueue, QueuedEvent
 from tdx.tui.log.journal import Journal
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
-from tdx.tui.screens.commands import CommandProvider
-from tdx.tui.screens.dialogs import TextScreen
+from tdx.tui.screens.commands import CommandPalette
+from tdx.tui.screens.dialogs import TextScreen, ask
 from tdx.tui.screens.main import TABS, MainScreen
 from tdx.tui.screens.pane_layout import THREE_PANES, FocusGuard
 from tdx.tui.textual_internals import CrashReportingApp
@@ -65,9 +65,7 @@ class TdxApp(CrashReportingApp):
         "app.help": "Show help",
         **FILE_TITLES,
     }
-    COMMANDS = {CommandProvider}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
-    ENABLE_COMMAND_PALETTE = True
 
     def __init__(
         self,
@@ -183,6 +181,17 @@ class TdxApp(CrashReportingApp):
 
     def on_unmount(self) -> None:
         self.backend.close()
+
+    def action_command_palette(self) -> None:
+        """Show the commands that apply.
+
+        Textual's own palette runs the first result of the previous search if Enter follows a
+        letter quickly.
+        """
+        main, screen = self.screen_stack[0], self.screen
+        if isinstance(main, MainScreen) and not isinstance(screen, CommandPalette):
+            palette = CommandPalette(main, screen)
+            ask(self, palette, palette.run_command)
 
     def action_help(self) -> None:
         """Show help for the selected transform or the focused widget."""

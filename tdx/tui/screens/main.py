@@ -30,8 +30,9 @@ from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
 from tdx.tui.input_queue import InputQueue
+from tdx.tui.preferences import THEMES
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
-from tdx.tui.screens.dialogs import JumpScreen, ask
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, JumpScreen, ask
 from tdx.tui.screens.pane_layout import (
     TABS_PANE,
     FocusGuard,
@@ -363,7 +364,20 @@ class MainScreen(FocusGuard):
         self.dialogs.copy()
 
     def action_theme(self) -> None:
-        self.app.search_themes()
+        """Ask for a theme; the one under the cursor is shown."""
+        app, current = self.app, self.app.theme
+
+        async def preview(name: str) -> str:
+            app.theme = name
+            return "dark" if app.current_theme.dark else "light"
+
+        def use(name: str | None) -> None:
+            app.theme = name or current
+
+        own = [theme.name for theme in THEMES]
+        names = [*own, *sorted(set(app.available_themes) - set(own))]
+        choices = [Choice(name, name) for name in names]
+        app.push_screen(ChoiceScreen("Theme", choices, describe=preview, current=current), use)
 
     @on(StageTab.PickKeys)
     def _pick_keys(self, event: StageTab.PickKeys) -> None:
