@@ -45,7 +45,7 @@ one reference step."""
         Binding("e", "evaluation", "compare as an evaluation", id="comparison.evaluation"),
         Binding("r", "compare", "compare again", id="comparison.again"),
         # The bindings of the app do not reach through a modal screen.
-        Binding("f1", "app.help", "help", id="comparison.help", show=False),
+        Binding("question_mark,f1", "app.help", "help", id="comparison.help", show=False),
         Binding("ctrl+k", "cancel", "cancel", id="comparison.cancel", priority=True),
     ]
 

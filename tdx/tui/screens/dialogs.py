@@ -358,7 +358,11 @@ class TextScreen(ModalScreen[None]):
         markdown: Render the text as Markdown.
     """
 
-    BINDINGS = [Binding("escape,q,f1,enter", "dismiss", "back", id="read.back", key_display="esc")]
+    BINDINGS = [
+        Binding(
+            "escape,q,f1,question_mark,enter", "dismiss", "back", id="read.back", key_display="esc"
+        )
+    ]
 
     def __init__(self, title: str, text: str, *, markdown: bool = False) -> None:
         super().__init__()

@@ -104,6 +104,11 @@ MIN_SIZE = (60, 16)
 
 
 _HISTORY = Binding.Group("undo/redo", compact=True)
+_TABS = Binding.Group("open a tab", compact=True)
+_DISPLAY = Binding.Group("theme, first steps", compact=True)
+_CHECK = Binding.Group("check, measure, exclude", compact=True)
+_CONTRACT = Binding.Group("compare, record", compact=True)
+_WIDTH = Binding.Group("narrower/wider", compact=True)
 
 
 class MainScreen(FocusGuard):
@@ -124,25 +129,35 @@ class MainScreen(FocusGuard):
         Binding("slash", "search", "search", id="screen.search", key_display="/", show=False),
         Binding("g,ctrl+g", "jump", "jump", id="screen.jump", show=False),
         Binding("z", "expand", "expand", id="screen.expand", show=False),
-        Binding("less_than_sign", "resize(-4)", "narrower", id="screen.narrower", show=False),
-        Binding("greater_than_sign", "resize(4)", "wider", id="screen.wider", show=False),
-        Binding("t", "theme", "theme", id="screen.theme", show=False),
+        Binding(
+            "less_than_sign", "resize(-4)", "narrower", False, id="screen.narrower", group=_WIDTH
+        ),
+        Binding("greater_than_sign", "resize(4)", "wider", False, id="screen.wider", group=_WIDTH),
+        Binding("t", "theme", "theme", False, id="screen.theme", group=_DISPLAY),
         Binding("y", "copy", "copy", id="screen.copy", show=False),
-        Binding("k", "check", "check with steps", id="screen.check", show=False),
-        Binding("h", "hints", "first steps", id="screen.hints", show=False),
-        Binding("M", "measure", "measure statistics", id="screen.measure", show=False),
-        Binding("X", "exclude", "exclude unstorable", id="screen.exclude", show=False),
+        Binding("k", "check", "check with steps", False, id="screen.check", group=_CHECK),
+        Binding("h", "hints", "first steps", False, id="screen.hints", group=_DISPLAY),
+        Binding(
+            "M", "measure", "measure statistics", id="screen.measure", show=False, group=_CHECK
+        ),
+        Binding(
+            "X", "exclude", "exclude unstorable", id="screen.exclude", show=False, group=_CHECK
+        ),
         Binding("o", "open_source", "open the source", id="screen.source", show=False),
-        Binding("C", "compare", "compare with …", id="screen.compare", show=False),
-        Binding("F", "freeze", "record a contract", id="screen.freeze", show=False),
+        Binding("C", "compare", "compare with …", False, id="screen.compare", group=_CONTRACT),
+        Binding(
+            "F", "freeze", "record a contract", id="screen.freeze", show=False, group=_CONTRACT
+        ),
         Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
         # Tabs bind the same key to a worker of their own.
         Binding("ctrl+k", "cancel_command", show=False, priority=True),
         Binding("escape", "home", "chain", id="screen.home", show=False),
         Binding("f12", "details", "details", id="screen.details", show=False),
         *(
-            Binding(str(n), f"tab({n})", f"tab {n}", id=f"screen.tab{n}", show=False)
-            for n in range(1, 10)
+            Binding(
+                *(str(n), f"tab({n})", f"tab {n}"), id=f"screen.tab{n}", show=False, group=_TABS
+            )
+            for n in range(1, len(TABS) + 1)
         ),
     ]
     TITLES: ClassVar[dict[str, str]] = {
@@ -283,8 +298,7 @@ class MainScreen(FocusGuard):
             self.action_catalog()
 
     def action_tab(self, number: int) -> None:
-        if number <= len(TABS):
-            self.show_tab(TABS[number - 1].id)
+        self.show_tab(TABS[number - 1].id)
 
     def show_tab(self, name: str) -> None:
         """Bring a tab to the front."""
