@@ -14,10 +14,10 @@ from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize, until
 
 KEY_LINES = {
-    60: "⏎ edit space on/off d remove ^p commands f1 help",
-    80: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p commands f1 help",
+    60: "⏎ edit space on/off d remove ^p commands ? help",
+    80: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p commands ? help",
     120: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env uU undo/redo │ ^s save"
-    " ^p commands f1 help",
+    " ^p commands ? help",
 }
 """Text of the key line by the width of the terminal."""
 

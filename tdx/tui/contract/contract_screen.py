@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from textual import events, on
@@ -64,7 +65,8 @@ one reference step."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="contract") as dialog:
-            dialog.border_title = Content(f"{self._reference} → {self._target}")
+            kind = "contract " if os.path.isdir(self._reference) else ""
+            dialog.border_title = Content(f"{self._target} compared with {kind}{self._reference}")
             dialog.border_subtitle = "n next · ←→ step · e evaluation · r again · Esc closes"
             yield Static("", id="contract-head", markup=False)
             with Container(id="contract-body"):
