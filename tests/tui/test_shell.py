@@ -101,18 +101,6 @@ async def test_help_palette_jump_mode_and_dialogs() -> None:
         assert [(each.title, each.message) for each in app.app._notifications] == [
             ("✕ Not saved", "second")
         ]
-        # They cover neither sliders nor hints, which are at the bottom.
-        app.app._disable_notifications = False  # as it is outside of tests
-        for size in ((60, 20), (80, 24)):
-            await app.open(size=size)
-            await app.press("3")
-            text = "a notice that takes more than one line in a small terminal"
-            app.app.notify(text, timeout=1e6)
-            await app.settle()
-            toast = app.find("Toast").region
-            for lower in ("Timeline", "#hints", "#keys"):
-                assert not toast.overlaps(app.find(lower).region)
-            await app.press("1", "escape")
         texts = [each.text for each in app.app.workspace.journal.entries]
         assert texts[-2:] == ["first", "Not saved: second"]
 
