@@ -40,7 +40,7 @@ from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.commands import CommandPalette
 from tdx.tui.screens.dialogs import JumpScreen, QuestionScreen, ask
 from tdx.tui.screens.help import HelpScreen
-from tdx.tui.screens.main import TABS, MainScreen
+from tdx.tui.screens.main import TABS, MainScreen, load_tab
 from tdx.tui.screens.pane_layout import THREE_PANES, FocusGuard
 from tdx.tui.textual_internals import CrashReportingApp
 from tdx.tui.workspace import Workspace
@@ -150,7 +150,7 @@ class TdxApp(CrashReportingApp):
             ContractScreen,
             DumpScreen,
             WatchScreen,
-            *(tab.load() for tab in TABS),
+            *map(load_tab, TABS),
         ]
         kinds: tuple[type, ...] = (
             *type(self).__mro__,

@@ -1,14 +1,11 @@
 """The main screen: catalog, chain and tabs side by side.
 
-Append an entry to :data:`TABS` to add a tab. A tab is a :class:`~tdx.tui.tab_body.TabBody` that is
-constructed with the workspace. Its class is imported when the tab is created, so that the first
-screen does not wait for all of them.
+To add a tab, append its name to :data:`TABS` and its class to :func:`load_tab`. A tab is a
+:class:`~tdx.tui.tab_body.TabBody` that is constructed with the workspace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events, on
@@ -45,60 +42,29 @@ from tdx.tui.textual_internals import use_partial_compositor
 from tdx.tui.workspace import Readings, Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class Tab:
-    """One tab.
+def load_tab(name: str) -> type[TabBody]:
+    """Import the class of a tab; the first screen does not wait for all of them."""
+    if name == "specs":
+        from tdx.tui.specs.specs_tab import SpecsTab
 
-    Args:
-        id: Widget id of the tab pane.
-        title: Label of the tab.
-        load: Imports the class of the tab's content and returns it.
-    """
+        return SpecsTab
+    if name == "live":
+        from tdx.tui.live.live_tab import LiveTab
 
-    id: str
-    title: str
-    load: Callable[[], type[TabBody]]
+        return LiveTab
+    if name == "profile":
+        from tdx.tui.profile.profile_tab import ProfileTab
 
+        return ProfileTab
+    if name == "log":
+        from tdx.tui.log.log_tab import LogTab
 
-def _load_stage() -> type[TabBody]:
-    from tdx.tui.compose.stage_tab import StageTab
-
+        return LogTab
     return StageTab
 
 
-def _load_specs() -> type[TabBody]:
-    from tdx.tui.specs.specs_tab import SpecsTab
-
-    return SpecsTab
-
-
-def _load_live() -> type[TabBody]:
-    from tdx.tui.live.live_tab import LiveTab
-
-    return LiveTab
-
-
-def _load_profile() -> type[TabBody]:
-    from tdx.tui.profile.profile_tab import ProfileTab
-
-    return ProfileTab
-
-
-def _load_log() -> type[TabBody]:
-    from tdx.tui.log.log_tab import LogTab
-
-    return LogTab
-
-
-TABS = (
-    Tab("stage", "Stage", _load_stage),
-    Tab("specs", "Specs", _load_specs),
-    Tab("live", "Live", _load_live),
-    Tab("profile", "Profile", _load_profile),
-    Tab("log", "Log", _load_log),
-)
-
-
+TABS = ("stage", "specs", "live", "profile", "log")
+"""Widget ids of the tab panes; they are also the titles."""
 MIN_SIZE = (60, 16)
 """Minimum columns and rows of the terminal."""
 
@@ -205,10 +171,10 @@ class MainScreen(FocusGuard):
             yield ChainPane(self.workspace)
             with Vertical(id="tabs-pane", classes="pane"), TabbedContent(id="tabs"):
                 for number, tab in enumerate(TABS, start=1):
-                    title = Content.assemble((f"{number} ", "dim"), tab.title)
-                    with TabPane(title, id=tab.id):
+                    title = Content.assemble((f"{number} ", "dim"), tab.title())
+                    with TabPane(title, id=tab):
                         if number == 1:
-                            yield tab.load()(self.workspace)
+                            yield load_tab(tab)(self.workspace)
         yield Static("", id="too-small")
         yield HintBar(self.workspace, self.hints)
         yield KeyBar(self._input_queue)
@@ -231,10 +197,10 @@ class MainScreen(FocusGuard):
         """Create the tabs that are not in front, after the first screen is drawn."""
         try:
             for tab in TABS[1:]:
-                pane = self.query_one(f"#{tab.id}", TabPane)
+                pane = self.query_one(f"#{tab}", TabPane)
                 if not pane.is_attached:
                     return  # the app exits already
-                await pane.mount(tab.load()(self.workspace))
+                await pane.mount(load_tab(tab)(self.workspace))
             self.is_filled = True
         finally:
             self.app.call_later(self._input_queue.release)
@@ -298,7 +264,7 @@ class MainScreen(FocusGuard):
             self.action_catalog()
 
     def action_tab(self, number: int) -> None:
-        self.show_tab(TABS[number - 1].id)
+        self.show_tab(TABS[number - 1])
 
     def show_tab(self, name: str) -> None:
         """Bring a tab to the front."""
@@ -311,8 +277,8 @@ class MainScreen(FocusGuard):
     def on_click(self, event: events.Click) -> None:
         """Focus the content of a tab whose title is clicked, as its key does."""
         for tab in TABS:
-            if event.widget is self.query_one(TabbedContent).get_tab(tab.id):
-                self.show_tab(tab.id)
+            if event.widget is self.query_one(TabbedContent).get_tab(tab):
+                self.show_tab(tab)
 
     @on(TabbedContent.TabActivated)
     def _mark_tab_visited(self, event: TabbedContent.TabActivated) -> None:
