@@ -120,6 +120,7 @@ SETTINGS = (
     ),
     Setting("check_ignore", "rules that tdx check skips", example="TDX422"),
     Setting("theme", "color theme of the terminal app", example="tdx-light"),
+    Setting("keys", "keys of the terminal app", choices=("default", "vim"), default="default"),
 )
 KEYMAP = "keymap"
 """Table of the file that assigns keys to the commands of the terminal app."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from textual import events
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.notifications import SeverityLevel
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
@@ -22,15 +23,24 @@ from tdx.pipeline.transform_info import markdown
 from tdx.tui.backend.client import Backend
 from tdx.tui.backend.messages import worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
+from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, FILE_TITLES, Files, Storage
 from tdx.tui.input_queue import InputQueue, QueuedEvent
 from tdx.tui.log.journal import Journal
-from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
-from tdx.tui.screens.bars import HintState, is_listed
-from tdx.tui.screens.commands import CommandProvider
-from tdx.tui.screens.dialogs import TextScreen
-from tdx.tui.screens.main import TABS, MainScreen
+from tdx.tui.preferences import (
+    DEFAULT_THEME,
+    THEMES,
+    VIM_KEYMAP,
+    VIM_MOVES,
+    Preferences,
+    check_keymap,
+)
+from tdx.tui.screens.bars import HintState
+from tdx.tui.screens.commands import CommandPalette
+from tdx.tui.screens.dialogs import JumpScreen, QuestionScreen, ask
+from tdx.tui.screens.help import HelpScreen
+from tdx.tui.screens.main import TABS, MainScreen, load_tab
 from tdx.tui.screens.pane_layout import THREE_PANES, FocusGuard
 from tdx.tui.textual_internals import CrashReportingApp
 from tdx.tui.workspace import Workspace
@@ -57,7 +67,7 @@ class TdxApp(CrashReportingApp):
     BINDINGS = [
         Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),
-        Binding("f1", "help", "help", id="app.help"),
+        Binding("question_mark,f1", "help", "help", id="app.help"),
         *FILE_BINDINGS,
     ]
     TITLES: ClassVar[dict[str, str]] = {
@@ -65,9 +75,7 @@ class TdxApp(CrashReportingApp):
         "app.help": "Show help",
         **FILE_TITLES,
     }
-    COMMANDS = {CommandProvider}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
-    ENABLE_COMMAND_PALETTE = True
 
     def __init__(
         self,
@@ -90,6 +98,7 @@ class TdxApp(CrashReportingApp):
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
         self.crash_report = ""
+        self._has_pressed_d = False
         self.input_queue = InputQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
@@ -106,7 +115,7 @@ class TdxApp(CrashReportingApp):
         notices = [*self.preferences.notices, *([error] if error else [])]
         if self.theme != self.preferences.theme:
             notices.append(f"unknown theme {self.preferences.theme!r}; using {self.theme}")
-        self.set_keymap(keymap)
+        self.set_keymap({**(VIM_KEYMAP if self.preferences.has_vim_keys else {}), **keymap})
         if notices:
             text = "\n".join(notices)
             self.notify(text, title="Settings", severity="warning", timeout=10)
@@ -141,7 +150,7 @@ class TdxApp(CrashReportingApp):
             ContractScreen,
             DumpScreen,
             WatchScreen,
-            *(tab.load() for tab in TABS),
+            *map(load_tab, TABS),
         ]
         kinds: tuple[type, ...] = (
             *type(self).__mro__,
@@ -179,34 +188,64 @@ class TdxApp(CrashReportingApp):
         """Pass an event on; the focused widget must be displayed."""
         if isinstance(self.screen, FocusGuard):
             self.screen.move_hidden_focus()
+        if self.preferences.has_vim_keys and isinstance(event, events.Key):
+            translated = self._translate_vim_key(event)
+            if translated is None:
+                return
+            event = translated
         await super().on_event(event)
+
+    def _translate_vim_key(self, event: events.Key) -> events.Key | None:
+        """Return the key that a vim key stands for. ``None``: a second ``d`` has to follow."""
+        focused, key = self.focused, event.key
+        is_first, self._has_pressed_d = not self._has_pressed_d, False
+        is_typed = focused is not None and focused.check_consume_key(key, event.character)
+        # Letters choose a reply or a target there.
+        if is_typed or isinstance(self.screen, QuestionScreen | JumpScreen):
+            return event
+        # A click on the key bar presses it without a character.
+        if event.character == "d" and isinstance(focused, ChainList) and is_first:
+            self._has_pressed_d = True
+            return None
+        if key in VIM_MOVES and key not in ",".join(self.preferences.keymap.values()).split(","):
+            return events.Key(VIM_MOVES[key], None)
+        return event
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a key as it is shown, with vim keys instead of what they stand for."""
+        if self.preferences.has_vim_keys and not binding.key_display:
+            if binding.id == "chain.remove" and binding.key == "d":
+                return "dd"
+            letters = {name: key for key, name in VIM_MOVES.items()}
+            binding = replace(binding, key=letters.get(binding.key, binding.key))
+        return super().get_key_display(binding)
 
     def on_unmount(self) -> None:
         self.backend.close()
 
+    def action_command_palette(self) -> None:
+        """Show the commands that apply.
+
+        Textual's own palette runs the first result of the previous search if Enter follows a
+        letter quickly.
+        """
+        main, screen = self.screen_stack[0], self.screen
+        if isinstance(main, MainScreen) and not isinstance(screen, CommandPalette):
+            palette = CommandPalette(main, screen)
+            ask(self, palette, palette.run_command)
+
     def action_help(self) -> None:
-        """Show help for the selected transform or the focused widget."""
-        info = None
-        stage = self.workspace.stage
-        nodes = self.focused.ancestors_with_self if self.focused else []
-        is_elsewhere = isinstance(self.screen, ModalScreen) or any(
-            isinstance(node, TabPane) and node.id != "stage" for node in nodes
+        """Show the keys of the focused widget, what it shows, and the selected transform."""
+        nodes = self.focused.ancestors_with_self if self.focused else [self.screen]
+        is_catalog = any(isinstance(node, CatalogPane) for node in nodes)
+        has_stage = any(
+            isinstance(node, ChainPane) or (isinstance(node, TabPane) and node.id == "stage")
+            for node in nodes
         )
-        if self.focused is not None and self.focused.id in ("catalog", "catalog-search"):
-            info = self.query_one(CatalogPane).current_transform
-        elif stage is not None and not is_elsewhere:
-            info = load_catalog().find(stage.config.name)
-        if info is not None:
-            self.push_screen(TextScreen(info.name, markdown(info.doc), markdown=True))
-            return
-        text = next((node.HELP for node in nodes if getattr(node, "HELP", None)), None)
-        rows = [
-            f"| `{self.get_key_display(active.binding)}` | {active.binding.description} |"
-            for active in self.screen.active_bindings.values()
-            if active.binding.description and is_listed(active.node, active.binding)
-        ]
-        keys = "\n".join(["### Keys", "", "| key | action |", "| --- | --- |", *rows])
-        self.push_screen(TextScreen("Help", f"{text or ''}\n\n{keys}", markdown=True))
+        info = self.query_one(CatalogPane).current_transform if is_catalog else None
+        if has_stage and self.workspace.stage is not None:
+            info = load_catalog().find(self.workspace.stage.config.name)
+        self.push_screen(HelpScreen(self, nodes, None if info is None else markdown(info.doc)))
 
     def notify(
         self,

@@ -131,6 +131,7 @@ class Preferences:
     Args:
         theme: Name of the theme.
         keymap: Keys by binding id.
+        has_vim_keys: Letters move the cursor as in vim, see :data:`VIM_MOVES`.
         themes: Custom themes.
         notices: Problems with the settings, for the user.
     """
@@ -139,14 +140,32 @@ class Preferences:
     keymap: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     themes: tuple[Theme, ...] = ()
+    has_vim_keys: bool = False
+
+
+VIM_MOVES = {
+    **{"h": "left", "j": "down", "k": "up", "l": "right", "g": "home", "G": "end"},
+    **{"ctrl+d": "pagedown", "ctrl+u": "pageup"},
+}
+"""Keys that stand for others with vim keys, except where text is typed."""
+VIM_KEYMAP = {
+    "screen.redo": "U,ctrl+y,ctrl+r",
+    "file.recent": "ctrl+t",
+    "screen.check": "T",
+    "screen.hints": "H",
+    "screen.jump": "ctrl+g",
+}
+"""Keys by binding id with vim keys; the keymap of the user comes first."""
 
 
 def load_preferences() -> Preferences:
     """Load the settings; use defaults for what cannot be read."""
     notices: list[str] = []
-    theme, keymap = DEFAULT_THEME, {}
+    theme, keymap, has_vim_keys = DEFAULT_THEME, {}, False
     try:
-        set_theme = load_settings()["theme"]
+        settings = load_settings()
+        has_vim_keys = settings["keys"] == "vim"
+        set_theme = settings["theme"]
         theme = set_theme if isinstance(set_theme, str) else DEFAULT_THEME
     except TdxError as error:
         notices.append(str(error))
@@ -160,7 +179,7 @@ def load_preferences() -> Preferences:
         notices += wrong
     except TdxError as error:
         notices.append(str(error))
-    return Preferences(theme, keymap, tuple(dict.fromkeys(notices)), themes)
+    return Preferences(theme, keymap, tuple(dict.fromkeys(notices)), themes, has_vim_keys)
 
 
 def check_keymap(

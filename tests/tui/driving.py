@@ -21,6 +21,7 @@ from tdx.tui.backend.client import Backend
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.preferences import Preferences
 from tdx.tui.screens.bars import HintState
+from tdx.tui.screens.commands import CommandPalette
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.tab_body import TabBody
 from tests.tui.idle import resize, until, wait_for_idle
@@ -146,6 +147,12 @@ class Driver:
     async def notified(self, message: str) -> None:
         """Wait until a notification has come."""
         await until(lambda: message in self.notices)
+
+    def commands(self) -> set[str]:
+        """Titles of the actions in the palette."""
+        main = self.app.screen_stack[0]
+        assert isinstance(main, MainScreen)
+        return {title for title, _, _ in CommandPalette(main, self.app.screen).actions}
 
     @property
     def stages(self) -> list[str]:

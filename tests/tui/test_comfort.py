@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 from rich.style import Style
-from textual.command import CommandList
 from textual.widgets import Input
 
 from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.bars import HintState
 from tests.tui.driving import Driver, driven
-from tests.tui.idle import resize
+from tests.tui.idle import resize, until
 
 KEY_LINES = {
-    60: "⏎ edit space on/off d remove ^p commands f1 help",
-    80: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p commands f1 help",
+    60: "⏎ edit space on/off d remove ^p commands ? help",
+    80: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p commands ? help",
     120: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env uU undo/redo │ ^s save"
-    " ^p commands f1 help",
+    " ^p commands ? help",
 }
 """Text of the key line by the width of the terminal."""
 
@@ -103,12 +102,16 @@ dark = "yes"
 """
 
 
-async def test_theme_is_selected_by_name() -> None:
+async def test_theme_is_previewed_and_selected_by_name() -> None:
     async with driven() as app:
-        await app.press("t", "text:ansi-light")
-        while app.find(CommandList).option_count != 1:
-            await app.pilot.pause(0.02)
-        await app.press("enter")
+        # The theme under the cursor is shown, and the one in use is marked.
+        await app.press("t")
+        assert "● tdx-dark" in app.text(".dialog")
+        await app.press("down")
+        await until(lambda: app.app.theme == "tdx-light")
+        await app.press("escape")
+        assert app.app.theme == "tdx-dark"
+        await app.press("t", "text:ansi-light", "enter")
         assert app.app.theme == "ansi-light"
         assert app.find("#chain").has_focus
 

@@ -113,9 +113,9 @@ async def test_the_profile_tab_offers_what_applies() -> None:
             assert ("m mode" in keys, "o operators" in keys) == (has_modes,) * 2
             assert "v advice" not in keys
             await app.press("f1")
-            shown = app.app.screen.text  # type: ignore[attr-defined]
-            assert "| measure |" in shown
-            assert "| advice |" not in shown
+            shown = app.text(".dialog")
+            assert "r measure" in shown
+            assert "advice" not in shown
             await app.press("escape", "v")
             assert app.notices == [
                 f"no changes to try: the stages are Python code of {env}: edit them there"

@@ -14,7 +14,6 @@ from tdx.tui.live.history import Timeline
 from tdx.tui.live.live_tab import LIVE_BINDINGS
 from tdx.tui.live.panes import ActionLabel
 from tdx.tui.live.plots import PlotPane
-from tdx.tui.screens.commands import CommandProvider
 from tests.inspection.live.stages import (
     At,
     Ragged,
@@ -366,7 +365,7 @@ async def test_everything_can_be_clicked() -> None:
 
 async def test_actions_in_the_palette_drawing_and_search_in_the_whole_app() -> None:
     async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
-        commands = {title for title, _, _ in CommandProvider(app.app.screen)._actions()}
+        commands = app.commands()
         for binding in LIVE_BINDINGS:
             title = app.tab.TITLES.get(binding.id or "")
             assert title is None or title in commands or "match" in str(binding.id)

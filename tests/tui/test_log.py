@@ -86,6 +86,19 @@ def test_output_is_read_in_whole_lines_with_a_limit() -> None:
     assert output.read_new() == ("after\n", 0)
 
 
+def test_error_of_a_worker_that_the_chain_names_is_listed_once() -> None:
+    failure = WorkerEvent("live", "failed", "no key 'pixels'")
+    named = "stage 1 ToTensorImage: no key 'pixels'"
+    for worker_first in (True, False):
+        journal = Journal()
+        if worker_first:
+            journal.record_worker_event(failure)
+        journal.record(named, source="chain", severity="error")
+        if not worker_first:
+            journal.record_worker_event(failure)
+        assert [entry.text for entry in journal.entries] == [named]
+
+
 async def test_log_has_requests_and_output_of_workers() -> None:
     journal = Journal()
     backend = Backend(on_event=lambda news: journal.record_worker_event(news))

@@ -18,18 +18,12 @@ from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
 from tdx.tui.backend.requests import ListEnvs, MeasureNorm
 from tdx.tui.contract.requests import FreezeContract
-from tdx.tui.screens.commands import CommandProvider
 from tests.tui import wrapped_env
-from tests.tui.driving import Driver, driven
+from tests.tui.driving import driven
 from tests.tui.inline_backend import InlineBackend
 
 MODULE = wrapped_env.__name__
 HERE = Path(wrapped_env.__file__)
-
-
-def commands(app: Driver) -> set[str]:
-    """Return the titles in the palette."""
-    return {title for title, _, _ in CommandProvider(app.app.screen)._actions()}
 
 
 # Measuring
@@ -41,9 +35,9 @@ async def test_measured_statistics_are_written_into_the_pipeline() -> None:
         measure = "Measure the statistics of the normalizer"
         await app.press("down", "M")
         assert app.notices[-1] == "select an enabled ObservationNorm or VecNorm"
-        assert measure not in commands(app)
+        assert measure not in app.commands()
         await app.press("down")
-        assert {measure, "Exclude what cannot be stored"} <= commands(app)
+        assert {measure, "Exclude what cannot be stored"} <= app.commands()
         assert "M measure them in random steps" in app.text("StageTab")
         await app.press("M", "text:1", "enter")
         assert app.notices[-1] == "enter 2 to 1,000,000 steps"

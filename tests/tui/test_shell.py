@@ -6,12 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from textual.command import Hit
 
 from tdx.pipeline import load_catalog
-from tdx.tui.preferences import Preferences, load_preferences
+from tdx.tui.preferences import VIM_KEYMAP, Preferences, check_keymap, load_preferences
 from tdx.tui.screens.bars import HintState
-from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tests.tui.driving import driven
 from tests.tui.idle import resize
@@ -19,18 +17,22 @@ from tests.tui.idle import resize
 
 async def test_help_palette_jump_mode_and_dialogs() -> None:
     async with driven("CatFrames(4, dim=-1)") as app:
-        # Help is the page of the transform or lists the keys of a widget.
-        await app.press("f1")
+        # Help lists the keys of the focused widget in two columns, without scrolling.
+        await app.press("question_mark")
         assert "its data flow down through the stages" in app.text(".dialog")
-        assert "Keys" in app.text(".dialog")
-        await app.press("escape", "down", "f1")
+        assert "⏎ edit ↑↓ select" in app.text(".dialog")
+        await app.open("CatFrames(4, dim=-1)", size=(80, 24))
+        await app.press("question_mark")
+        assert not app.find("HelpScreen VerticalScroll").allow_vertical_scroll
+        await app.open("CatFrames(4, dim=-1)", size=(120, 36))
+        # The page of the selected transform follows.
+        await app.press("down", "f1")
         assert "Concatenate the last" in app.text(".dialog")
         await app.press("escape", "a", "text:stepc", "f1")
         assert "Write the number of steps since the reset" in app.text(".dialog")
 
         # Palette has every action and transform.
         await app.open("RewardSum")
-        commands = CommandProvider(app.app.screen)
         nodes = (*app.app.screen.walk_children(), app.app.screen, app.app)
         named: dict[str, str] = {}
         for node in nodes:
@@ -45,15 +47,12 @@ async def test_help_palette_jump_mode_and_dialogs() -> None:
         assert unnamed - _WITHOUT_COMMAND == {"log.open", "live.back10", "live.forward10"}
         assert all(title[0].isupper() for title in named.values())
         assert len(set(named.values())) == len(named)
-        titles = {title for title, _, _ in commands._actions()}
+        titles = app.commands()
         assert {"Show help", "Add transforms", "Run or pause the rollout"} <= titles
         assert titles.isdisjoint({"Undo the last edit", "Remove the stage"}), "nothing to act on"
         await app.press("down", "c")
-        titles = {title for title, _, _ in commands._actions()}
+        titles = app.commands()
         assert {"Undo the last edit", "Remove the stage"} <= titles
-        found = [hit async for hit in commands.search("Add CatFr") if isinstance(hit, Hit)]
-        best = max(found, key=lambda hit: hit.score)
-        assert str(best.match_display) == "Add CatFrames"
 
         # Env and sample are selected in the palette.
         await app.open("RewardSum")
@@ -254,11 +253,36 @@ async def test_keymap_of_the_user_applies() -> None:
         assert app.stages == []
 
 
+async def test_vim_keys_move_edit_and_leave_text_fields_alone() -> None:
+    preferences = Preferences(has_vim_keys=True)
+    async with driven("RewardSum", "StepCounter", preferences=preferences) as app:
+        assert check_keymap(VIM_KEYMAP, app.app.binding_groups())[1] is None
+        assert "dd remove" in app.text("#keys")
+        await app.press("j", "j")
+        assert app.place == 1
+        await app.press("k", "d")
+        assert app.stages == ["RewardSum", "StepCounter"], "one d removes nothing"
+        await app.press("d")
+        assert app.stages == ["StepCounter"]
+        await app.press("u", "ctrl+r")
+        assert app.stages == ["StepCounter"]
+        await app.press("G")
+        assert app.place == 1
+        await app.press("g")
+        assert app.place == -1
+        await app.press("d", "j", "d")
+        assert app.stages == ["StepCounter"], "another key ends the command"
+        await app.press("escape", "a", "j", "d", "d")
+        assert app.find("#catalog-search").value == "jdd"
+
+
 @pytest.mark.parametrize(
     ("text", "keymap", "notices"),
     [
         ('theme = "tdx-light"\n[keymap]\n"chain.remove" = "b"\n', {"chain.remove": "b"}, 0),
         ("keymap = 3\n", {}, 1),
+        ('keys = "vim"\n', {}, 0),
+        ('keys = "emacs"\n', {}, 1),
         ('[keymap]\n"chain.remove" = 3\n', {}, 1),
         ("theme = \n", {}, 1),
         ("no_such = 1\n", {}, 1),
@@ -270,6 +294,7 @@ def test_settings_are_read_from_the_file(
     (tmp_path / "config.toml").write_text(text)
     read = load_preferences()
     assert read.keymap == keymap
+    assert read.has_vim_keys is ("vim" in text)
     assert len(read.notices) == notices
 
 

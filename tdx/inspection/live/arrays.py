@@ -148,7 +148,9 @@ def find_images(
                 small = _make_strip(frames, width, height)
                 yield ImageView(
                     version=version.name,
-                    place=numbers.title(stage.index, stage.name) if is_stage else stage.name,
+                    place=numbers.title(stage.index, stage.name)
+                    if is_stage
+                    else numbers.name(stage.kind, stage.name),
                     stage=numbers.number(stage.index) if is_stage else -1,
                     shape=tuple(image.shape),
                     width=small.shape[1],

@@ -163,7 +163,7 @@ class _TraceReader:
             yield HookView(
                 kind=stage.kind,
                 index=self.numbers.number(stage.index) if stage.kind == "stage" else -1,
-                name=stage.name,
+                name=self.numbers.name(stage.kind, stage.name),
                 lane=stage.direction,
                 time_ns=stage.time_ns,
                 written=tuple(written),
@@ -316,5 +316,7 @@ def find_problems(trace: StepTrace, promises: TraceChecker) -> list[tuple[StageT
 
 def describe_problem(stage: StageTrace, problem: str, numbers: StageNumbers) -> str:
     """Return a problem with the number and name of its stage."""
-    title = numbers.title(stage.index, stage.name) if stage.kind == "stage" else stage.name
+    is_stage = stage.kind == "stage"
+    name = numbers.name(stage.kind, stage.name)
+    title = numbers.title(stage.index, name) if is_stage else name
     return f"{title} {problem}"

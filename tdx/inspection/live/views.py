@@ -20,6 +20,8 @@ class StageNumbers:
         numbers: Numbers of the pipeline's stages, in order. Empty: their traced indices.
         inner: Number of stages that the env has below those of the pipeline; they have no number.
 
+        env: Id of the env, which is shown instead of its class. Empty: it has none.
+
     Example:
         >>> StageNumbers((0, 3), inner=1).title(2, "RewardSum")
         '3 RewardSum'
@@ -27,6 +29,11 @@ class StageNumbers:
 
     numbers: Sequence[int] = ()
     inner: int = 0
+    env: str = ""
+
+    def name(self, kind: str, name: str) -> str:
+        """Return the name of a traced call: the id of the env, else its own name."""
+        return self.env if kind == "env" and self.env else name
 
     def number(self, index: int) -> int:
         """Return the number of a stage; -1 if it has none."""

@@ -414,6 +414,9 @@ cannot be created."""
 _EDITS = frozenset({"switch", "remove", "duplicate", "move"})
 """Actions that change a stage."""
 _MOVE = Binding.Group("move", compact=True)
+_CURSOR = Binding.Group("select", compact=True)
+_PAGE = Binding.Group("select a page away", compact=True)
+_END = Binding.Group("env, output", compact=True)
 
 
 class ChainPane(Vertical):
@@ -424,12 +427,12 @@ class ChainPane(Vertical):
     """
 
     BINDINGS = [
-        Binding("up", "step(-1)", "up", id="chain.up", show=False),
-        Binding("down", "step(1)", "down", id="chain.down", show=False),
-        Binding("pageup", "page(-1)", "page up", id="chain.page_up", show=False),
-        Binding("pagedown", "page(1)", "page down", id="chain.page_down", show=False),
-        Binding("home", "first", "first", id="chain.first", show=False),
-        Binding("end", "last", "last", id="chain.last", show=False),
+        Binding("up", "step(-1)", "up", id="chain.up", show=False, group=_CURSOR),
+        Binding("down", "step(1)", "down", id="chain.down", show=False, group=_CURSOR),
+        Binding("pageup", "page(-1)", "page up", id="chain.page_up", show=False, group=_PAGE),
+        Binding("pagedown", "page(1)", "page down", id="chain.page_down", show=False, group=_PAGE),
+        Binding("home", "first", "first", id="chain.first", show=False, group=_END),
+        Binding("end", "last", "last", id="chain.last", show=False, group=_END),
         Binding("enter", "edit", "edit", id="chain.edit"),
         Binding("space", "switch", "on/off", id="chain.switch"),
         Binding("d,delete", "remove", "remove", id="chain.remove"),

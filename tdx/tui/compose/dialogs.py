@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,12 +55,12 @@ class ComposeDialogs:
             describe=self._describe_env,
         )
         ask(self._screen.app, dialog, self.set_env)
-        self.load_envs(dialog)
+        self.load_envs(lambda: dialog.set_choices(_env_choices(self.envs)))
 
-    def load_envs(self, dialog: ChoiceScreen | None = None) -> None:
-        """Request the list of envs, for a dialog that waits or for later."""
+    def load_envs(self, then: Callable[[], None]) -> None:
+        """Request the list of envs unless it is known, and call a function when it arrives."""
         if not self.envs:
-            self._task = asyncio.get_running_loop().create_task(self._load_envs(dialog))
+            self._task = asyncio.get_running_loop().create_task(self._load_envs(then))
 
     def set_env(self, name: str) -> None:
         """Use another env; keep the seed and the number of copies."""
@@ -157,14 +158,13 @@ class ComposeDialogs:
             self._descriptions[name] = spaces if problem is None else f"✕ {problem.message}"
         return self._descriptions[name]
 
-    async def _load_envs(self, dialog: ChoiceScreen | None) -> None:
+    async def _load_envs(self, then: Callable[[], None]) -> None:
         try:
             self.envs = await self._workspace.backend.ask(ListEnvs())
         except RequestError as error:
             self._screen.notify(error.problem.message, severity="error")
             return
-        if dialog is not None:
-            dialog.set_choices(_env_choices(self.envs))
+        then()
 
     def load_preset(self, name: str) -> None:
         """Replace the chain by a sample pipeline."""

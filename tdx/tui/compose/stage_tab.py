@@ -46,7 +46,7 @@ _WELCOME = """No env is chosen yet.
   [b]p[/b]  start with a sample pipeline
   [b]a[/b]  add transforms from the catalog
 
-[b]F1[/b] shows help for the focused pane, [b]Ctrl+P[/b] lists all commands."""
+[b]?[/b] shows help for the focused pane, [b]Ctrl+P[/b] lists all commands."""
 
 
 class StageTab(TabBody):

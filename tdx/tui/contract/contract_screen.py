@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from textual import events, on
@@ -45,7 +46,7 @@ one reference step."""
         Binding("e", "evaluation", "compare as an evaluation", id="comparison.evaluation"),
         Binding("r", "compare", "compare again", id="comparison.again"),
         # The bindings of the app do not reach through a modal screen.
-        Binding("f1", "app.help", "help", id="comparison.help", show=False),
+        Binding("question_mark,f1", "app.help", "help", id="comparison.help", show=False),
         Binding("ctrl+k", "cancel", "cancel", id="comparison.cancel", priority=True),
     ]
 
@@ -64,7 +65,8 @@ one reference step."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="contract") as dialog:
-            dialog.border_title = Content(f"{self._reference} → {self._target}")
+            kind = "contract " if os.path.isdir(self._reference) else ""
+            dialog.border_title = Content(f"{self._target} compared with {kind}{self._reference}")
             dialog.border_subtitle = "n next · ←→ step · e evaluation · r again · Esc closes"
             yield Static("", id="contract-head", markup=False)
             with Container(id="contract-body"):

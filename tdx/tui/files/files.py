@@ -27,14 +27,20 @@ if TYPE_CHECKING:
     from tdx.tui.workspace import Workspace
 
 Then = Callable[[], None]
+_OPEN = Binding.Group("open, recent, new", compact=True)
+_RELOAD = Binding.Group("reload, restore", compact=True)
 FILE_BINDINGS = (
     Binding("ctrl+s", "file('save')", "save", id="file.save"),
     Binding("S", "file('save_as')", "save as", id="file.save_as", show=False),
-    Binding("ctrl+o", "file('open')", "open", id="file.open", show=False),
-    Binding("ctrl+r", "file('recent')", "recent files", id="file.recent", show=False),
-    Binding("ctrl+n", "file('new')", "new pipeline", id="file.new", show=False),
-    Binding("ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False),
-    Binding("R", "file('restore')", "restore a session", id="file.restore", show=False),
+    Binding("ctrl+o", "file('open')", "open", False, id="file.open", group=_OPEN),
+    Binding("ctrl+r", "file('recent')", "recent files", False, id="file.recent", group=_OPEN),
+    Binding("ctrl+n", "file('new')", "new pipeline", False, id="file.new", group=_OPEN),
+    Binding(
+        "ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False, group=_RELOAD
+    ),
+    Binding(
+        "R", "file('restore')", "restore a session", id="file.restore", show=False, group=_RELOAD
+    ),
     Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
 )
 

@@ -267,10 +267,11 @@ class ValueTable(LineList):
     HELP = """## Values
 
 What each stage wrote in this step, starting with the env, and what it passed on here but changes in
-other steps; `changed` counts these steps since the session began. The first sign compares with the
-input of the stage: `+` is a new key, `●` a changed value, `·` the same value. The second sign
-compares with the previous step: `+` is a new key, `~` a changed value; `✕` marks nan and spec
-violations.
+other steps; `changed` counts these steps since the session began. `reward@0` is the value of
+`reward` from the env, `reward@1` the value that the first stage to write it makes of it. The first
+sign compares with the input of the stage: `+` is a new key, `●` a changed value, `·` the same
+value. The second sign compares with the previous step: `+` is a new key, `~` a changed value; `✕`
+marks nan and spec violations.
 
 `Enter` plots a key, `o` shows all keys after each stage, and `d` shows the differences to the
 previous step, or to the step marked with `m`."""

@@ -110,7 +110,9 @@ class LivePlayer:
             # The chain pane lists the stages that a factory creates, and no other ones.
             hidden = len(chain_stages(env)) - len(request.pipeline.transforms)
             inner = 0 if request.pipeline.is_factory else hidden
-            self._numbers = StageNumbers(request.numbers, inner)
+            pipeline = request.pipeline
+            name = "" if pipeline.is_factory else pipeline.env.id
+            self._numbers = StageNumbers(request.numbers, inner, name)
         self.watch = StepWatch(self, activity or ActivityRecord())
         self.session = LiveSession(env, clock=clock, numbers=self._numbers, probe=self.watch)
         self.is_running = request.is_running

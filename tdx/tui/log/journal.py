@@ -58,6 +58,8 @@ MAX_ENTRIES, MAX_OUTPUT_ENTRIES = 1_000, 1_000
 """Maximum number of entries: events, and output of workers."""
 MAX_LINES_PER_WRITE = 200
 """Maximum number of lines taken from one write; the last ones are kept."""
+_RECENT = 5
+"""Number of entries in which the same error is not listed again."""
 MAX_DETAILS = 20_000
 """Maximum number of characters of a traceback; the last ones are kept."""
 
@@ -141,6 +143,15 @@ class Journal:
         first, *more = clean_lines(text) or [""]
         rest = "\n".join(map(clean_line, details[-MAX_DETAILS:].split("\n"))).strip("\n")
         rest = "\n".join([*more, *([rest] if rest else [])])
+        if severity == "error":
+            # A worker reports an error, and the chain names the stage that it belongs to.
+            recent = [entry for entry in self._events if self._count - entry.number < _RECENT]
+            errors = [entry for entry in recent if entry.severity == "error"]
+            if any(entry.text.endswith(f": {first}") for entry in errors):
+                return
+            for entry in errors:
+                if first.endswith(f": {entry.text}"):
+                    self._events.remove(entry)
         self._add(self._events, severity, source, first, rest)
         self._notify()
 

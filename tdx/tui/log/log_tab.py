@@ -80,9 +80,7 @@ class LogView(LineList):
     HELP = """## Log
 
 Notices, events of the workers and their output. `▲` is a warning, `✕` an error, and `»` a line of
-output. `Enter` opens an entry with its details, such as a traceback. `f` shows only warnings and
-errors, or only output; `/` searches, `n` and `N` go from match to match. `y` copies the shown
-entries, `x` clears the log. `End` follows new entries."""
+output. `Enter` opens an entry with its details, such as a traceback. `End` follows new entries."""
 
     class CursorMoved(Message):
         """The cursor is on another entry."""

@@ -120,7 +120,7 @@ HINTS = (
     Hint("profile", "screen.tab4", "measure what each stage costs"),
 )
 _HINT_COMMANDS = {"screen.hints", *(hint.command for hint in HINTS)}
-_ALL_DONE = "Done. Ctrl+P lists all commands, F1 shows help for the focused pane."
+_ALL_DONE = "Done. Ctrl+P lists all commands, ? shows help for the focused pane."
 
 
 class HintState:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from textual.binding import Binding
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
+from textual.screen import Screen
 
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.transform_info import strip_markup
 from tdx.pipeline.values import StageConfig
 from tdx.tui.screens.bars import is_listed
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.textual_internals import bindings_of
 
@@ -34,21 +35,30 @@ TARGETS = {
 """What a command acts on, by the id of its binding."""
 
 
-class CommandProvider(Provider):
-    """Commands of the palette: every key binding, transform, sample pipeline and env."""
+class CommandPalette(ChoiceScreen):
+    """Searches the commands of a screen; returns the title of one.
 
-    async def startup(self) -> None:
-        """Request the list of envs; they become commands when it arrives."""
-        self._main.dialogs.load_envs()
+    Args:
+        main: The main screen.
+        screen: The screen on top of it, or itself.
+    """
 
-    async def discover(self) -> Hits:
-        for title, help_, run in self._actions():
-            yield DiscoveryHit(title, run, help=help_)
+    def __init__(self, main: MainScreen, screen: Screen[object]) -> None:
+        super().__init__("Commands", ())
+        self._main, self._screen = main, screen
+        self.actions = tuple(self._list_actions())
+        self._update_commands()
+        # The envs become commands as soon as they are known.
+        main.dialogs.load_envs(self._update_commands)
 
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
+    def run_command(self, title: str) -> None:
+        """Run the command with a title."""
+        function = self._functions[title]
+        self._main.app.call_later(function)
+
+    def _update_commands(self) -> None:
         dialogs = self._main.dialogs
-        commands = [*self._actions()]
+        commands: list[Command] = [*self.actions]
         for info in load_catalog().transforms:
             add = partial(self._main.add_stage, StageConfig(info.name))
             commands.append((f"Add {info.name}", strip_markup(info.summary), add))
@@ -58,25 +68,17 @@ class CommandProvider(Provider):
         for env in dialogs.envs:
             use = partial(dialogs.set_env, env.id)
             commands.append((f"Use env {env.id}", env.package, use))
-        for title, help_, run in commands:
-            score = matcher.match(title)
-            if score > 0:
-                yield Hit(score, matcher.highlight(title), run, help=help_)
+        self._functions = {title: function for title, _, function in commands}
+        self.set_choices([Choice(title, title, note) for title, note, _ in commands])
 
-    @property
-    def _main(self) -> MainScreen:
-        """The main screen, even if a dialog is on top of it."""
-        stack = self.screen.app.screen_stack
-        return next(screen for screen in stack if isinstance(screen, MainScreen))
-
-    def _actions(self) -> Iterator[Command]:
+    def _list_actions(self) -> Iterator[Command]:
         """Yield each key binding with a title that applies, and commands without a key.
 
         A widget titles its bindings in ``TITLES``; keys that only move a cursor have none.
         """
         known: set[str] = set()
-        screen = self.screen
-        for node in (*screen.walk_children(), screen, screen.app):
+        screen = self._screen
+        for node in (*screen.walk_children(), screen, self._main.app):
             # A pane that another one covers is brought back by its commands.
             if not (node.display or node.has_class("pane")):
                 continue
@@ -85,7 +87,7 @@ class CommandProvider(Provider):
                 name = binding.id or ""
                 if name in titles and name not in known and self._applies(node, binding):
                     known.add(name)
-                    key = screen.app.get_key_display(binding)
+                    key = self._main.app.get_key_display(binding)
                     run = partial(self._run, binding.action, node)
                     yield (titles[name], f"key {key}", run)
         if self._main.workspace.takes_samples:

@@ -102,6 +102,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         allow_custom: Return the typed text if no entry matches it.
         is_verbatim: Returns True for texts that are returned as typed, even if entries match.
         describe: Returns a description of an entry, which is shown below the list.
+        current: Id of the entry that is marked, and has the cursor at first.
     """
 
     BINDINGS = [
@@ -120,6 +121,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         allow_custom: bool = False,
         is_verbatim: Callable[[str], bool] | None = None,
         describe: Callable[[str], Awaitable[str]] | None = None,
+        current: str | None = None,
     ) -> None:
         super().__init__()
         self._describe, self._described = describe, ""
@@ -130,6 +132,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         self._choices = list(choices or ())
         self._allow_custom = allow_custom
         self._words = ""
+        self._current = current
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
@@ -144,7 +147,7 @@ class ChoiceScreen(ModalScreen[str | None]):
             yield Static("", id="choose-note")
 
     def on_mount(self) -> None:
-        self._fill()
+        self._fill(self._current)
         self.query_one("#choose-search").focus()
 
     def set_choices(self, choices: Sequence[Choice]) -> None:
@@ -152,7 +155,9 @@ class ChoiceScreen(ModalScreen[str | None]):
         self._is_loading = False
         self._choices = list(choices)
         if self.is_mounted:
-            self._fill()
+            options = self.query_one("#choose-list", OptionList)
+            at = options.highlighted
+            self._fill(None if at is None else options.get_option_at_index(at).id)
 
     def action_walk(self, by: int) -> None:
         options = self.query_one("#choose-list", OptionList)
@@ -202,7 +207,8 @@ class ChoiceScreen(ModalScreen[str | None]):
         event.stop()
         self.dismiss(event.option_id)
 
-    def _fill(self) -> None:
+    def _fill(self, selected: str | None = None) -> None:
+        """Show the entries that match; the cursor is on the best one unless one was selected."""
         words = self._words = self.query_one("#choose-search", Input).value
         choices = self._choices
         if self._is_verbatim is not None and self._is_verbatim(words):
@@ -217,6 +223,10 @@ class ChoiceScreen(ModalScreen[str | None]):
             label = Content.styled(choice.text, "dim" if choice.is_last else "")
             for place in positions:
                 label = label.stylize("bold underline", place, place + 1)
+            if choice.id == self._current:
+                label = Content.assemble(("● ", "$accent"), label)
+            elif self._current is not None:
+                label = Content.assemble("  ", label)
             if choice.note:
                 pad = " " * (min(width, 40) - len(choice.text) + 2)
                 label = Content.assemble(label, pad, (choice.note, "dim"))
@@ -224,7 +234,8 @@ class ChoiceScreen(ModalScreen[str | None]):
         options = self.query_one("#choose-list", OptionList)
         options.clear_options()
         options.add_options(labelled)
-        options.highlighted = 0 if matches else None
+        places = {choice.id: place for place, (choice, _) in enumerate(shown)}
+        options.highlighted = places.get(selected or "", 0) if matches else None
         self.set_class(0 < len(self._choices) <= _MAX_COMPACT_CHOICES, "-few")
         note = f"{len(matches)} of {len(self._choices)}"
         if not matches and self._allow_custom and words:
@@ -347,7 +358,11 @@ class TextScreen(ModalScreen[None]):
         markdown: Render the text as Markdown.
     """
 
-    BINDINGS = [Binding("escape,q,f1,enter", "dismiss", "back", id="read.back", key_display="esc")]
+    BINDINGS = [
+        Binding(
+            "escape,q,f1,question_mark,enter", "dismiss", "back", id="read.back", key_display="esc"
+        )
+    ]
 
     def __init__(self, title: str, text: str, *, markdown: bool = False) -> None:
         super().__init__()

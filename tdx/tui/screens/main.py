@@ -1,14 +1,11 @@
 """The main screen: catalog, chain and tabs side by side.
 
-Append an entry to :data:`TABS` to add a tab. A tab is a :class:`~tdx.tui.tab_body.TabBody` that is
-constructed with the workspace. Its class is imported when the tab is created, so that the first
-screen does not wait for all of them.
+To add a tab, append its name to :data:`TABS` and its class to :func:`load_tab`. A tab is a
+:class:`~tdx.tui.tab_body.TabBody` that is constructed with the workspace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events, on
@@ -30,8 +27,9 @@ from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
 from tdx.tui.input_queue import InputQueue
+from tdx.tui.preferences import THEMES
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
-from tdx.tui.screens.dialogs import JumpScreen, ask
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, JumpScreen, ask
 from tdx.tui.screens.pane_layout import (
     TABS_PANE,
     FocusGuard,
@@ -44,65 +42,39 @@ from tdx.tui.textual_internals import use_partial_compositor
 from tdx.tui.workspace import Readings, Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class Tab:
-    """One tab.
+def load_tab(name: str) -> type[TabBody]:
+    """Import the class of a tab; the first screen does not wait for all of them."""
+    if name == "specs":
+        from tdx.tui.specs.specs_tab import SpecsTab
 
-    Args:
-        id: Widget id of the tab pane.
-        title: Label of the tab.
-        load: Imports the class of the tab's content and returns it.
-    """
+        return SpecsTab
+    if name == "live":
+        from tdx.tui.live.live_tab import LiveTab
 
-    id: str
-    title: str
-    load: Callable[[], type[TabBody]]
+        return LiveTab
+    if name == "profile":
+        from tdx.tui.profile.profile_tab import ProfileTab
 
+        return ProfileTab
+    if name == "log":
+        from tdx.tui.log.log_tab import LogTab
 
-def _load_stage() -> type[TabBody]:
-    from tdx.tui.compose.stage_tab import StageTab
-
+        return LogTab
     return StageTab
 
 
-def _load_specs() -> type[TabBody]:
-    from tdx.tui.specs.specs_tab import SpecsTab
-
-    return SpecsTab
-
-
-def _load_live() -> type[TabBody]:
-    from tdx.tui.live.live_tab import LiveTab
-
-    return LiveTab
-
-
-def _load_profile() -> type[TabBody]:
-    from tdx.tui.profile.profile_tab import ProfileTab
-
-    return ProfileTab
-
-
-def _load_log() -> type[TabBody]:
-    from tdx.tui.log.log_tab import LogTab
-
-    return LogTab
-
-
-TABS = (
-    Tab("stage", "Stage", _load_stage),
-    Tab("specs", "Specs", _load_specs),
-    Tab("live", "Live", _load_live),
-    Tab("profile", "Profile", _load_profile),
-    Tab("log", "Log", _load_log),
-)
-
-
+TABS = ("stage", "specs", "live", "profile", "log")
+"""Widget ids of the tab panes; they are also the titles."""
 MIN_SIZE = (60, 16)
 """Minimum columns and rows of the terminal."""
 
 
 _HISTORY = Binding.Group("undo/redo", compact=True)
+_TABS = Binding.Group("open a tab", compact=True)
+_DISPLAY = Binding.Group("theme, first steps", compact=True)
+_CHECK = Binding.Group("check, measure, exclude", compact=True)
+_CONTRACT = Binding.Group("compare, record", compact=True)
+_WIDTH = Binding.Group("narrower/wider", compact=True)
 
 
 class MainScreen(FocusGuard):
@@ -123,25 +95,35 @@ class MainScreen(FocusGuard):
         Binding("slash", "search", "search", id="screen.search", key_display="/", show=False),
         Binding("g,ctrl+g", "jump", "jump", id="screen.jump", show=False),
         Binding("z", "expand", "expand", id="screen.expand", show=False),
-        Binding("less_than_sign", "resize(-4)", "narrower", id="screen.narrower", show=False),
-        Binding("greater_than_sign", "resize(4)", "wider", id="screen.wider", show=False),
-        Binding("t", "theme", "theme", id="screen.theme", show=False),
+        Binding(
+            "less_than_sign", "resize(-4)", "narrower", False, id="screen.narrower", group=_WIDTH
+        ),
+        Binding("greater_than_sign", "resize(4)", "wider", False, id="screen.wider", group=_WIDTH),
+        Binding("t", "theme", "theme", False, id="screen.theme", group=_DISPLAY),
         Binding("y", "copy", "copy", id="screen.copy", show=False),
-        Binding("k", "check", "check with steps", id="screen.check", show=False),
-        Binding("h", "hints", "first steps", id="screen.hints", show=False),
-        Binding("M", "measure", "measure statistics", id="screen.measure", show=False),
-        Binding("X", "exclude", "exclude unstorable", id="screen.exclude", show=False),
+        Binding("k", "check", "check with steps", False, id="screen.check", group=_CHECK),
+        Binding("h", "hints", "first steps", False, id="screen.hints", group=_DISPLAY),
+        Binding(
+            "M", "measure", "measure statistics", id="screen.measure", show=False, group=_CHECK
+        ),
+        Binding(
+            "X", "exclude", "exclude unstorable", id="screen.exclude", show=False, group=_CHECK
+        ),
         Binding("o", "open_source", "open the source", id="screen.source", show=False),
-        Binding("C", "compare", "compare with …", id="screen.compare", show=False),
-        Binding("F", "freeze", "record a contract", id="screen.freeze", show=False),
+        Binding("C", "compare", "compare with …", False, id="screen.compare", group=_CONTRACT),
+        Binding(
+            "F", "freeze", "record a contract", id="screen.freeze", show=False, group=_CONTRACT
+        ),
         Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
         # Tabs bind the same key to a worker of their own.
         Binding("ctrl+k", "cancel_command", show=False, priority=True),
         Binding("escape", "home", "chain", id="screen.home", show=False),
         Binding("f12", "details", "details", id="screen.details", show=False),
         *(
-            Binding(str(n), f"tab({n})", f"tab {n}", id=f"screen.tab{n}", show=False)
-            for n in range(1, 10)
+            Binding(
+                *(str(n), f"tab({n})", f"tab {n}"), id=f"screen.tab{n}", show=False, group=_TABS
+            )
+            for n in range(1, len(TABS) + 1)
         ),
     ]
     TITLES: ClassVar[dict[str, str]] = {
@@ -189,10 +171,10 @@ class MainScreen(FocusGuard):
             yield ChainPane(self.workspace)
             with Vertical(id="tabs-pane", classes="pane"), TabbedContent(id="tabs"):
                 for number, tab in enumerate(TABS, start=1):
-                    title = Content.assemble((f"{number} ", "dim"), tab.title)
-                    with TabPane(title, id=tab.id):
+                    title = Content.assemble((f"{number} ", "dim"), tab.title())
+                    with TabPane(title, id=tab):
                         if number == 1:
-                            yield tab.load()(self.workspace)
+                            yield load_tab(tab)(self.workspace)
         yield Static("", id="too-small")
         yield HintBar(self.workspace, self.hints)
         yield KeyBar(self._input_queue)
@@ -215,10 +197,10 @@ class MainScreen(FocusGuard):
         """Create the tabs that are not in front, after the first screen is drawn."""
         try:
             for tab in TABS[1:]:
-                pane = self.query_one(f"#{tab.id}", TabPane)
+                pane = self.query_one(f"#{tab}", TabPane)
                 if not pane.is_attached:
                     return  # the app exits already
-                await pane.mount(tab.load()(self.workspace))
+                await pane.mount(load_tab(tab)(self.workspace))
             self.is_filled = True
         finally:
             self.app.call_later(self._input_queue.release)
@@ -282,8 +264,7 @@ class MainScreen(FocusGuard):
             self.action_catalog()
 
     def action_tab(self, number: int) -> None:
-        if number <= len(TABS):
-            self.show_tab(TABS[number - 1].id)
+        self.show_tab(TABS[number - 1])
 
     def show_tab(self, name: str) -> None:
         """Bring a tab to the front."""
@@ -296,8 +277,8 @@ class MainScreen(FocusGuard):
     def on_click(self, event: events.Click) -> None:
         """Focus the content of a tab whose title is clicked, as its key does."""
         for tab in TABS:
-            if event.widget is self.query_one(TabbedContent).get_tab(tab.id):
-                self.show_tab(tab.id)
+            if event.widget is self.query_one(TabbedContent).get_tab(tab):
+                self.show_tab(tab)
 
     @on(TabbedContent.TabActivated)
     def _mark_tab_visited(self, event: TabbedContent.TabActivated) -> None:
@@ -363,7 +344,20 @@ class MainScreen(FocusGuard):
         self.dialogs.copy()
 
     def action_theme(self) -> None:
-        self.app.search_themes()
+        """Ask for a theme; the one under the cursor is shown."""
+        app, current = self.app, self.app.theme
+
+        async def preview(name: str) -> str:
+            app.theme = name
+            return "dark" if app.current_theme.dark else "light"
+
+        def use(name: str | None) -> None:
+            app.theme = name or current
+
+        own = [theme.name for theme in THEMES]
+        names = [*own, *sorted(set(app.available_themes) - set(own))]
+        choices = [Choice(name, name) for name in names]
+        app.push_screen(ChoiceScreen("Theme", choices, describe=preview, current=current), use)
 
     @on(StageTab.PickKeys)
     def _pick_keys(self, event: StageTab.PickKeys) -> None:

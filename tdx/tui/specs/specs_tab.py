@@ -195,9 +195,8 @@ class SpecsTab(SearchableTab):
     HELP = """## Specs
 
 The specs after the selected stage, in both directions: forward from the env, and inverse towards
-the env. `+` is a new key, `-` a removed key, `~` a key whose spec has changed. `[` and `]` move
-along the chain, `w` shows the whole chain. `Enter`, `←` and `→` fold and unfold, `-` and `+` fold
-and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
+the env. `+` is a new key, `-` a removed key, `~` a key whose spec has changed. In the lineage of a
+key, `reward@0` is what the env writes, and `reward@1` what the first stage makes of it."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from textual.command import CommandList, CommandPalette
-
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.preferences import Preferences
+from tdx.tui.screens.commands import CommandPalette
 from tdx.tui.screens.main import MainScreen
 from tests.tui.files.filing import storage_in
-from tests.tui.idle import until
+from tests.tui.idle import resize, until
 from tests.tui.inline_backend import InlineBackend
 
 WANTED = {"save", "save_as", "open", "recent", "new", "reload", "restore", "dump"}
@@ -28,7 +27,7 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
         preferences=Preferences(keymap=keys),
         storage=storage_in(tmp_path),
     )
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
         main = app.screen_stack[0]
         assert isinstance(main, MainScreen)
         await until(lambda: main.is_filled)
@@ -37,14 +36,23 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
         assert {f"profile.{name}" for name in PROFILE} <= ids
         assert {"dump.cancel", "dump.back"} <= ids
         assert not [each for each in app._notifications if each.title.endswith("Settings")]
+        # Notices cover neither sliders nor hints, which are at the bottom.
+        await pilot.press("3")
+        app.notify("a notice that takes more than one line in a small terminal", timeout=1e6)
+        await until(lambda: bool(main.query("Toast")))
+        for size in ((60, 20), (80, 24), (100, 30)):
+            await resize(pilot, *size)
+            toast = main.query_one("Toast").region
+            assert toast.area
+            for lower in ("Timeline", "#hints", "#keys"):
+                assert not toast.overlaps(main.query_one(lower).region)
+        app.clear_notifications()
+        await pilot.press("1", "escape")
         await pilot.press("down", "c", "f5")
         await until(lambda: file.read_text().count("RewardSum") == 2)
         await pilot.press("ctrl+p")
         await until(lambda: isinstance(app.screen, CommandPalette))
-        await pilot.press(*"saveunderanother")
-        commands = app.screen.query_one(CommandList)
-        await until(lambda: commands.option_count == 1)
-        await pilot.press("down", "enter")
+        await pilot.press(*"saveunderanother", "enter")
         await until(lambda: bool(app.screen.query("#path-input")))
         await pilot.press("escape")
         await until(lambda: app.screen is main)
