@@ -391,8 +391,8 @@ class LiveConnection:
             self._panes.show_env_cells(value, None if self.state is None else self.state.row)
         elif topic == "episodes":
             self._panes.episodes.show_episodes(value, is_batched=self.num_envs > 1)
-        else:
-            self._panes.plots.show(value)
+        elif self._panes.plots.show(value):
+            self._on_layout()
 
     def _receive_state(self, state: LiveState) -> None:
         was_running, self.state = self.is_running, state

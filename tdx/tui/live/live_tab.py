@@ -172,10 +172,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
                 action = f"view('{pane}')"
                 yield ActionLabel(pane, action, id=f"show-{pane}", classes="-quiet")
         with Container(id="live-body"):
-            with Vertical(id="live-main"):
-                yield from (panes.values, panes.images)
+            yield panes.values
             with Vertical(id="live-side"):
-                yield from (panes.plots, panes.episodes, panes.manual)
+                yield from (panes.images, panes.plots, panes.episodes, panes.manual)
         yield panes.timeline
 
     def on_mount(self) -> None:
@@ -232,7 +231,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.lay_out()
         self.call_after_refresh(self.focus_default)
 
-    @on(ImagePane.Resized)
+    @on(ImagePane.ZoomChanged)
     def _send_views(self) -> None:
         """Tell the worker what there is room for, so that it sends no more."""
         num_envs = self.connection.num_envs
@@ -434,6 +433,11 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def _show_picked_trace(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
         event.stop()
         self.connection.show_trace(event.index)
+
+    @on(ImagePane.StagePicked)
+    def _select_stage(self, event: ImagePane.StagePicked) -> None:
+        event.stop()
+        self.workspace.select(event.stage)
 
     @on(EnvStrip.Picked)
     def _focus_picked_env(self, event: EnvStrip.Picked) -> None:

@@ -128,8 +128,7 @@ class SetPanes:
     Args:
         parts: Number of points of a plot.
         window: Number of latest traces in a plot. ``None``: all of them.
-        width: Maximum width of an image in pixels; 0: no images.
-        height: Maximum height of an image in pixels; 0: no images.
+        zoom: Scale of the images; 0: no images.
         episodes: Maximum number of episodes.
         cells: Maximum number of envs; 0: the tab is hidden, so that only the state is sent.
         plots: Names of the plots.
@@ -138,8 +137,7 @@ class SetPanes:
     plots: tuple[str, ...] = ()
     parts: int = 100
     window: int | None = None
-    width: int = 0
-    height: int = 0
+    zoom: float = 0.0
     episodes: int = 0
     cells: int = 0
 

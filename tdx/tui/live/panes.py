@@ -15,7 +15,7 @@ from tdx.foundation.keys import format_key
 from tdx.inspection.live.views import EnvCell, ImageView
 from tdx.inspection.overview import Problem
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
-from tdx.tui.live.images import ImagePane
+from tdx.tui.live.images import FIRST_ZOOM, ImagePane
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import LiveState, SessionInfo, SetPanes
 from tdx.tui.live.plots import PlotPane
@@ -36,7 +36,7 @@ def arrange_panes(
     """Choose the panes that have room.
 
     The form is ``broad`` with the values next to the others, ``middle`` with one more pane below
-    them, the images if there are any, or ``slim`` with one pane.
+    them, the images if there are any, or ``slim`` with one pane. Images in front have all the room.
 
     Args:
         width: Width of the tab.
@@ -53,17 +53,19 @@ def arrange_panes(
         >>> sorted(arrange_panes(50, 40, "values", has_images=True, is_manual=False)[1])
         ['images', 'values']
     """
+    if front == "images" and has_images:
+        return "slim", {front}
+    images: set[Pane] = {"images"} if has_images else set()
     if width >= _BROAD_SIZE[0] and height >= _BROAD_SIZE[1]:
         shown: set[Pane] = {"values", "plots", "episodes", front}
-        shown |= {"images"} if has_images else set()
-        shown |= {"manual"} if is_manual else set()
-        return "broad", shown
+        shown |= images
+        return "broad", shown | {"manual"} if is_manual else shown
     if height >= _TALL_HEIGHT:
         second: Pane = front
         if front == "values":
             second = "images" if has_images else "plots"
-        images: set[Pane] = {"images"} if has_images and height >= _TALL_IMAGES else set()
-        return "middle", {"values", second} | images
+        shown = {"values", second}
+        return "middle", shown | images if height >= _TALL_IMAGES else shown
     return "slim", {front}
 
 
@@ -236,8 +238,8 @@ PLOT_WINDOWS: tuple[int | None, ...] = (None, 1000, 200, 50)
 """Number of latest traces in a plot. ``None``: all of them."""
 _MAX_EPISODES = 100
 _MAX_ENV_CELLS = 256
-_MIN_IMAGE_SIZE = 8
-_MAIN_PANES = {"values", "images"}
+_SIDE_HEIGHT, _FEW_EPISODES = 14, 5
+"""Heights of the panes below the values, and of the episodes if other panes need the room."""
 
 
 class LivePanes:
@@ -332,25 +334,29 @@ class LivePanes:
         for name in ("broad", "middle", "slim"):
             tab.set_class(form == name, f"-{name}")
             self.header.set_class(form == name, f"-{name}")
-        tab.set_class("manual" in shown, "-small-side")
         for pane, widget in self.by_name.items():
             widget.display = pane in shown
             tab.query_one(f"#show-{pane}").set_class(pane in shown, "-on")
-        tab.query_one("#live-main").display = bool(shown & _MAIN_PANES)
-        tab.query_one("#live-side").display = bool(shown - _MAIN_PANES)
+        side = tab.query_one("#live-side")
+        self.values.display, side.display = "values" in shown, bool(shown - {"values"})
+        # What has little to show leaves the room to images and values.
+        is_beside = form == "middle" or (form == "broad" and "images" in shown)
+        wanted = min(self.plots.wanted_height, _SIDE_HEIGHT)
+        is_flat = form == "broad" and not self.plots.is_varying
+        self.plots.styles.height = wanted if is_beside or is_flat else None
+        self.episodes.styles.height = _FEW_EPISODES if "images" in shown else None
+        tab.set_class("images" in shown, "-pictures")
+        side.styles.height = "auto" if form == "middle" and "images" not in shown else None
         self.envs.display = num_envs > 1
 
     def required_views(self, num_envs: int) -> SetPanes:
         """Return what the worker should send for the panes that are displayed."""
         shown = {name for name, pane in self.by_name.items() if pane.display}
-        smallest = (_MIN_IMAGE_SIZE, _MIN_IMAGE_SIZE)
-        width, height = self.images.max_image_size() if "images" in shown else smallest
         return SetPanes(
             plots=self.plot_names if "plots" in shown else (),
             parts=max(2, 2 * self.plots.plot_width),
             window=self.window,
-            width=max(width, _MIN_IMAGE_SIZE),
-            height=max(height, _MIN_IMAGE_SIZE),
+            zoom=self.images.zoom if "images" in shown else FIRST_ZOOM,
             episodes=_MAX_EPISODES if "episodes" in shown else 0,
             cells=_MAX_ENV_CELLS if num_envs > 1 else 1,
         )

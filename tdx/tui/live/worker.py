@@ -376,8 +376,8 @@ class LivePlayer:
         index = max(missing)
         self._pushed_late.add(index)
         images: tuple[ImageView, ...] = ()
-        if panes.width and panes.height:
-            images = session.images(index, row=self.row, width=panes.width, height=panes.height)
+        if panes.zoom:
+            images = session.images(index, row=self.row, zoom=panes.zoom)
         view = session.view(index, against=self.reference, row=self.row)
         self._push(f"late {index}", LateTrace(view, images))
         return True
@@ -424,9 +424,9 @@ class LivePlayer:
         view = session.view(self.shown, against=self.reference, earlier=earlier, row=self.row)
         self._push("trace", view)
         self._displayed = view.index
-        if panes.width and panes.height:
-            size = {"width": panes.width, "height": panes.height}
-            self._push("images", session.images(self.shown, row=self.row, **size))
+        if panes.zoom:
+            source = session if replay is None else replay
+            self._push("images", source.images(self.shown, row=self.row, zoom=panes.zoom))
         self._push("cells", session.cells(panes.cells))
         if self.is_running and now - self._plot_time < PLOT_INTERVAL:
             self._stale = True
