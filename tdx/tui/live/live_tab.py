@@ -91,6 +91,7 @@ LIVE_BINDINGS = (
     Binding("B", "branch", "branch here", id="live.branch"),
     Binding("x", "browse('difference')", "next difference", id="live.next_difference", show=False),
     Binding("E", "earlier", "compare with the earlier rollout", id="live.earlier", show=False),
+    Binding("Y", "keep", "keep the edit", id="live.keep", show=False),
     Binding("m", "mark", "mark to compare", id="live.mark", show=False),
     Binding("d", "difference", "differences", id="live.difference", show=False),
     Binding("o", "only_written", "only written keys", id="live.only_written", show=False),
@@ -135,6 +136,7 @@ class LiveTab(SearchableTab):
         "live.branch": "Branch at the shown step",
         "live.next_difference": "Show the next difference",
         "live.earlier": "Compare with the earlier rollout",
+        "live.keep": "Keep the edit, and end the comparison",
         "live.mark": "Mark the shown step to compare",
         "live.difference": "Show differences of values",
         "live.only_written": "Show all or only written keys",
@@ -390,6 +392,14 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         connection.send_if_open(CompareWith(is_earlier=not state.is_earlier))
         what = "previous trace" if state.is_earlier else "earlier rollout"
         connection.show_message(f"comparing with the {what}")
+
+    def action_keep(self) -> None:
+        """Keep the edit: end the comparison with the earlier rollout."""
+        state = self.connection.state
+        if state is None or not state.is_earlier:
+            self.notify("there is no edit to keep", timeout=2)
+        else:
+            self.action_earlier()
 
     # ------------------------------------------------------------------ actions: panes
 

@@ -225,11 +225,10 @@ class LiveState:
         is_earlier: True if traces are compared with those of the earlier rollout.
         differences: First trace that differs from the earlier rollout, by key; ``None`` if nothing
             was repeated.
-        cause: The first of these differences, as a sentence that explains it; empty if there is
-            none.
         action_source: Where actions come from.
         stop_condition: Condition that ends the run.
-        message: Why the run has stopped, or why a command was rejected.
+        message: Why the run has stopped, why a command was rejected, or how the shown rollout
+            differs from the earlier one.
     """
 
     status: Literal["running", "paused", "ended"]
@@ -242,7 +241,6 @@ class LiveState:
     reference: int | None
     is_earlier: bool
     differences: tuple[tuple[str, int], ...] | None
-    cause: str
     row: int | None
     nbytes: int
     rate: float | None

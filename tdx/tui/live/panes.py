@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Literal
 
 from textual.app import ComposeResult
@@ -153,7 +154,8 @@ class LiveHeader(Vertical):
         #live-note { height: auto; max-height: 4; display: none; }
         #live-bars { height: auto; layout: vertical; }
         .live-bar { height: 1; width: 1fr; }
-        #live-rate { width: auto; padding: 0 1; }
+        #live-rate, #live-replay Static { width: auto; padding: 0 1; }
+        #live-replay { height: 1; display: none; }
         .-joined { margin-right: 0; }
         &.-broad #live-bars { layout: horizontal; height: 1; }
         &.-broad .live-bar { width: auto; }
@@ -178,6 +180,11 @@ class LiveHeader(Vertical):
                 yield ActionLabel("+", "rate(1)", id="live-faster")
                 yield ActionLabel("", "source", id="live-source")
         yield Static("", id="live-note")
+        with Horizontal(id="live-replay"):
+            yield Static("this edit:")
+            yield ActionLabel("Y keep", "keep")
+            yield ActionLabel("u undo", "screen.undo")
+            yield ActionLabel("B branch", "branch")
 
     def show_state(self, state: LiveState, cell: EnvCell | None, max_bytes: int) -> None:
         """Show the figures of the session."""
@@ -268,17 +275,33 @@ class LivePanes:
         self.default_plots: tuple[str, ...] = ()
         self.window: int | None = None
         self._env_cell: EnvCell | None = None
-        self._has_images = False
+        self._has_images = self._is_compared = False
+        self._differing: str | None = None  # the key that differs first
 
     # What is shown
 
-    def show_state(self, state: LiveState, num_envs: int) -> None:
-        """Show where the session is in its history."""
+    def show_state(self, state: LiveState, num_envs: int, *, is_edit: bool) -> bool:
+        """Show where the session is in its history; return True if a comparison begins or ends.
+
+        Args:
+            state: State of the session.
+            num_envs: Number of envs in the batch.
+            is_edit: True if the earlier rollout is the one before an edit.
+        """
         self.timeline.show(state)
-        self.values.set_first_differences(dict(state.differences or ()), state.cause)
+        self.values.set_first_differences(dict(state.differences or ()))
         self.plots.set_cursor(None if state.follows_latest else state.shown)
         self.envs.set_focus(state.row, num_envs)
         self.manual.set_target(state.row, num_envs)
+        differences = state.differences if is_edit and state.is_earlier else ()
+        before = self._is_compared, self._differing
+        self._is_compared = bool(differences)
+        names = [name for name, _ in sorted(differences or (), key=itemgetter(1))]
+        self._differing = next((name for name in names if name in state.plot_names), None)
+        if self._is_compared != before[0]:
+            self.header.query_one("#live-replay").display = self._is_compared
+            self.values.set_difference(self._is_compared)
+        return (self._is_compared, self._differing) != before
 
     def show_header(self, state: LiveState | None, info: SessionInfo | None) -> None:
         """Show the status and the figures of the session."""
@@ -352,8 +375,11 @@ class LivePanes:
     def required_views(self, num_envs: int) -> SetPanes:
         """Return what the worker should send for the panes that are displayed."""
         shown = {name for name, pane in self.by_name.items() if pane.display}
+        names = self.plot_names
+        if self._differing is not None and self._differing not in names:
+            names = (self._differing, *names)[:MAX_PLOTS]
         return SetPanes(
-            plots=self.plot_names if "plots" in shown else (),
+            plots=names if "plots" in shown else (),
             parts=max(2, 2 * self.plots.plot_width),
             window=self.window,
             zoom=self.images.zoom if "images" in shown else FIRST_ZOOM,

@@ -122,7 +122,7 @@ class LivePlayer:
         self.row: int | None = 0 if env.batch_size.numel() > 1 else None
         self._stop_condition: str | None = None
         self._steps_left: int | None = None
-        self._message = ""
+        self._message = self._comparison = ""
         self._problem: Problem | None = None
         self._manual_action: TensorDictBase | None = None
         self._last_command = 0
@@ -283,7 +283,7 @@ class LivePlayer:
                 self._message = f"repeating step {self.session.tracer.steps} of {replay.steps}"
                 return
         self._is_replaying = False
-        self._message = replay.describe()
+        self._message, self._comparison = "", replay.describe()
         self._due_time = self._clock()
 
     def _advance(self, now: float) -> None:
@@ -465,14 +465,13 @@ class LivePlayer:
             reference=self.reference,
             is_earlier=self.is_earlier,
             differences=None if self.replay is None else tuple(self.replay.differences.items()),
-            cause="" if self.replay is None else self.replay.cause_sentence,
             row=self.row,
             nbytes=session.history.nbytes,
             rate=self.rate,
             speed=speed,
             action_source=self.action_source,
             stop_condition=self._stop_condition if self.is_running else None,
-            message=self._message,
+            message=self._message or (self._comparison if self.is_earlier else ""),
             problem=self._problem,
             problem_traces=tuple(session.problems)[-_MAX_MARKS:],
             episode_starts=tuple(span.first for span in session.history.episodes())[-_MAX_MARKS:],
