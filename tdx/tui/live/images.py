@@ -9,7 +9,6 @@ from functools import lru_cache
 from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.message import Message
 
 from tdx.inspection.live.views import ImageView
@@ -144,18 +143,6 @@ it are shown. After an edit, its image in the earlier rollout is between them if
         beyond = (stage for stage in stages if (stage - at) * by > 0)
         self.post_message(self.StagePicked(next(beyond, at)))
 
-    def on_click(self, event: events.Click) -> None:
-        offset = event.get_content_offset(self)
-        y = -1 if offset is None else offset.y
-        for line in self._lines:
-            x = 0 if offset is None else offset.x
-            y -= _title_height(line) + _height(line)
-            for placed in line if y < 0 else ():
-                x -= placed.room + _GAP
-                if x < 0:
-                    self.post_message(self.StagePicked(placed.image.stage))
-                    return
-
     def row_parts(self, row: ImageRow) -> Sequence[Segment]:
         parts: list[Segment] = []
         for part in row:
@@ -191,13 +178,12 @@ it are shown. After an edit, its image in the earlier rollout is between them if
     def _images_around(self, stage: int) -> list[ImageView]:
         """Return the images before and after a stage."""
         after = [image for image in self.images if image.stage == stage]
-        at = self.images.index(after[0])
-        received = [
+        before = [
             image
-            for image in self.images[:at]
+            for image in self.images[: self.images.index(after[0])]
             if image.key == after[0].key and not image.is_earlier
         ]
-        return [*received[-1:], *after]
+        return [*before[-1:], *after]
 
     def all_rows(self) -> Iterator[ImageRow]:
         if not self.images:

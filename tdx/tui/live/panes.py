@@ -245,8 +245,8 @@ PLOT_WINDOWS: tuple[int | None, ...] = (None, 1000, 200, 50)
 """Number of latest traces in a plot. ``None``: all of them."""
 _MAX_EPISODES = 100
 _MAX_ENV_CELLS = 256
-_SIDE_HEIGHT, _FEW_EPISODES = 14, 5
-"""Heights of the panes below the values, and of the episodes if other panes need the room."""
+_FEW_EPISODES = 5
+"""Height of the episodes beside images."""
 
 
 class LivePanes:
@@ -356,20 +356,18 @@ class LivePanes:
         )
         for name in ("broad", "middle", "slim"):
             tab.set_class(form == name, f"-{name}")
-            self.header.set_class(form == name, f"-{name}")
+        self.header.set_class(width >= _BROAD_SIZE[0], "-broad")
         for pane, widget in self.by_name.items():
             widget.display = pane in shown
             tab.query_one(f"#show-{pane}").set_class(pane in shown, "-on")
-        side = tab.query_one("#live-side")
-        self.values.display, side.display = "values" in shown, bool(shown - {"values"})
-        # What has little to show leaves the room to images and values.
-        is_beside = form == "middle" or (form == "broad" and "images" in shown)
-        wanted = min(self.plots.wanted_height, _SIDE_HEIGHT)
-        is_flat = form == "broad" and not self.plots.is_varying
-        self.plots.styles.height = wanted if is_beside or is_flat else None
-        self.episodes.styles.height = _FEW_EPISODES if "images" in shown else None
-        tab.set_class("images" in shown, "-pictures")
-        side.styles.height = "auto" if form == "middle" and "images" not in shown else None
+        side, has_images = tab.query_one("#live-side"), "images" in shown
+        side.display = bool(shown - {"values"})
+        # Plots and episodes leave room that they do not need to images and values.
+        is_short = form == "middle" or (form == "broad" and (has_images or self.plots.is_flat))
+        self.plots.styles.height = self.plots.wanted_height if is_short else None
+        self.episodes.styles.height = _FEW_EPISODES if has_images else None
+        side.styles.height = "auto" if form == "middle" and not has_images else None
+        tab.set_class(has_images, "-pictures")
         self.envs.display = num_envs > 1
 
     def required_views(self, num_envs: int) -> SetPanes:

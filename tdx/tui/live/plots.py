@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.message import Message
 
@@ -80,9 +81,10 @@ def draw_braille(
 
 _COLORS = ("a", "b", "c", "d")
 _SCALE_WIDTH = 8
-_MIN_VARYING_HEIGHT, _VARYING_HEIGHT = 2, 6
+_MIN_VARYING_HEIGHT, _VARYING_HEIGHT, _MAX_WANTED_HEIGHT = 2, 6, 13
 PlotRow = tuple[tuple[str, str, str], ...]
-"""Parts of a line: text, style, and background: ``cursor``, ``band`` or none."""
+"""Parts of a line: text, style, and what it is: ``cursor``, ``band``, ``name`` or nothing."""
+_NAME = Style(bold=True)
 
 
 class PlotPane(RowWidget[PlotRow], can_focus=True):
@@ -95,7 +97,6 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
 edit, the earlier rollout is gray, with a band behind the steps that differ."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"plot--{name}" for name in _COLORS),
-        *(f"plot--{name}-name" for name in _COLORS),
         "plot--muted",
         "plot--cursor",
         "plot--band",
@@ -104,13 +105,9 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
     PlotPane {
         height: 1fr;
         & > .plot--a { color: $primary; }
-        & > .plot--a-name { color: $primary; text-style: bold; }
         & > .plot--b { color: $success; }
-        & > .plot--b-name { color: $success; text-style: bold; }
         & > .plot--c { color: $accent; }
-        & > .plot--c-name { color: $accent; text-style: bold; }
         & > .plot--d { color: $secondary; }
-        & > .plot--d-name { color: $secondary; text-style: bold; }
         & > .plot--muted { color: $text-muted; }
         & > .plot--cursor { background: $panel-lighten-2; }
         & > .plot--band { background: $warning 20%; }
@@ -138,15 +135,15 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
         return self.wanted_height != before
 
     @property
-    def is_varying(self) -> bool:
-        """True if a plot is not constant."""
-        return not all(map(_is_flat, self.curves))
+    def is_flat(self) -> bool:
+        """True if all plots are constant."""
+        return all(map(_is_flat, self.curves))
 
     @property
     def wanted_height(self) -> int:
-        """Height with the border that shows all plots."""
+        """Height with the border that shows the plots."""
         heights = (1 if _is_flat(curve) else _VARYING_HEIGHT for curve in self.curves)
-        return max(2, sum(heights)) + 1
+        return min(max(2, sum(heights)), _MAX_WANTED_HEIGHT) + 1
 
     def set_cursor(self, index: int | None) -> None:
         """Mark a trace. ``None``: the latest one is shown."""
@@ -162,7 +159,9 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
     def row_parts(self, row: PlotRow) -> Sequence[Segment]:
         styled = ((text, self.part(f"plot--{name}"), back) for text, name, back in row)
         return [
-            Segment(text, style + self.back(f"plot--{back}") if back else style)
+            Segment(text, style + (_NAME if back == "name" else self.back(f"plot--{back}")))
+            if back
+            else Segment(text, style)
             for text, style, back in styled
         ]
 
@@ -182,7 +181,7 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
         if earlier is not None and earlier.latest is not None:
             latest += f"  earlier {earlier.latest:.4g}"
         yield (
-            (name, f"{color}-name", ""),
+            (name, color, "name"),
             (latest if known else "  no values yet", "muted", ""),
         )
         rows = height - 1
