@@ -394,11 +394,8 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         connection.show_message(f"comparing with the {what}")
 
     def action_keep(self) -> None:
-        """Keep the edit: end the comparison with the earlier rollout."""
-        state = self.connection.state
-        if state is None or not state.is_earlier:
-            self.notify("there is no edit to keep", timeout=2)
-        else:
+        """Keep the edit, and end the comparison with the rollout before it."""
+        if self.connection.state is not None and self.connection.state.is_earlier:
             self.action_earlier()
 
     # ------------------------------------------------------------------ actions: panes

@@ -154,7 +154,7 @@ class LiveHeader(Vertical):
         #live-note { height: auto; max-height: 4; display: none; }
         #live-bars { height: auto; layout: vertical; }
         .live-bar { height: 1; width: 1fr; }
-        #live-rate, #live-replay Static { width: auto; padding: 0 1; }
+        #live-rate { width: auto; padding: 0 1; }
         #live-replay { height: 1; display: none; }
         .-joined { margin-right: 0; }
         &.-broad #live-bars { layout: horizontal; height: 1; }
@@ -181,7 +181,6 @@ class LiveHeader(Vertical):
                 yield ActionLabel("", "source", id="live-source")
         yield Static("", id="live-note")
         with Horizontal(id="live-replay"):
-            yield Static("this edit:")
             yield ActionLabel("Y keep", "keep")
             yield ActionLabel("u undo", "screen.undo")
             yield ActionLabel("B branch", "branch")
@@ -263,13 +262,8 @@ class LivePanes:
         self.header, self.envs, self.timeline = LiveHeader(id="live-top"), EnvStrip(), Timeline()
         self.values, self.images, self.plots = ValueTable(), ImagePane(), PlotPane()
         self.episodes, self.manual = EpisodeList(), ManualActionPane()
-        self.by_name: dict[Pane, Widget] = {
-            "values": self.values,
-            "plots": self.plots,
-            "images": self.images,
-            "episodes": self.episodes,
-            "manual": self.manual,
-        }
+        widgets = (self.values, self.plots, self.images, self.episodes, self.manual)
+        self.by_name: dict[Pane, Widget] = dict(zip(PANES, widgets, strict=True))
         self.front: Pane = "values"
         self.chosen_plots: tuple[str, ...] | None = None
         self.default_plots: tuple[str, ...] = ()

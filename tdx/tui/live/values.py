@@ -284,9 +284,13 @@ previous step, or to the step marked with `m`."""
                 self.go_to_stage(stage)
 
     def set_difference(self, on: bool) -> None:
-        """Show the values of the reference trace, or hide them."""
+        """Show the values of the reference trace and go to the first mark, or hide them."""
         self.difference = on
         self._fill()
+        texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
+        at = next((at for at, text in enumerate(texts) if " ≠" in text), None)
+        if on and at is not None:
+            self.go_to_line(at)
 
     def set_first_differences(self, first: Mapping[str, int]) -> None:
         """Mark keys with the first trace that differs from the earlier rollout."""
