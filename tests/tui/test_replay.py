@@ -52,9 +52,9 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         assert state is not None
         assert dict(state.differences or ()) == {"reward": 1, "episode_reward": 1}
         assert "≠1" in app.text("#live-values")
+        assert app.tab.panes.values.key == "reward", "the cursor is at the first difference"
         await app.press("home", "x")
         assert app.shown == 1
-        assert app.tab.panes.values.key == "reward", "the cursor is at the first difference"
         assert "differences to the earlier rollout" in app.text("#live-values")
         assert cause in app.note, "it stays while the rollouts are compared"
         assert "observation@0" in app.text("#live-values")
