@@ -138,7 +138,7 @@ class RowWidget(LineWidget, Generic[Row]):
     def invalidate(self) -> None:
         """Compute the rows again and redraw the changed ones."""
         if self._rows is None or not self.size:
-            self.on_resize()
+            RowWidget.on_resize(self)
             return
         before, self._rows = self._rows, list(self.all_rows())
         least, most = sorted((len(before), len(self._rows)))

@@ -43,19 +43,23 @@ def test_plot_lines_are_continuous() -> None:
     assert draw_braille([], [], 2, 1) == ["  "]
 
 
-def _image(ratio: float, frames: int = 1) -> ImageView:
-    return ImageView("pixels@0", "GymEnv", -1, (8, 8, 3), 1, 1, bytes(3), ratio, frames)
+def _image(width: int, height: int, frames: int = 1) -> ImageView:
+    shape, size = (frames, height, width), (width, height)
+    return ImageView("pixels@0", "GymEnv", -1, shape, 1, 1, bytes(3), size, frames)
 
 
-def test_images_fill_the_pane_and_keep_their_proportions() -> None:
-    square, strip = _image(1.0), _image(4.0, frames=4)
-    [[alone]] = place_images([square], 60, 21)
-    assert (alone.width, alone.height) == (40, 20), "a line is left for the title"
-    [[first, second]] = place_images([square, strip], 118, 14)
-    assert (first.width, second.width) == (22, 88), "equally high, as wide as the pane"
-    lines = place_images([square, strip], 60, 30)
+def test_images_fill_the_pane_with_one_zoom() -> None:
+    frame, small, strip = _image(160, 210), _image(84, 84), _image(84, 84, frames=4)
+    zoom, [[alone]] = place_images([small], 60, 22)
+    assert (alone.width, alone.height) == (42, 21), "a line is left for the title"
+    assert zoom == 0.5
+    _, [[before, after]] = place_images([frame, small], 120, 30)
+    assert (before.width, before.height) == (44, 29)
+    assert (after.width, after.height) == (23, 12), "a resized image is smaller"
+    zoom, lines = place_images([small, strip], 60, 30)
     assert [len(line) for line in lines] == [1, 1]
-    assert sum(max(each.height for each in line) for line in lines) <= 30 - 3
+    assert lines[1][0].width == 4 * round(84 * zoom) + 3 <= 60
+    assert sum(placed.height for line in lines for placed in line) <= 30 - 3
 
 
 def test_constant_plot_takes_two_lines() -> None:

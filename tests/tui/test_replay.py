@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from tdx.pipeline import Pipeline, parse_stage
+from tdx.envs import EnvBase
+from tdx.pipeline import Pipeline, build_checked_env, parse_stage
 from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
+from tests.inspection.live.stages import Ragged
 from tests.tui.playing import Live, playing
 
 
@@ -50,20 +52,66 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         assert state is not None
         assert dict(state.differences or ()) == {"reward": 1, "episode_reward": 1}
         assert "≠1" in app.text("#live-values")
+        assert app.tab.panes.values.key == "reward", "the cursor is at the first difference"
         await app.press("home", "x")
         assert app.shown == 1
-        await app.press("d")
         assert "differences to the earlier rollout" in app.text("#live-values")
-        assert f"≠ {cause}" in app.text("#live-values")
+        assert cause in app.note, "it stays while the rollouts are compared"
         assert "observation@0" in app.text("#live-values")
         before, now = rewards(app, 0)[0], rewards(app)[0]
         assert f"{before:.3f}"[:5] in app.text("#live-values")
         assert f"{now:.3f}"[:5] in app.text("#live-values")
         assert f"earlier {rewards(app, 0)[-1]:.4g}" in app.text("#live-plots")
-        await app.press("E")
-        assert "differences to trace 0" in app.text("#live-values")
+        assert "Y keep u undo B branch" in app.text("#live-replay")
+        assert "band" in plot_backgrounds(app)
+        await app.press("Y")
+        assert "values" in app.text("#live-values")
         assert "earlier" not in app.text("#live-plots")
-        assert cause not in app.text("#live-values")
+        assert cause not in app.note
+        assert not app.tab.query_one("#live-replay").display
+        assert "band" not in plot_backgrounds(app)
+
+
+def plot_backgrounds(app: Live) -> set[str]:
+    """Return the backgrounds of the plots."""
+    return {back for row in app.tab.panes.plots.all_rows() for _, _, back in row}
+
+
+async def test_a_key_that_differs_is_plotted_without_being_chosen() -> None:
+    async with playing("ObservationNorm(0.0, 1.0)", size=(130, 40)) as app:
+        await app.press("n", "text:5", "enter")
+        assert "observation" not in app.text("#live-plots")
+        await edit(app, 0, "ObservationNorm(0.0, 2.0)")
+        assert "observation" in app.text("#live-plots")
+        await app.press("Y")
+        assert "observation" not in app.text("#live-plots")
+
+
+async def test_image_of_the_earlier_rollout_is_between_those_around_the_stage() -> None:
+    def make(pipeline: Pipeline) -> EnvBase:
+        return build_checked_env(pipeline, base=Ragged())
+
+    async with playing(
+        *("ToTensorImage", "Crop(12, 8)", "CatFrames(2, -3)"), make=make, size=(80, 30)
+    ) as app:
+        await app.press("s", "v", "v")
+        for title in ("Ragged 8×12×3", "0 ToTensorImage", "1 Crop", "2 CatFrames", "t-1"):
+            assert title in app.text("#live-images")
+        await app.press("down", "down")
+        assert app.app.workspace.place == 1
+        shown = app.text("#live-images")
+        assert "Ragged" not in shown
+        assert "CatFrames" not in shown, "only the images before and after the stage"
+        count = len(app.backend.players)
+        workspace = app.app.workspace
+        workspace.edit("edit", workspace.draft.replace(1, parse_stage("Crop(10, 8)")), place=1)
+        await restarted(app, count)
+        before, now = app.text("#live-images").split("earlier 1 Crop")
+        assert "0 ToTensorImage" in before
+        assert "1 Crop" not in before
+        assert "1 Crop" in now
+        await app.press("up", "up")
+        assert "Ragged" in app.text("#live-images")
 
 
 async def test_value_of_a_new_stage_is_compared_with_the_previous_version() -> None:
@@ -73,7 +121,6 @@ async def test_value_of_a_new_stage_is_compared_with_the_previous_version() -> N
         stage = parse_stage("RewardClipping(-0.5, 0.5)")
         workspace.edit("add", workspace.draft.insert(1, [stage]))
         await restarted(app, count)
-        await app.press("d")
         assert "missing" not in app.text("#live-values")
         assert f"{rewards(app, 0)[-1]:.3f}"[:5] in app.text("#live-values")
         assert "→ -0.5" in app.text("#live-values")

@@ -101,8 +101,7 @@ def _format_number(value: float | bool) -> str:
 
 
 _MIN_SIZE = 8
-_CHANNELS = (1, 3, 4)
-_MAX_STACKED = 16
+_MAX_FRAMES = 16
 
 
 def is_image_shape(shape: tuple[int, ...], kind: str) -> bool:
@@ -112,13 +111,16 @@ def is_image_shape(shape: tuple[int, ...], kind: str) -> bool:
 
 def _layout(shape: tuple[int, ...]) -> str | None:
     """Return the position of the channels: ``last``, ``first`` or ``none``."""
-    if len(shape) < 2 or any(size != 1 for size in shape[:-3]):
+    if len(shape) < 2 or math.prod(shape[:-3]) > _MAX_FRAMES:
         return None
     sides = shape[-3:]
-    if len(sides) == 3 and sides[2] in _CHANNELS and min(sides[:2]) >= _MIN_SIZE:
+    is_last = len(sides) == 3 and sides[2] <= _MAX_FRAMES and min(sides[:2]) >= _MIN_SIZE
+    if is_last and sides[2] in (1, 3, 4):
         return "last"
-    if len(sides) == 3 and sides[0] <= _MAX_STACKED and min(sides[1:]) >= _MIN_SIZE:
+    if len(sides) == 3 and sides[0] <= _MAX_FRAMES and min(sides[1:]) >= _MIN_SIZE:
         return "first"
+    if is_last:
+        return "last"
     plain = len(shape) == 2 and min(shape) >= 2 * _MIN_SIZE
     return "none" if plain else None
 
@@ -127,49 +129,52 @@ def find_images(
     trace: StepTrace,
     *,
     row: int | None = None,
-    width: int = 64,
-    height: int = 64,
+    zoom: float = 1.0,
     numbers: StageNumbers = TRACED_NUMBERS,
 ) -> Iterator[ImageView]:
-    """Yield every image that a stage wrote, in order, with at most this width and height.
+    """Yield every image that a stage wrote, in order.
 
-    Of a batch, ``row`` is shown, or the first row.
+    Args:
+        trace: The reset or step.
+        row: Row of a batch. Defaults to the first.
+        zoom: Scale of all images; they are not enlarged.
+        numbers: Numbers of the stages.
     """
     batch = tuple(trace.tensordict.batch_size)
     rows = RowSelector(batch, 0 if row is None and batch else row)
     for stage in trace.stages:
         if stage.kind in ("given", "policy") or stage.direction == "inverse":
             continue
-        is_stage = stage.kind == "stage"
         for version in stage.written.values():
             image = as_array(rows.of(version.value))
             if image is not None and is_image_shape(tuple(image.shape), image.dtype.kind):
-                frames = _to_frames(_subsample(image, width, height))
-                small = _make_strip(frames, width, height)
+                is_stage = stage.kind == "stage"
+                down = -3 if _layout(tuple(image.shape)) == "last" else -2
+                height, width = image.shape[down], image.shape[down + 1]
+                scaled = (max(1, round(side * min(zoom, 1.0))) for side in (width, height))
+                frames = _to_frames(_subsample(image, zoom))
+                strip = _make_strip(frames, *scaled)
                 yield ImageView(
                     version=version.name,
-                    place=numbers.title(stage.index, stage.name)
-                    if is_stage
-                    else numbers.name(stage.kind, stage.name),
+                    name=stage.name if is_stage else numbers.name(stage.kind, stage.name),
                     stage=numbers.number(stage.index) if is_stage else -1,
                     shape=tuple(image.shape),
-                    width=small.shape[1],
-                    height=small.shape[0],
-                    rgb=small.tobytes(),
-                    ratio=len(frames) * frames[0].shape[1] / frames[0].shape[0],
+                    width=strip.shape[1],
+                    height=strip.shape[0],
+                    rgb=strip.tobytes(),
+                    frame_size=(width, height),
                     frames=len(frames),
                 )
 
 
-def _subsample(numbers: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
+def _subsample(numbers: np.ndarray[Any, Any], zoom: float) -> np.ndarray[Any, Any]:
     """Take every n-th pixel of an image that is several times too large."""
-    layout = _layout(tuple(numbers.shape))
-    down = -3 if layout == "last" else -2
-    step = int(min(numbers.shape[down] / height, numbers.shape[down + 1] / width) / 2)
+    step = int(1 / zoom / 2)
     if step < 2:
         return numbers
     every = slice(None, None, step)
-    return numbers[(..., every, every, slice(None)) if layout == "last" else (..., every, every)]
+    is_last = _layout(tuple(numbers.shape)) == "last"
+    return numbers[(..., every, every, slice(None)) if is_last else (..., every, every)]
 
 
 def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
@@ -177,33 +182,30 @@ def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     import numpy as np
 
     layout = _layout(tuple(numbers.shape))
-    image = _to_bytes(numbers.reshape(numbers.shape[-3:]) if numbers.ndim > 3 else numbers)
+    image = _to_bytes(numbers)
     if layout == "none":
-        frames = [image[..., None]]
-    elif layout == "last":
-        frames = [image]
-    else:
-        # A stack ``[N * C, H, W]``.
-        channels = 3 if image.shape[0] % 3 == 0 else 1
-        starts = range(0, image.shape[0], channels)
-        frames = [np.moveaxis(image[at : at + channels], 0, -1) for at in starts]
-    return [
-        np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else frame[..., :3] for frame in frames
+        image = image[..., None]
+    elif layout == "first":
+        image = np.moveaxis(image, -3, -1)
+    # Frames are stacked along the channels, or along a dim before those of the image.
+    channels = 3 if image.shape[-1] % 3 == 0 else 1
+    frames = [
+        stacked[..., at : at + channels]
+        for stacked in image.reshape(-1, *image.shape[-3:])
+        for at in range(0, image.shape[-1], channels)
     ]
+    return [np.repeat(frame, 3 // channels, axis=2) for frame in frames]
 
 
 def _make_strip(
     frames: list[np.ndarray[Any, Any]], width: int, height: int
 ) -> np.ndarray[Any, Any]:
-    """Downsample frames, and put them side by side with a column between two of them."""
+    """Scale frames to a size, and put them side by side with a column between two of them."""
     import numpy as np
 
-    count = len(frames)
-    small = [_downsample(each, max(1, (width + 1) // count - 1), height) for each in frames]
-    if count == 1:
-        return small[0]
+    small = [_downsample(frame, width, height) for frame in frames]
     gap = np.zeros_like(small[0][:, :1])
-    parts = [part for each in small for part in (gap, each)]
+    parts = [part for frame in small for part in (gap, frame)]
     strip: np.ndarray[Any, Any] = np.ascontiguousarray(np.concatenate(parts[1:], 1))
     return strip
 
@@ -224,16 +226,14 @@ def _to_bytes(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _downsample(image: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
-    """Average pixels so that the image fits, and keep its aspect ratio."""
+    """Average pixels so that the image has this size."""
     import numpy as np
 
     tall, wide = image.shape[:2]
-    scale = min(width / wide, height / tall, 1.0)
-    if scale == 1.0:
-        return np.ascontiguousarray(image)
-    new_wide, new_tall = max(1, round(wide * scale)), max(1, round(tall * scale))
-    rows = (np.arange(new_tall) * tall) // new_tall
-    columns = (np.arange(new_wide) * wide) // new_wide
+    if (wide, tall) == (width, height):
+        return image
+    rows = (np.arange(height) * tall) // height
+    columns = (np.arange(width) * wide) // width
     sums = np.add.reduceat(image.astype(np.float32), rows, axis=0)
     sums = np.add.reduceat(sums, columns, axis=1)
     heights = np.diff(np.append(rows, tall))[:, None, None]

@@ -24,7 +24,7 @@ from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.histories import build_plot
 from tdx.inspection.live.session import LiveSession
-from tdx.inspection.live.views import PlotView
+from tdx.inspection.live.views import ImageView, PlotView
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace
@@ -158,6 +158,26 @@ class Replay:
         """Return the counterpart of a trace. ``None``: of the latest one."""
         trace = self.session.history.find(self.session.last if index is None else index)
         return None if trace is None else self.counterpart(trace)
+
+    def images(
+        self, index: int | None = None, *, row: int | None = None, zoom: float = 1.0
+    ) -> tuple[ImageView, ...]:
+        """Return the images of a trace, each after that of the earlier session if they differ."""
+        now = self.session.images(index, row=row, zoom=zoom)
+        other = self.find_earlier(index)
+        if other is None:
+            return now
+        before = self.earlier.images(other.index, row=row, zoom=zoom)
+        names, other_names = ([(image.key, image.name) for image in side] for side in (now, before))
+        images: list[ImageView] = []
+        for match in match_stages(other_names, names, zip):
+            if match.b is None:
+                continue
+            image = now[match.b]
+            if match.a is not None and before[match.a].rgb != image.rgb:
+                images.append(replace(before[match.a], stage=image.stage, is_earlier=True))
+            images.append(image)
+        return tuple(images)
 
     def describe(self) -> str:
         """Return how many steps were repeated, and what differs from where."""

@@ -308,12 +308,11 @@ class LiveSession:
         index: int | None = None,
         *,
         row: int | None = None,
-        width: int = 64,
-        height: int = 64,
+        zoom: float = 1.0,
     ) -> tuple[ImageView, ...]:
         """Return every image in a trace; see :func:`~tdx.inspection.live.arrays.find_images`."""
         trace = self._trace(index)
-        return tuple(find_images(trace, row=row, width=width, height=height, numbers=self.numbers))
+        return tuple(find_images(trace, row=row, zoom=zoom, numbers=self.numbers))
 
     def _trace(self, index: int | None) -> StepTrace:
         at = self.last if index is None else max(self.first, min(index, self.last))

@@ -177,29 +177,36 @@ class TraceView:
 
 @dataclass(frozen=True, slots=True)
 class ImageView:
-    """A downsampled image.
+    """A downsampled image, or a strip of stacked frames.
 
     Args:
         version: Version of the key.
-        place: Hook that wrote it.
+        name: Class name of the stage or env that wrote it.
         stage: Number of the stage; -1 if it is not a stage.
         shape: Shape of the original.
         width: Width in pixels after downsampling.
         height: Height in pixels after downsampling.
         rgb: Three bytes per pixel, row by row.
-        ratio: Width divided by height before downsampling.
+        frame_size: Width and height of a frame before downsampling.
         frames: Number of frames side by side, the oldest first.
+        is_earlier: True if the stage wrote it in the earlier rollout.
     """
 
     version: str
-    place: str
+    name: str
     stage: int
     shape: tuple[int, ...]
     width: int
     height: int
     rgb: bytes
-    ratio: float
+    frame_size: tuple[int, int]
     frames: int = 1
+    is_earlier: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key, with dots."""
+        return self.version.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)

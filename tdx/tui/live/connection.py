@@ -147,7 +147,7 @@ class LiveConnection:
         self._has_failed = False
         self._views = SetPanes()
         self._message = ""
-        self._repeats = False
+        self._repeats = self._is_branch = False
         self._restart_timer: Timer | None = None
         self._is_watching = False
         self._ticket: Ticket[None] | None = None
@@ -209,7 +209,7 @@ class LiveConnection:
         self._watch()
         self._panes.header.show_message("starting worker …")
         settings = (self._workspace.allow_code, is_running, self.rate, self.action_source)
-        self._repeats = False
+        self._repeats, self._is_branch = False, until is not None
         samples = self._workspace.samples
         self._open(RunSession(self._pipeline, *settings, draft.positions, repeat, until, samples))
         self.send_if_open(self._views)
@@ -391,8 +391,8 @@ class LiveConnection:
             self._panes.show_env_cells(value, None if self.state is None else self.state.row)
         elif topic == "episodes":
             self._panes.episodes.show_episodes(value, is_batched=self.num_envs > 1)
-        else:
-            self._panes.plots.show(value)
+        elif self._panes.plots.show(value):
+            self._on_layout()
 
     def _receive_state(self, state: LiveState) -> None:
         was_running, self.state = self.is_running, state
@@ -400,7 +400,8 @@ class LiveConnection:
             self._waiting_since = None
         if state.shown == self.requested or state.follows_latest:
             self.requested = None
-        self._panes.show_state(state, self.num_envs)
+        if self._panes.show_state(state, self.num_envs, is_edit=not self._is_branch):
+            self._on_layout()
         self._workspace.show_readings(state.readings)
         self.show_header()
         self._report(state.problem)

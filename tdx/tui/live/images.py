@@ -12,12 +12,16 @@ from rich.style import Style
 from textual.message import Message
 
 from tdx.inspection.live.views import ImageView
-from tdx.tui.chain_status import truncate
-from tdx.tui.line_widgets import RowWidget
+from tdx.tui.chain_status import ENV, truncate
+from tdx.tui.line_widgets import LINE_BINDINGS, RowWidget
 
 _GAP = 2
 _MIN_IMAGE_WIDTH = 12
 """Minimum width of an image with its title."""
+_MIN_HEIGHT = 6
+"""Height in cells below which fewer images are drawn."""
+FIRST_ZOOM = 0.05
+"""Zoom until the sizes of the images are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +44,33 @@ class PlacedImage:
         return max(self.width, _MIN_IMAGE_WIDTH)
 
 
-def place_images(images: Sequence[ImageView], width: int, height: int) -> list[list[PlacedImage]]:
-    """Place images in lines, with the largest common height that fits.
+def place_images(
+    images: Sequence[ImageView], width: int, height: int
+) -> tuple[float, list[list[PlacedImage]]]:
+    """Place images in lines, with the largest common zoom at which they fit.
 
     Args:
         images: The images, in order.
         width: Available width in cells.
         height: Available height in cells.
     """
-    for common in range(height, 0, -1):
-        lines = _fill_lines(images, width, common)
-        if (
-            sum(max(placed.height for placed in line) + _title_height(line) for line in lines)
-            <= height
-        ):
-            return lines
-    return _fill_lines(images, width, 1)
+    tallest = max(image.frame_size[1] for image in images)
+    for pixels in range(2 * height, 0, -1):
+        zoom = pixels / tallest
+        lines = _fill_lines(images, width, zoom)
+        needed = sum(_height(line) + _title_height(line) for line in lines)
+        is_wide = any(placed.width > width for line in lines for placed in line)
+        if needed <= height and not is_wide:
+            break
+    return zoom, lines
 
 
-def _fill_lines(images: Sequence[ImageView], width: int, height: int) -> list[list[PlacedImage]]:
+def _fill_lines(images: Sequence[ImageView], width: int, zoom: float) -> list[list[PlacedImage]]:
     lines: list[list[PlacedImage]] = []
     left = 0
     for image in images:
-        wide = max(1, min(width, round(2 * height * image.ratio)))
-        placed = PlacedImage(image, wide, max(1, min(height, round(wide / image.ratio / 2))))
+        wide, tall = (max(1, round(side * zoom)) for side in image.frame_size)
+        placed = PlacedImage(image, image.frames * (wide + 1) - 1, (tall + 1) // 2)
         if not lines or placed.room > left:
             lines.append([])
             left = width
@@ -85,38 +92,56 @@ ImageRow = tuple[str | tuple[Cell, ...], ...]
 class ImagePane(RowWidget[ImageRow], can_focus=True):
     """Draws images side by side: the env's image, and one for each stage that changes it."""
 
+    BINDINGS = [*LINE_BINDINGS[:2]]
     HELP = """## Images
 
-The image of the env, and the image after each stage that writes one, in chain order. If such a
-stage is selected, only the images before and after it."""
+The image of the env, and the image after each stage that writes one, in chain order, all with the
+same zoom. `↑` and `↓` go from stage to stage: of the selected one, only the images before and after
+it are shown. After an edit, its image in the earlier rollout is between them if it was another one.
+`←` and `→` go from step to step."""
 
     DEFAULT_CSS = """
     ImagePane { height: 1fr; }
     """
 
-    class Resized(Message):
-        """The size of the pane has changed, and so has the size of the images that it needs."""
+    class ZoomChanged(Message):
+        """The images need another resolution."""
+
+    class StagePicked(Message):
+        """Another stage was chosen; -1 is the env."""
+
+        def __init__(self, stage: int) -> None:
+            super().__init__()
+            self.stage = stage
 
     def __init__(self) -> None:
         super().__init__(id="live-images")
-        self.border_title = "images"
         self.images: tuple[ImageView, ...] = ()
         self.stage: int | None = None
+        self.zoom = FIRST_ZOOM
+        self._lines: list[list[PlacedImage]] = []
 
     def on_resize(self) -> None:
+        self._place()
         super().on_resize()
-        self.post_message(self.Resized())
 
     def show(self, images: Sequence[ImageView]) -> None:
         """Replace the images."""
         if images != self.images:
             self.images = tuple(images)
-            self.invalidate()
+            self._place()
 
     def set_stage(self, stage: int | None) -> None:
         """Show only the images before and after a stage, if it writes one."""
         self.stage = stage
-        self.invalidate()
+        self._place()
+
+    def action_walk(self, by: int) -> None:
+        """Choose the next stage that writes an image, or the previous one; the env is first."""
+        at = ENV if self.stage is None else self.stage
+        stages = sorted({ENV, *(image.stage for image in self.images)}, reverse=by < 0)
+        beyond = (stage for stage in stages if (stage - at) * by > 0)
+        self.post_message(self.StagePicked(next(beyond, at)))
 
     def row_parts(self, row: ImageRow) -> Sequence[Segment]:
         parts: list[Segment] = []
@@ -127,44 +152,45 @@ stage is selected, only the images before and after it."""
                 parts += _segments(part)
         return parts
 
-    def max_image_size(self) -> tuple[int, int]:
-        """Return the maximum size of an image in pixels."""
-        width, height = self.size
-        lines = place_images(self._images_to_draw(), width, height)
-        placed = [image for line in lines for image in line]
-        if placed:
-            width = max(image.width for image in placed)
-            height = max(image.height for image in placed)
-        return width, 2 * height
+    def _place(self) -> None:
+        """Place the images that fit: all of them, or those before and after a stage."""
+        images = [image for image in self.images if not image.is_earlier]
+        stages = [image.stage for image in images]
+        before, zoom = self.zoom, FIRST_ZOOM
+        title, self._lines = "images", []
+        if self.stage in stages and self.stage != ENV:
+            images = self._images_around(self.stage)
+        if images and self.size.height > 1:
+            zoom, self._lines = place_images(images, *self.size)
+            while len(images) > 2 and max(map(_height, self._lines)) < _MIN_HEIGHT:
+                # What the env renders, and what the last stages make of it.
+                images = [images[0], *images[2:]]
+                zoom, self._lines = place_images(images, *self.size)
+        if len(set(stages)) > 1:
+            title = "images · ↑ ↓ stages"
+        if title != self.border_title:
+            self.border_title = title
+        self.invalidate()
+        if zoom != before:
+            self.zoom = zoom
+            self.post_message(self.ZoomChanged())
 
-    def _images_to_draw(self) -> Sequence[ImageView]:
-        """Return all images, or those before and after the selected stage."""
-        after = [n for n, image in enumerate(self.images) if image.stage == self.stage]
-        if self.stage is None or self.stage < 0 or not after:
-            return self.images
-        key = _key_name(self.images[after[0]])
-        earlier = [image for image in self.images[: after[0]] if _key_name(image) == key]
-        return [*earlier[-1:], *(self.images[n] for n in after)]
+    def _images_around(self, stage: int) -> list[ImageView]:
+        """Return the images before and after a stage."""
+        after = [image for image in self.images if image.stage == stage]
+        before = [
+            image
+            for image in self.images[: self.images.index(after[0])]
+            if image.key == after[0].key and not image.is_earlier
+        ]
+        return [*before[-1:], *after]
 
     def all_rows(self) -> Iterator[ImageRow]:
-        if self.size.height < 2:
-            return
-        shown = self._images_to_draw()
-        if not shown:
+        if not self.images:
             yield ("no key contains an image",)
             yield ("set from_pixels of the env to render images",)
-            return
-        number = 0
-        for line in place_images(shown, *self.size):
-            titles = []
-            for placed in line:
-                # The writer and the shape, as far as they fit.
-                place, shape = placed.image.place, "×".join(map(str, placed.image.shape))
-                texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}")
-                fitting = (text for text in texts if len(text) <= placed.room)
-                titles.append(_padded(next(fitting, place), placed))
-                number += 1
-            yield tuple(titles)
+        for line in self._lines:
+            yield tuple(_padded(_title(placed), placed) for placed in line)
             if _title_height(line) > 1:
                 yield tuple(_padded(_frame_labels(placed), placed) for placed in line)
             images = [list(_half_cells(placed)) for placed in line]
@@ -174,6 +200,22 @@ stage is selected, only the images before and after it."""
                     cells = rows[y] if y < len(rows) else ()
                     parts += [cells, " " * (placed.room - len(cells) + _GAP)]
                 yield tuple(parts)
+
+
+def _height(line: Sequence[PlacedImage]) -> int:
+    return max(placed.height for placed in line)
+
+
+def _title(placed: PlacedImage) -> str:
+    """Return the writer and the shape of an image, as far as they fit."""
+    image = placed.image
+    place = f"{image.stage} {image.name}" if image.stage >= 0 else image.name
+    shape = "×".join(map(str, image.shape))
+    if image.is_earlier:
+        place = f"earlier {place}"
+    elif image.stage >= 0 and len(place) + len(shape) + 3 <= placed.room:
+        place = f"→ {place}"
+    return f"{place} {shape}" if len(place) + len(shape) < placed.room else place
 
 
 def _padded(text: str, placed: PlacedImage) -> str:
@@ -231,7 +273,3 @@ def _style(upper: int, lower: int) -> Style:
 @lru_cache(maxsize=16_384)
 def _color(number: int) -> Color:
     return Color.from_rgb(number >> 16, number >> 8 & 255, number & 255)
-
-
-def _key_name(image: ImageView) -> str:
-    return image.version.partition("@")[0]

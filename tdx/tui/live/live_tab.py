@@ -91,6 +91,7 @@ LIVE_BINDINGS = (
     Binding("B", "branch", "branch here", id="live.branch"),
     Binding("x", "browse('difference')", "next difference", id="live.next_difference", show=False),
     Binding("E", "earlier", "compare with the earlier rollout", id="live.earlier", show=False),
+    Binding("Y", "keep", "keep the edit", id="live.keep", show=False),
     Binding("m", "mark", "mark to compare", id="live.mark", show=False),
     Binding("d", "difference", "differences", id="live.difference", show=False),
     Binding("o", "only_written", "only written keys", id="live.only_written", show=False),
@@ -135,6 +136,7 @@ class LiveTab(SearchableTab):
         "live.branch": "Branch at the shown step",
         "live.next_difference": "Show the next difference",
         "live.earlier": "Compare with the earlier rollout",
+        "live.keep": "Keep the edit, and end the comparison",
         "live.mark": "Mark the shown step to compare",
         "live.difference": "Show differences of values",
         "live.only_written": "Show all or only written keys",
@@ -172,10 +174,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
                 action = f"view('{pane}')"
                 yield ActionLabel(pane, action, id=f"show-{pane}", classes="-quiet")
         with Container(id="live-body"):
-            with Vertical(id="live-main"):
-                yield from (panes.values, panes.images)
+            yield panes.values
             with Vertical(id="live-side"):
-                yield from (panes.plots, panes.episodes, panes.manual)
+                yield from (panes.images, panes.plots, panes.episodes, panes.manual)
         yield panes.timeline
 
     def on_mount(self) -> None:
@@ -232,7 +233,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.lay_out()
         self.call_after_refresh(self.focus_default)
 
-    @on(ImagePane.Resized)
+    @on(ImagePane.ZoomChanged)
     def _send_views(self) -> None:
         """Tell the worker what there is room for, so that it sends no more."""
         num_envs = self.connection.num_envs
@@ -392,6 +393,11 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         what = "previous trace" if state.is_earlier else "earlier rollout"
         connection.show_message(f"comparing with the {what}")
 
+    def action_keep(self) -> None:
+        """Keep the edit, and end the comparison with the rollout before it."""
+        if self.connection.state is not None and self.connection.state.is_earlier:
+            self.action_earlier()
+
     # ------------------------------------------------------------------ actions: panes
 
     def action_difference(self) -> None:
@@ -434,6 +440,11 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def _show_picked_trace(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
         event.stop()
         self.connection.show_trace(event.index)
+
+    @on(ImagePane.StagePicked)
+    def _select_stage(self, event: ImagePane.StagePicked) -> None:
+        event.stop()
+        self.workspace.select(event.stage)
 
     @on(EnvStrip.Picked)
     def _focus_picked_env(self, event: EnvStrip.Picked) -> None:

@@ -128,8 +128,7 @@ class SetPanes:
     Args:
         parts: Number of points of a plot.
         window: Number of latest traces in a plot. ``None``: all of them.
-        width: Maximum width of an image in pixels; 0: no images.
-        height: Maximum height of an image in pixels; 0: no images.
+        zoom: Scale of the images; 0: no images.
         episodes: Maximum number of episodes.
         cells: Maximum number of envs; 0: the tab is hidden, so that only the state is sent.
         plots: Names of the plots.
@@ -138,8 +137,7 @@ class SetPanes:
     plots: tuple[str, ...] = ()
     parts: int = 100
     window: int | None = None
-    width: int = 0
-    height: int = 0
+    zoom: float = 0.0
     episodes: int = 0
     cells: int = 0
 
@@ -227,11 +225,10 @@ class LiveState:
         is_earlier: True if traces are compared with those of the earlier rollout.
         differences: First trace that differs from the earlier rollout, by key; ``None`` if nothing
             was repeated.
-        cause: The first of these differences, as a sentence that explains it; empty if there is
-            none.
         action_source: Where actions come from.
         stop_condition: Condition that ends the run.
-        message: Why the run has stopped, or why a command was rejected.
+        message: Why the run has stopped, why a command was rejected, or how the shown rollout
+            differs from the earlier one.
     """
 
     status: Literal["running", "paused", "ended"]
@@ -244,7 +241,6 @@ class LiveState:
     reference: int | None
     is_earlier: bool
     differences: tuple[tuple[str, int], ...] | None
-    cause: str
     row: int | None
     nbytes: int
     rate: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Literal
 
 from textual.app import ComposeResult
@@ -15,7 +16,7 @@ from tdx.foundation.keys import format_key
 from tdx.inspection.live.views import EnvCell, ImageView
 from tdx.inspection.overview import Problem
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
-from tdx.tui.live.images import ImagePane
+from tdx.tui.live.images import FIRST_ZOOM, ImagePane
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import LiveState, SessionInfo, SetPanes
 from tdx.tui.live.plots import PlotPane
@@ -36,7 +37,7 @@ def arrange_panes(
     """Choose the panes that have room.
 
     The form is ``broad`` with the values next to the others, ``middle`` with one more pane below
-    them, the images if there are any, or ``slim`` with one pane.
+    them, the images if there are any, or ``slim`` with one pane. Images in front have all the room.
 
     Args:
         width: Width of the tab.
@@ -53,17 +54,19 @@ def arrange_panes(
         >>> sorted(arrange_panes(50, 40, "values", has_images=True, is_manual=False)[1])
         ['images', 'values']
     """
+    if front == "images" and has_images:
+        return "slim", {front}
+    images: set[Pane] = {"images"} if has_images else set()
     if width >= _BROAD_SIZE[0] and height >= _BROAD_SIZE[1]:
         shown: set[Pane] = {"values", "plots", "episodes", front}
-        shown |= {"images"} if has_images else set()
-        shown |= {"manual"} if is_manual else set()
-        return "broad", shown
+        shown |= images
+        return "broad", shown | {"manual"} if is_manual else shown
     if height >= _TALL_HEIGHT:
         second: Pane = front
         if front == "values":
             second = "images" if has_images else "plots"
-        images: set[Pane] = {"images"} if has_images and height >= _TALL_IMAGES else set()
-        return "middle", {"values", second} | images
+        shown = {"values", second}
+        return "middle", shown | images if height >= _TALL_IMAGES else shown
     return "slim", {front}
 
 
@@ -152,6 +155,7 @@ class LiveHeader(Vertical):
         #live-bars { height: auto; layout: vertical; }
         .live-bar { height: 1; width: 1fr; }
         #live-rate { width: auto; padding: 0 1; }
+        #live-replay { height: 1; display: none; }
         .-joined { margin-right: 0; }
         &.-broad #live-bars { layout: horizontal; height: 1; }
         &.-broad .live-bar { width: auto; }
@@ -176,6 +180,10 @@ class LiveHeader(Vertical):
                 yield ActionLabel("+", "rate(1)", id="live-faster")
                 yield ActionLabel("", "source", id="live-source")
         yield Static("", id="live-note")
+        with Horizontal(id="live-replay"):
+            yield ActionLabel("Y keep", "keep")
+            yield ActionLabel("u undo", "screen.undo")
+            yield ActionLabel("B branch", "branch")
 
     def show_state(self, state: LiveState, cell: EnvCell | None, max_bytes: int) -> None:
         """Show the figures of the session."""
@@ -236,8 +244,8 @@ PLOT_WINDOWS: tuple[int | None, ...] = (None, 1000, 200, 50)
 """Number of latest traces in a plot. ``None``: all of them."""
 _MAX_EPISODES = 100
 _MAX_ENV_CELLS = 256
-_MIN_IMAGE_SIZE = 8
-_MAIN_PANES = {"values", "images"}
+_FEW_EPISODES = 5
+"""Height of the episodes beside images."""
 
 
 class LivePanes:
@@ -254,29 +262,40 @@ class LivePanes:
         self.header, self.envs, self.timeline = LiveHeader(id="live-top"), EnvStrip(), Timeline()
         self.values, self.images, self.plots = ValueTable(), ImagePane(), PlotPane()
         self.episodes, self.manual = EpisodeList(), ManualActionPane()
-        self.by_name: dict[Pane, Widget] = {
-            "values": self.values,
-            "plots": self.plots,
-            "images": self.images,
-            "episodes": self.episodes,
-            "manual": self.manual,
-        }
+        widgets = (self.values, self.plots, self.images, self.episodes, self.manual)
+        self.by_name: dict[Pane, Widget] = dict(zip(PANES, widgets, strict=True))
         self.front: Pane = "values"
         self.chosen_plots: tuple[str, ...] | None = None
         self.default_plots: tuple[str, ...] = ()
         self.window: int | None = None
         self._env_cell: EnvCell | None = None
-        self._has_images = False
+        self._has_images = self._is_compared = False
+        self._differing: str | None = None  # the key that differs first
 
     # What is shown
 
-    def show_state(self, state: LiveState, num_envs: int) -> None:
-        """Show where the session is in its history."""
+    def show_state(self, state: LiveState, num_envs: int, *, is_edit: bool) -> bool:
+        """Show where the session is in its history; return True if a comparison begins or ends.
+
+        Args:
+            state: State of the session.
+            num_envs: Number of envs in the batch.
+            is_edit: True if the earlier rollout is the one before an edit.
+        """
         self.timeline.show(state)
-        self.values.set_first_differences(dict(state.differences or ()), state.cause)
+        self.values.set_first_differences(dict(state.differences or ()))
         self.plots.set_cursor(None if state.follows_latest else state.shown)
         self.envs.set_focus(state.row, num_envs)
         self.manual.set_target(state.row, num_envs)
+        differences = state.differences if is_edit and state.is_earlier else ()
+        before = self._is_compared, self._differing
+        self._is_compared = bool(differences)
+        names = [name for name, _ in sorted(differences or (), key=itemgetter(1))]
+        self._differing = next((name for name in names if name in state.plot_names), None)
+        if self._is_compared != before[0]:
+            self.header.query_one("#live-replay").display = self._is_compared
+            self.values.set_difference(self._is_compared)
+        return (self._is_compared, self._differing) != before
 
     def show_header(self, state: LiveState | None, info: SessionInfo | None) -> None:
         """Show the status and the figures of the session."""
@@ -331,26 +350,31 @@ class LivePanes:
         )
         for name in ("broad", "middle", "slim"):
             tab.set_class(form == name, f"-{name}")
-            self.header.set_class(form == name, f"-{name}")
-        tab.set_class("manual" in shown, "-small-side")
+        self.header.set_class(width >= _BROAD_SIZE[0], "-broad")
         for pane, widget in self.by_name.items():
             widget.display = pane in shown
             tab.query_one(f"#show-{pane}").set_class(pane in shown, "-on")
-        tab.query_one("#live-main").display = bool(shown & _MAIN_PANES)
-        tab.query_one("#live-side").display = bool(shown - _MAIN_PANES)
+        side, has_images = tab.query_one("#live-side"), "images" in shown
+        side.display = bool(shown - {"values"})
+        # Plots and episodes leave room that they do not need to images and values.
+        is_short = form == "middle" or (form == "broad" and (has_images or self.plots.is_flat))
+        self.plots.styles.height = self.plots.wanted_height if is_short else None
+        self.episodes.styles.height = _FEW_EPISODES if has_images else None
+        side.styles.height = "auto" if form == "middle" and not has_images else None
+        tab.set_class(has_images, "-pictures")
         self.envs.display = num_envs > 1
 
     def required_views(self, num_envs: int) -> SetPanes:
         """Return what the worker should send for the panes that are displayed."""
         shown = {name for name, pane in self.by_name.items() if pane.display}
-        smallest = (_MIN_IMAGE_SIZE, _MIN_IMAGE_SIZE)
-        width, height = self.images.max_image_size() if "images" in shown else smallest
+        names = self.plot_names
+        if self._differing is not None and self._differing not in names:
+            names = (self._differing, *names)[:MAX_PLOTS]
         return SetPanes(
-            plots=self.plot_names if "plots" in shown else (),
+            plots=names if "plots" in shown else (),
             parts=max(2, 2 * self.plots.plot_width),
             window=self.window,
-            width=max(width, _MIN_IMAGE_SIZE),
-            height=max(height, _MIN_IMAGE_SIZE),
+            zoom=self.images.zoom if "images" in shown else FIRST_ZOOM,
             episodes=_MAX_EPISODES if "episodes" in shown else 0,
             cells=_MAX_ENV_CELLS if num_envs > 1 else 1,
         )

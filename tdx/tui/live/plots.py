@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.message import Message
 
@@ -80,8 +81,10 @@ def draw_braille(
 
 _COLORS = ("a", "b", "c", "d")
 _SCALE_WIDTH = 8
-PlotRow = tuple[tuple[str, str, bool], ...]
-"""Parts of a line: text, style, and whether it is at the shown trace."""
+_MIN_VARYING_HEIGHT, _VARYING_HEIGHT, _MAX_WANTED_HEIGHT = 2, 6, 13
+PlotRow = tuple[tuple[str, str, str], ...]
+"""Parts of a line: text, style, and what it is: ``cursor``, ``band``, ``name`` or nothing."""
+_NAME = Style(bold=True)
 
 
 class PlotPane(RowWidget[PlotRow], can_focus=True):
@@ -90,26 +93,24 @@ class PlotPane(RowWidget[PlotRow], can_focus=True):
     HELP = """## Plots
 
 Reward, return of the current episode, and other keys: choose them with `c`, or with `Enter` on a
-key in the values. `b` zooms to the latest traces. A click shows the step at that point."""
+key in the values. `b` zooms to the latest traces. A click shows the step at that point. After an
+edit, the earlier rollout is gray, with a band behind the steps that differ."""
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"plot--{name}" for name in _COLORS),
-        *(f"plot--{name}-name" for name in _COLORS),
         "plot--muted",
         "plot--cursor",
+        "plot--band",
     }
     DEFAULT_CSS = """
     PlotPane {
         height: 1fr;
         & > .plot--a { color: $primary; }
-        & > .plot--a-name { color: $primary; text-style: bold; }
         & > .plot--b { color: $success; }
-        & > .plot--b-name { color: $success; text-style: bold; }
         & > .plot--c { color: $accent; }
-        & > .plot--c-name { color: $accent; text-style: bold; }
         & > .plot--d { color: $secondary; }
-        & > .plot--d-name { color: $secondary; text-style: bold; }
         & > .plot--muted { color: $text-muted; }
         & > .plot--cursor { background: $panel-lighten-2; }
+        & > .plot--band { background: $warning 20%; }
     }
     """
 
@@ -126,10 +127,23 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
         self.curves: tuple[PlotView, ...] = ()
         self.cursor: int | None = None
 
-    def show(self, curves: Sequence[PlotView]) -> None:
-        """Replace the plots."""
+    def show(self, curves: Sequence[PlotView]) -> bool:
+        """Replace the plots; return True if they need another height."""
+        before = self.wanted_height
         self.curves = tuple(curves)
         self.invalidate()
+        return self.wanted_height != before
+
+    @property
+    def is_flat(self) -> bool:
+        """True if all plots are constant."""
+        return all(map(_is_flat, self.curves))
+
+    @property
+    def wanted_height(self) -> int:
+        """Height with the border that shows the plots."""
+        heights = (1 if _is_flat(curve) else _VARYING_HEIGHT for curve in self.curves)
+        return min(max(2, sum(heights)), _MAX_WANTED_HEIGHT) + 1
 
     def set_cursor(self, index: int | None) -> None:
         """Mark a trace. ``None``: the latest one is shown."""
@@ -143,15 +157,18 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
         return max(1, self.size.width - _SCALE_WIDTH - 1)
 
     def row_parts(self, row: PlotRow) -> Sequence[Segment]:
-        here = self.back("plot--cursor")
-        styled = ((text, self.part(f"plot--{name}"), is_here) for text, name, is_here in row)
+        styled = ((text, self.part(f"plot--{name}"), back) for text, name, back in row)
         return [
-            Segment(text, style + here if is_here else style) for text, style, is_here in styled
+            Segment(text, style + (_NAME if back == "name" else self.back(f"plot--{back}")))
+            if back
+            else Segment(text, style)
+            for text, style, back in styled
         ]
 
     def all_rows(self) -> Iterator[PlotRow]:
-        height = self.size.height
-        shown = self.curves[: height // 3] or self.curves[: height // 2]
+        height, shown = self.size.height, list(self.curves)
+        while sum(1 if _is_flat(curve) else _MIN_VARYING_HEIGHT for curve in shown) > height:
+            del shown[-1]
         for number, (plot, rows) in enumerate(zip(shown, plot_heights(shown, height), strict=True)):
             yield from self._plot_rows(plot, rows, _COLORS[number % len(_COLORS)])
 
@@ -164,8 +181,8 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
         if earlier is not None and earlier.latest is not None:
             latest += f"  earlier {earlier.latest:.4g}"
         yield (
-            (name, f"{color}-name", False),
-            (latest if known else "  no values yet", "muted", False),
+            (name, color, "name"),
+            (latest if known else "  no values yet", "muted", ""),
         )
         rows = height - 1
         if not known:
@@ -177,19 +194,26 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
                 scale[-1] = f"{min(known):.3g}"
         bounds = min(known), max(known)
         drawn = [draw_braille(plot.low, plot.high, self.plot_width, rows, bounds) for plot in both]
-        at = self._column(curve)
+        backs = self._backgrounds(curve)
         for number, mark in enumerate(scale):
             axis = "┤" if mark else "│"
-            head = (truncate(mark, _SCALE_WIDTH).rjust(_SCALE_WIDTH) + axis, "muted", False)
-            yield head, *_overlay([lines[number] for lines in drawn], (color, "muted"), at)
+            head = (truncate(mark, _SCALE_WIDTH).rjust(_SCALE_WIDTH) + axis, "muted", "")
+            yield head, *_overlay([lines[number] for lines in drawn], (color, "muted"), backs)
 
-    def _column(self, curve: PlotView) -> int | None:
-        """Return the column of the shown trace."""
-        if self.cursor is None or not curve.first <= self.cursor <= curve.last:
-            return None
-        parts, span = len(curve.low), curve.last - curve.first + 1
-        part = (self.cursor - curve.first) * parts // span
-        return part * self.plot_width // parts
+    def _backgrounds(self, curve: PlotView) -> list[str]:
+        """Return the background of each column: at the shown trace, or where the curves differ."""
+        parts, width = len(curve.low), self.plot_width
+        backs = [""] * width
+        if curve.earlier is not None:
+            rows = zip(curve.low, curve.earlier.low, curve.high, curve.earlier.high, strict=True)
+            is_other = [
+                None not in row and row[::2] != row[1::2] for row in rows
+            ]  # a number of one rollout only is not a difference
+            backs = ["band" if is_other[x * parts // width] else "" for x in range(width)]
+        if self.cursor is not None and curve.first <= self.cursor <= curve.last:
+            part = (self.cursor - curve.first) * parts // (curve.last - curve.first + 1)
+            backs[part * width // parts] = "cursor"
+        return backs
 
     def on_click(self, event: events.Click) -> None:
         column = event.get_content_offset(self)
@@ -209,9 +233,13 @@ def _known_numbers(curve: PlotView) -> list[float]:
     return [n for plot in both for n in (*plot.low, *plot.high) if n is not None]
 
 
+def _is_flat(curve: PlotView) -> bool:
+    return len(set(_known_numbers(curve))) < 2
+
+
 def plot_heights(curves: Sequence[PlotView], height: int) -> list[int]:
     """Distribute lines over plots: one for a constant, whose number says all, else the rest."""
-    is_flat = [len(set(_known_numbers(curve))) < 2 for curve in curves]
+    is_flat = list(map(_is_flat, curves))
     varying = is_flat.count(False)
     left = height - is_flat.count(True)
     share = [left // varying + (number < left % varying) for number in range(varying)]
@@ -219,23 +247,23 @@ def plot_heights(curves: Sequence[PlotView], height: int) -> list[int]:
 
 
 def _overlay(
-    lines: Sequence[str], colors: Sequence[str], marked: int | None
-) -> Iterator[tuple[str, str, bool]]:
+    lines: Sequence[str], colors: Sequence[str], backs: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
     """Yield the parts of a line; the first of several plots is on top.
 
     Args:
         lines: The same line of each plot.
         colors: Color of each plot.
-        marked: Column of the shown trace. ``None``: it is not in the plot.
+        backs: Background of each column.
     """
 
-    def style(column: int) -> tuple[str, bool]:
+    def style(column: int) -> tuple[str, str]:
         drawn = (n for n, line in enumerate(lines) if line[column] not in _BLANK)
-        return colors[next(drawn, 0)], column == marked
+        return colors[next(drawn, 0)], backs[column]
 
-    for (color, is_here), columns in groupby(range(len(lines[0])), style):
+    for (color, back), columns in groupby(range(len(lines[0])), style):
         line = lines[colors.index(color)]
-        yield "".join(line[column] for column in columns), color, is_here
+        yield "".join(line[column] for column in columns), color, back
 
 
 _BLANK = (" ", "\u2800")

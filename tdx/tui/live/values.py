@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from textwrap import wrap
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
 from tdx.tui.chain_status import truncate
@@ -45,7 +44,6 @@ def build_value_lines(
     difference: bool = False,
     only_written: bool = True,
     first_differences: Mapping[str, int] | None = None,
-    cause: str = "",
 ) -> list[ValueLine]:
     """Return all lines.
 
@@ -55,17 +53,8 @@ def build_value_lines(
         difference: Show the values of the reference trace too.
         only_written: Hide keys that a stage passes on unchanged.
         first_differences: First trace that differs from the earlier rollout, by key.
-        cause: The first of these differences, as a sentence; shown with the differences.
     """
-    lines = list(_LineBuilder(view, width, difference, only_written, first_differences or {}).all())
-    if not (cause and difference and view.is_earlier):
-        return lines
-    wrapped = wrap(cause, max(width - 4, 20))
-    head = [
-        ValueLine((("≠ " if at == 0 else "  ", "warn"), (text, "warn")), None, -1)
-        for at, text in enumerate(wrapped)
-    ]
-    return [*head, *lines]
+    return list(_LineBuilder(view, width, difference, only_written, first_differences or {}).all())
 
 
 class _LineBuilder:
@@ -283,7 +272,6 @@ previous step, or to the step marked with `m`."""
         self.difference = False
         self.only_written = True
         self._first_differences: Mapping[str, int] = {}
-        self._cause = ""
         self.value_lines: list[ValueLine] = []
         self._followed: tuple[int, int] | None = None  # a stage and its line
 
@@ -297,14 +285,18 @@ previous step, or to the step marked with `m`."""
                 self.go_to_stage(stage)
 
     def set_difference(self, on: bool) -> None:
-        """Show the values of the reference trace, or hide them."""
+        """Show the values of the reference trace and go to the first mark, or hide them."""
         self.difference = on
         self._fill()
+        texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
+        at = next((at for at, text in enumerate(texts) if " ≠" in text), None)
+        if on and at is not None:
+            self.go_to_line(at)
 
-    def set_first_differences(self, first: Mapping[str, int], cause: str) -> None:
-        """Mark keys with the first trace that differs from the earlier rollout, and say why."""
-        if (first, cause) != (self._first_differences, self._cause):
-            self._first_differences, self._cause = first, cause
+    def set_first_differences(self, first: Mapping[str, int]) -> None:
+        """Mark keys with the first trace that differs from the earlier rollout."""
+        if first != self._first_differences:
+            self._first_differences = first
             self._fill()
 
     def set_only_written(self, on: bool) -> None:
@@ -348,7 +340,6 @@ previous step, or to the step marked with `m`."""
             difference=self.difference,
             only_written=self.only_written,
             first_differences=self._first_differences,
-            cause=self._cause,
         )
         self.value_lines = build(self.size.width)
         if len(self.value_lines) > self.size.height:

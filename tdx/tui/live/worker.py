@@ -124,7 +124,7 @@ class LivePlayer:
         self.row: int | None = 0 if env.batch_size.numel() > 1 else None
         self._stop_condition: str | None = None
         self._steps_left: int | None = None
-        self._message = ""
+        self._message = self._comparison = ""
         self._problem: Problem | None = None
         self._manual_action: TensorDictBase | None = None
         self._last_command = 0
@@ -285,7 +285,7 @@ class LivePlayer:
                 self._message = f"repeating step {self.session.tracer.steps} of {replay.steps}"
                 return
         self._is_replaying = False
-        self._message = replay.describe()
+        self._message, self._comparison = "", replay.describe()
         self._due_time = self._clock()
 
     def _advance(self, now: float) -> None:
@@ -378,8 +378,8 @@ class LivePlayer:
         index = max(missing)
         self._pushed_late.add(index)
         images: tuple[ImageView, ...] = ()
-        if panes.width and panes.height:
-            images = session.images(index, row=self.row, width=panes.width, height=panes.height)
+        if panes.zoom:
+            images = session.images(index, row=self.row, zoom=panes.zoom)
         view = session.view(index, against=self.reference, row=self.row)
         self._push(f"late {index}", LateTrace(view, images))
         return True
@@ -426,9 +426,9 @@ class LivePlayer:
         view = session.view(self.shown, against=self.reference, earlier=earlier, row=self.row)
         self._push("trace", view)
         self._displayed = view.index
-        if panes.width and panes.height:
-            size = {"width": panes.width, "height": panes.height}
-            self._push("images", session.images(self.shown, row=self.row, **size))
+        if panes.zoom:
+            source = session if replay is None else replay
+            self._push("images", source.images(self.shown, row=self.row, zoom=panes.zoom))
         self._push("cells", session.cells(panes.cells))
         if self.is_running and now - self._plot_time < PLOT_INTERVAL:
             self._stale = True
@@ -467,14 +467,13 @@ class LivePlayer:
             reference=self.reference,
             is_earlier=self.is_earlier,
             differences=None if self.replay is None else tuple(self.replay.differences.items()),
-            cause="" if self.replay is None else self.replay.cause_sentence,
             row=self.row,
             nbytes=session.history.nbytes,
             rate=self.rate,
             speed=speed,
             action_source=self.action_source,
             stop_condition=self._stop_condition if self.is_running else None,
-            message=self._message,
+            message=self._message or (self._comparison if self.is_earlier else ""),
             problem=self._problem,
             problem_traces=tuple(session.problems)[-_MAX_MARKS:],
             episode_starts=tuple(span.first for span in session.history.episodes())[-_MAX_MARKS:],

@@ -200,6 +200,7 @@ def test_rows_of_several_batch_dims() -> None:
         *(((84, 84, 3), "u", True), ((3, 84, 84), "f", True), ((1, 8, 8), "f", True)),
         *(((4, 84, 84), "f", True), ((16, 16), "f", True), ((12,), "f", False)),
         *(((3, 4), "f", False), ((84, 84, 3), "b", False), ((50, 84, 84), "f", False)),
+        *(((84, 84, 9), "u", True), ((4, 84, 84, 3), "u", True), ((50, 84, 84, 3), "u", False)),
     ],
 )
 def test_image_shapes(shape: tuple[int, ...], kind: str, is_image: bool) -> None:
@@ -211,7 +212,9 @@ def test_images_of_each_stage() -> None:
     tracer = Tracer(env)
     tracer.reset()
     before, after = find_images(tracer.step(), row=1)
-    assert [before.place, after.place] == ["Ragged", "0 ToTensorImage"]
+    assert [(image.stage, image.name) for image in (before, after)] == [
+        *((-1, "Ragged"), (0, "ToTensorImage")),
+    ]
     assert (before.width, before.height, before.shape) == (12, 8, (8, 12, 3))
     assert before.rgb[:3] == bytes([200, 0, 0])
     assert after.shape == (3, 8, 12)
@@ -225,7 +228,7 @@ def test_stacked_frames_are_a_strip() -> None:
     tracer = Tracer(env)
     tracer.reset()
     stacked = list(find_images(tracer.step()))[-1]
-    assert (stacked.frames, stacked.shape, stacked.ratio) == (5, (5, 8, 12), 5 * 12 / 8)
+    assert (stacked.frames, stacked.shape, stacked.frame_size) == (5, (5, 8, 12), (12, 8))
     frames, gaps = 5 * 12, 4
     assert (stacked.width, stacked.height) == (frames + gaps, 8)
     assert stacked.rgb[12 * 3 : 13 * 3] == bytes(3)
@@ -234,7 +237,7 @@ def test_stacked_frames_are_a_strip() -> None:
 def test_images_are_downsampled() -> None:
     tracer = Tracer(Ragged())
     tracer.reset()
-    [small] = find_images(tracer.step(), width=6, height=40)
+    [small] = find_images(tracer.step(), zoom=0.5)
     assert (small.width, small.height, len(small.rgb)) == (6, 4, 6 * 4 * 3)
     assert small.rgb[:3] == bytes([200, 0, 0])
     assert replace(small, version="") != small
