@@ -75,10 +75,9 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
         return steps[at]
 
     for cause in causes:
-        # The hint is to load the state; its tensors are called after features.
-        for feature in named if "load its state" in (cause["hint"] or "") else ():
-            if str(cause["key"]).startswith(f"{feature}."):
-                named[feature] = others[feature]
+        # The hint is to load the state of the stage, of all its features.
+        if "load its state" in (cause["hint"] or ""):
+            named |= others
     folder.before = _edited(folder.before, other.before, causes, 0, side, replaced)
 
 
@@ -124,7 +123,10 @@ def _edited(
         added = sum(each[their] is None and each[own] < place for each in causes)
         return place - offset - lacking + added
 
-    for cause in sorted(causes, key=index, reverse=True):
+    # A stage that is added at a place comes before the one that is edited there.
+    for cause in sorted(
+        causes, key=lambda each: (index(each), each[own] is not None), reverse=True
+    ):
         at, explanation = index(cause), cause["explanation"]
         if cause[own] is None:
             result.insert(at, others[cause[their] - offset])
