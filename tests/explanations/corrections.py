@@ -247,7 +247,7 @@ def _added(edit: Mapping[str, Any], channels_first: bool) -> list[Stage] | None:
 
 def _folded(stage: Stage, factor: Any, offset: Any) -> Stage | None:
     """Return a stage with another range that undoes a scale, if it has a range."""
-    if stage.operation != "to_float":
+    if stage.operation != "to_float" or np.size(factor) > 1:
         return None
     limits = {
         name: round(float((stage.arguments[name] - offset) / factor), 6) for name in ("low", "high")
