@@ -135,25 +135,27 @@ def trial_pairs(a: Contract, b: Contract) -> Iterator[Tags]:
         b: The target.
     """
     ours, theirs = relevant_stages(a), relevant_stages(b)
-    counts = [Counter(_identity(a, b, s) for s in side if _is_opaque(s)) for side in (ours, theirs)]
-    shared = counts[0].keys() & counts[1].keys()
-    if not any(max(count[name] for count in counts) > 1 for name in shared):
-        return
     # A class that says what it does keeps its counterpart: without its inputs, it may fail.
     named = [
         (pair.a.index, pair.b.index)
         for pair in align(a, b)
         if pair.status == "paired" and pair.a is not None and pair.b is not None
-        if not _is_opaque(pair.a)
+        if not _is_opaque(pair.a) and pair.a.role == pair.b.role
     ]
-    opaque = [[stage for stage in side if _is_opaque(stage)] for side in (ours, theirs)]
+    known = [{pair[side] for pair in named} for side in (0, 1)]
+    rest = [
+        [stage for stage in stages if stage.index not in indices]
+        for stages, indices in zip((ours, theirs), known, strict=True)
+    ]
+    if max(map(len, rest)) < 2:
+        return
     for offset in range(-_MAX_OFFSET, _MAX_OFFSET + 1):
         pairs = [
             (one.index, other.index)
-            for place, one in enumerate(opaque[0])
-            if 0 <= place + offset < len(opaque[1])
-            for other in (opaque[1][place + offset],)
-            if _identity(a, b, one) == _identity(a, b, other)
+            for place, one in enumerate(rest[0])
+            if 0 <= place + offset < len(rest[1])
+            for other in (rest[1][place + offset],)
+            if _may_pair(a, b, one, other)
             and all((one.index < i) == (other.index < j) for i, j in named)
         ]
         if pairs:
@@ -172,6 +174,12 @@ def equal_stages(a: Contract, b: Contract) -> set[tuple[int, int]]:
             for with_values in ((True, False) if one.arguments else (True,))
         )
     }
+
+
+def _may_pair(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
+    """Return True for stages of one class, or if recorded calls can tell that they do the same."""
+    is_unknown = a.recording is not None and (_is_opaque(one) or _is_opaque(other))
+    return (a.kind == b.kind and is_unknown) or _identity(a, b, one) == _identity(a, b, other)
 
 
 def _is_opaque(stage: StageRecord) -> bool:
@@ -228,9 +236,7 @@ def choices_of_pairs(a: Contract, b: Contract, same: Collection[tuple[int, int]]
             [
                 tuple((one.index, other.index) for one, other in zip(*chosen, strict=True))
                 for chosen in product(*(combinations(gap, count) for gap in gaps))
-                if all(
-                    _identity(a, b, i) == _identity(a, b, j) for i, j in zip(*chosen, strict=True)
-                )
+                if all(_may_pair(a, b, i, j) for i, j in zip(*chosen, strict=True))
             ]
             or [()]
         )

@@ -123,10 +123,11 @@ def _edited(
         added = sum(each[their] is None and each[own] < place for each in causes)
         return place - offset - lacking + added
 
-    # A stage that is added at a place comes before the one that is edited there.
-    for cause in sorted(
-        causes, key=lambda each: (index(each), each[own] is not None), reverse=True
-    ):
+    def order(cause: Cause) -> tuple[int, bool, int]:
+        # Of several at one place, stages are added before the one that is edited, in their order.
+        return index(cause), cause[own] is not None, int(cause[their] or 0)
+
+    for cause in sorted(causes, key=order, reverse=True):
         at, explanation = index(cause), cause["explanation"]
         if cause[own] is None:
             result.insert(at, others[cause[their] - offset])
@@ -171,8 +172,11 @@ def _arguments(stage: Stage, edit: Mapping[str, Any], numbers: Mapping[str, Any]
     if kind == "gray weights":
         return Stage("gray", {**stage.arguments, "weights": tuple(numbers["weights"])})
     if kind == "clip":
-        low, high = float(numbers["low"]), float(numbers["high"])
-        return Stage("clip", {"low": low, "high": high})
+        limits = {name: float(numbers[name]) for name in ("low", "high")}
+        # A bound of the target that is not named stays.
+        own = stage.arguments if numbers is edit["parameters"] else {}
+        limits = {k: v if np.isfinite(v) else float(own.get(k, v)) for k, v in limits.items()}  # type: ignore[arg-type]
+        return Stage("clip", limits)
     if kind == "history":
         fills = {"first": "same", "zeros": "zeros", "previous episode": "same"}
         rest = {k: v for k, v in stage.arguments.items() if k not in ("order", "start", "spacing")}
