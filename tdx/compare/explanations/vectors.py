@@ -333,9 +333,8 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
         sources.append(("received", sides.received))
     # Features may be stacked, or have a batch dim: all rows of them have the same scale.
     is_vector = 1 <= sides.row_dims <= 2 and reference.shape[-1] > 1
-    rows = target.flatten(1, -2)
     for name, source in sources if is_vector else ():
-        taken = source.flatten(1, -2)
+        taken, rows = source.flatten(1, -2), target.flatten(1, -2)
         found = fit_map(taken, rows, sides.tolerance)
         if found is None:
             continue
