@@ -399,7 +399,7 @@ class _Comparison:
             changes = (self._change_at(lane, key or "", a, b, a.tolerance) for lane in lanes)
             differing = (c for c in changes if c is not None and not c.is_allowed)
             change = next(differing, None)
-            if change is None and lanes:
+            if change is None and self._has_same_values(a, b):
                 text += "; no difference of values is observed"
             kind: DifferenceKind = "argument"
             if change is not None and change.kind == "dtype":
@@ -409,6 +409,21 @@ class _Comparison:
             if change is None and self.replayed is not None:
                 key = None
             yield Difference(kind, b.index, a.index, b.name, key, text, size, hint)
+
+    def _has_same_values(self, a: StageRecord, b: StageRecord) -> bool:
+        """Return True if values are compared after two stages, and none differs."""
+        places = [
+            (lane, key)
+            for lane in self.lanes
+            for key in (
+                dict.fromkeys((*self._written(lane, a), *self._written(lane, b)))
+                if self.replayed is None
+                else self.replayed.keys(lane, b.index)
+            )
+            if self._is_compared(lane, key)
+        ]
+        changes = [self._change_at(lane, key, a, b, a.tolerance) for lane, key in places]
+        return bool(places) and all(change is None or change.is_allowed for change in changes)
 
     def _settings(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
         """Compare the settings that both sides declare, which are those of the env inside."""
