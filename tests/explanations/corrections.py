@@ -197,7 +197,9 @@ def _forward(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
     stages = [stage]
     for edit in explanation["edits"]:
         numbers = edit["parameters"]
-        if edit["kind"] == "clip" and stage.operation != "clip":
+        if edit["kind"] == "moving statistics" and stage.operation == "running":
+            stages[0] = stage.replaced(update=True, count=numbers["count"])
+        elif edit["kind"] == "clip" and stage.operation != "clip":
             stages.append(Stage("clip", {k: float(numbers[k]) for k in ("low", "high")}))
         elif (changed := _arguments(stage, edit, numbers)) is not None:
             stages[0] = changed
@@ -276,6 +278,8 @@ def _inverse(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
                     stages.append(Stage("scale", added))
                 else:
                     stages[-1] = folded
+            case "moving statistics":
+                stages[0] = stage.replaced(update=False)
             case "width":
                 widths = _numbers(numbers["widths"], channels_first)
                 stages.append(Stage("scale", {"factor": widths, "offset": 0.0}))
