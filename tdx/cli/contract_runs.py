@@ -175,6 +175,7 @@ def explain_values(
     """
     from tdx.contracts import diff_stacks as compare_stacks
     from tdx.foundation.errors import TdxError
+    from tdx.foundation.text import count_text
     from tdx.stacks.building import build_stack
 
     try:
@@ -187,7 +188,9 @@ def explain_values(
     except TdxError as error:
         note = f"the values are not explained: {error.message}"
         return replace(report, notes=(*report.notes, note))
-    return replace(report, differences=found.causes)
+    steps = count_text(found.steps, "reference step")
+    note = f"{'explained by' if found.causes else 'no stage differs in'} {steps}: {found.coverage}"
+    return replace(report, differences=found.causes, notes=(*report.notes, note))
 
 
 def _open_sides(
