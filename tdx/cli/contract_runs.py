@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from tdx.cli.options import OutputOptions
@@ -14,6 +15,7 @@ from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract, ContractReport
+    from tdx.inspection.diff import DiffReport, DiffSide
     from tdx.stacks import Stack
 
 
@@ -159,6 +161,36 @@ def diff_stacks(
         print(f"wrote {html}", file=sys.stderr)
     write_view(contract_view(report), output)
     return report.exit_code
+
+
+def explain_values(
+    report: DiffReport, sides: Sequence[DiffSide], *, allow_code: bool
+) -> DiffReport:
+    """Return the comparison of two pipelines with the stages at which their values differ first.
+
+    Args:
+        report: Comparison whose values differ.
+        sides: The pipelines.
+        allow_code: Allow importing the Python objects that they name.
+    """
+    from tdx.contracts import diff_stacks as compare_stacks
+    from tdx.foundation.errors import TdxError
+    from tdx.foundation.text import count_text
+    from tdx.stacks.building import build_stack
+
+    try:
+        with ExitStack() as opened:
+            one, other = (
+                opened.enter_context(closing(build_stack(side.pipeline, allow_code)))
+                for side in sides
+            )
+            found = compare_stacks(one, other, seed=report.seed or 0)
+    except TdxError as error:
+        note = f"the values are not explained: {error.message}"
+        return replace(report, notes=(*report.notes, note))
+    steps = count_text(found.steps, "reference step")
+    note = f"{'explained by' if found.causes else 'no stage differs in'} {steps}: {found.coverage}"
+    return replace(report, differences=found.causes, notes=(*report.notes, note))
 
 
 def _open_sides(

@@ -148,13 +148,18 @@ def is_applied_twice(contract: Contract, one: StageRecord, other: StageRecord) -
         )
         if first is None or second is None or second.received is None:
             continue
-        predicted = predict_stage(first, second.received)
-        if predicted is None or predicted[0].shape != second.target.shape:
-            continue
-        widest = one.tolerance.widened(Tolerance(0.0, predicted[1]))
-        if bool(differing_elements(predicted[0], second.target.double(), widest).any()):
-            return False
-        checked = True
+        # A stage that changes nothing here may do something else: both must predict the other.
+        for side, other_side in ((first, second), (second, first)):
+            assert other_side.received is not None
+            predicted = predict_stage(side, other_side.received)
+            if predicted is None or predicted[0].shape != other_side.target.shape:
+                break
+            widest = one.tolerance.widened(Tolerance(0.0, predicted[1]))
+            target = other_side.target.double()
+            if bool(differing_elements(predicted[0], target, widest).any()):
+                return False
+        else:
+            checked = True
     # Without numbers, a class whose role is known does the same with the same arguments.
     return checked or one.role != one.name
 

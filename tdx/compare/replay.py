@@ -15,7 +15,7 @@ from tdx.compare.examples import example_rows
 from tdx.compare.explanations import Sides
 from tdx.compare.model import OPAQUE, Contract, Lane, Place, RowPlace, display_key, key_name
 from tdx.compare.report import Coverage, ExampleRow
-from tdx.compare.roles import PASSIVE, LeftOut, align_all, relevant_stages, role_of
+from tdx.compare.roles import PASSIVE, Tags, align_all, relevant_stages, role_of
 from tdx.compare.statistics import is_changed, is_statistic
 from tdx.compare.values import (
     Change,
@@ -290,6 +290,22 @@ class Replayed:
         )
         return Sides(received, made, received, starts, _EXACT)
 
+    def equal_levels(self, contract: Contract) -> set[tuple[int, int]]:
+        """Return the recorded stages and those of the target that do the same."""
+        differing = set(self.run.call_counts) | set(self.run.failures)
+        for place in self.values:
+            recorded = self.run.pairs.get(place[1], -1)
+            if recorded >= 0 and place[1] not in differing:
+                change = self.change(place, contract.stage(recorded).tolerance)
+                if change is not None and not change.is_allowed:
+                    differing.add(place[1])
+        known = {index for _, index, _ in self.values}
+        return {
+            (recorded, index)
+            for index, recorded in self.run.pairs.items()
+            if index >= 0 and index in known and index not in differing
+        }
+
     def changed_levels(self) -> set[int]:
         """Return the stages that differ in any part, in another number of calls, or failed."""
         changed = {
@@ -379,7 +395,7 @@ def pair_levels(
     target: Contract,
     recording: CallRecording,
     stack: Stack,
-    left_out: LeftOut = frozenset(),
+    tags: Tags = frozenset(),
 ) -> dict[int, int] | None:
     """Return the index of the recorded level for each level of a target that has a counterpart.
 
@@ -392,7 +408,7 @@ def pair_levels(
         return None
     forms = levels.forms()
     pairs: dict[int, int] = {}
-    for pair in align_all(contract, target, left_out):
+    for pair in align_all(contract, target, tags):
         if pair.status == "paired" and pair.a is not None and pair.b is not None:
             own, recorded = forms.get(pair.b.index), recording.forms.get(pair.a.index)
             if own is not None and recorded is not None and own.protocol == recorded.protocol:

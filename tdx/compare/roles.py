@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise, product
 
 from tdx.compare.alignment import Status, match_stages
 from tdx.compare.model import Contract, StageRecord
@@ -115,44 +115,167 @@ class Pair:
     is_passive: bool = False
 
 
-LeftOut = frozenset[tuple[int, int]]
-"""Stages that are not paired: 0 for the contract or 1 for the target, and the index."""
+Tags = frozenset[tuple[int, int, str]]
+"""What tells stages apart: 0 for the contract or 1 for the target, the index, and a text.
+
+Stages with the same text on both sides are paired; one without a counterpart is not.
+"""
 _MAX_CHOICES = 12
+_MAX_OFFSET = 3
 
 
-def choices_of_pairs(a: Contract, b: Contract) -> Iterator[LeftOut]:
-    """Yield which of several stages of one class may be the one that the other side lacks.
+def trial_pairs(a: Contract, b: Contract) -> Iterator[Tags]:
+    """Yield pairs of stages that may do the same, each in one of few replays.
 
     Stages without known arguments, such as those that call a function, can only be told apart by
-    what they do.
+    what they do. Each trial pairs every stage with the one that is as many places further.
 
     Args:
         a: The contract.
         b: The target.
     """
-    sides = relevant_stages(a), relevant_stages(b)
-    counts = [Counter(_identity(a, b, stage) for stage in side) for side in sides]
-    for name in counts[0].keys() & counts[1].keys():
-        surplus = counts[0][name] - counts[1][name]
-        larger = 0 if surplus > 0 else 1
-        if not surplus or counts[larger][name] < 2:
-            continue
-        same = [stage.index for stage in sides[larger] if _identity(a, b, stage) == name]
-        for chosen in islice(combinations(same, abs(surplus)), _MAX_CHOICES):
-            yield frozenset((larger, index) for index in chosen)
+    ours, theirs = relevant_stages(a), relevant_stages(b)
+    # A class that says what it does keeps its counterpart: without its inputs, it may fail.
+    named = [
+        (pair.a.index, pair.b.index)
+        for pair in align(a, b)
+        if pair.status == "paired" and pair.a is not None and pair.b is not None
+        if not _is_opaque(pair.a) and pair.a.role == pair.b.role
+    ]
+    known = [{pair[side] for pair in named} for side in (0, 1)]
+    rest = [
+        [stage for stage in stages if stage.index not in indices]
+        for stages, indices in zip((ours, theirs), known, strict=True)
+    ]
+    if max(map(len, rest)) < 2:
+        return
+    for offset in range(-_MAX_OFFSET, _MAX_OFFSET + 1):
+        pairs = [
+            (one.index, other.index)
+            for place, one in enumerate(rest[0])
+            if 0 <= place + offset < len(rest[1])
+            for other in (rest[1][place + offset],)
+            if _may_pair(a, b, one, other)
+            and all((one.index < i) == (other.index < j) for i, j in named)
+        ]
+        if pairs:
+            yield _tags((ours, theirs), sorted((*named, *pairs)))
+
+
+def equal_stages(a: Contract, b: Contract) -> set[tuple[int, int]]:
+    """Return the stages of both that made the same values, or have the same known arguments."""
+    return {
+        (one.index, other.index)
+        for one, other in product(relevant_stages(a), relevant_stages(b))
+        if _identity(a, b, one) == _identity(a, b, other)
+        and any(
+            _exact_identity("", a, one, with_values=with_values)
+            == _exact_identity("", b, other, with_values=with_values)
+            for with_values in ((True, False) if one.arguments else (True,))
+        )
+    }
+
+
+def _may_pair(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
+    """Return True for stages of one class, or if recorded calls can tell that they do the same."""
+    is_unknown = a.recording is not None and (_is_opaque(one) or _is_opaque(other))
+    return (a.kind == b.kind and is_unknown) or _identity(a, b, one) == _identity(a, b, other)
+
+
+def _is_opaque(stage: StageRecord) -> bool:
+    return stage.role == stage.name
+
+
+def _tags(
+    sides: tuple[list[StageRecord], list[StageRecord]], pairs: Sequence[tuple[int, int]]
+) -> Tags:
+    """Return the tags of pairs, and of the stages that have no counterpart."""
+    paired = {
+        (side, index): f"pair {place}"
+        for place, pair in enumerate(pairs)
+        for side, index in enumerate(pair)
+    }
+    return frozenset(
+        (side, stage.index, paired.get((side, stage.index), f"only {side} {stage.index}"))
+        for side, stages in enumerate(sides)
+        for stage in stages
+    )
+
+
+def choices_of_pairs(a: Contract, b: Contract, same: Collection[tuple[int, int]]) -> Iterator[Tags]:
+    """Yield pairs of stages: those that do the same, and of the others those that may differ.
+
+    Args:
+        a: The contract.
+        b: The target.
+        same: Indices of stages of both that do the same with the recorded inputs.
+    """
+    ours, theirs = relevant_stages(a), relevant_stages(b)
+    anchors = _longest_chain(a, b, ours, theirs, same)
+    rest = [
+        [stage for stage in stages if stage.index not in {pair[side] for pair in anchors}]
+        for side, stages in enumerate((ours, theirs))
+    ]
+    moved: list[tuple[int, int]] = []
+    for one in list(rest[0]):
+        for other in rest[1]:
+            if (one.index, other.index) in same:
+                moved.append((one.index, other.index))
+                rest[0].remove(one)
+                rest[1].remove(other)
+                break
+    # Between the pairs of equal stages, the others are paired in order.
+    sections: list[Sequence[tuple[tuple[int, int], ...]]] = []
+    for before, after in pairwise([(-1, -1), *anchors, (len(a.stages), len(b.stages))]):
+        gaps = [
+            [s for s in side if before[number] < s.index < after[number]]
+            for number, side in enumerate(rest)
+        ]
+        count = min(map(len, gaps))
+        sections.append(
+            [
+                tuple((one.index, other.index) for one, other in zip(*chosen, strict=True))
+                for chosen in product(*(combinations(gap, count) for gap in gaps))
+                if all(_may_pair(a, b, i, j) for i, j in zip(*chosen, strict=True))
+            ]
+            or [()]
+        )
+    for chosen in islice(product(*sections), _MAX_CHOICES):
+        yield _tags((ours, theirs), [*anchors, *moved, *(pair for part in chosen for pair in part)])
+
+
+def _longest_chain(
+    a: Contract,
+    b: Contract,
+    ours: list[StageRecord],
+    theirs: list[StageRecord],
+    same: Collection[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Return the most pairs in order that do the same, or have a class that says what they do."""
+    best: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for i, j in product(range(len(ours), -1, -1), range(len(theirs), -1, -1)):
+        chains: list[list[tuple[int, int]]] = [[]]
+        if i < len(ours) and j < len(theirs):
+            one, other = ours[i], theirs[j]
+            is_named = not _is_opaque(one) and _identity(a, b, one) == _identity(a, b, other)
+            chains = [best[i + 1, j], best[i, j + 1]]
+            if is_named or (one.index, other.index) in same:
+                chains.insert(0, [(one.index, other.index), *best[i + 1, j + 1]])
+        best[i, j] = max(chains, key=len)
+    return best[0, 0]
 
 
 def _identity(a: Contract, b: Contract, stage: StageRecord) -> str:
     return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
 
 
-def align(a: Contract, b: Contract, left_out: LeftOut = frozenset()) -> list[Pair]:
+def align(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
     """Pair the stages of a contract and a target that change what a policy reads or does.
 
     Args:
         a: The contract.
         b: The target.
-        left_out: Stages that have no counterpart.
+        tags: What tells stages apart, where it is known.
 
     Returns:
         The pairs in the order of the target; a missing stage is where the contract has it.
@@ -171,10 +294,10 @@ def align(a: Contract, b: Contract, left_out: LeftOut = frozenset()) -> list[Pai
         return pairs if is_renamed else []
 
     identities = _told_apart((a, b), (ours, theirs), identity)
+    known = {(side, index): text for side, index, text in tags}
     for side, (stages, names) in enumerate(zip((ours, theirs), identities, strict=True)):
         for place, stage in enumerate(stages):
-            if (side, stage.index) in left_out:
-                names[place] = f"{side} {place} {names[place]}"
+            names[place] = known.get((side, stage.index), names[place])
     matches = match_stages(*identities, pair_renamed)
     return [
         Pair(
@@ -228,9 +351,9 @@ def _exact_identity(
     return f"{identity} {dict(stage.arguments)!r} {state!r} {values!r}"
 
 
-def align_all(a: Contract, b: Contract, left_out: LeftOut = frozenset()) -> list[Pair]:
+def align_all(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
     """Pair the envs inside, the stages of :func:`align`, and the passive stages between them."""
-    pairs = align(a, b, left_out)
+    pairs = align(a, b, tags)
     ours, theirs = (
         [stage for stage in side.stages[1:] if not is_relevant(side, stage)] for side in (a, b)
     )

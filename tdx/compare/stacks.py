@@ -31,8 +31,8 @@ from tdx.compare.roles import (
     PASSIVE,
     STACK,
     TRAINING,
-    LeftOut,
     Pair,
+    Tags,
     align_all,
     part_of,
     relevant_stages,
@@ -73,7 +73,7 @@ def compare_contracts(
     *,
     evaluation: bool = False,
     in_rows: Collection[int] = (),
-    left_out: LeftOut = frozenset(),
+    tags: Tags = frozenset(),
 ) -> ContractReport:
     """Compare a target with a contract; both have run on the same inputs.
 
@@ -85,11 +85,9 @@ def compare_contracts(
             what the stages of both made of the results of the env inside.
         evaluation: The target is used for evaluation: its statistics must not change.
         in_rows: Stages that each sub-env of the target has.
-        left_out: Stages that have no counterpart; see :func:`choices_of_pairs`.
+        tags: What tells stages apart; see :func:`choices_of_pairs`.
     """
-    comparison = _Comparison(
-        a, b, replayed, evaluation=evaluation, in_rows=in_rows, left_out=left_out
-    )
+    comparison = _Comparison(a, b, replayed, evaluation=evaluation, in_rows=in_rows, tags=tags)
     comparison.run()
 
     def shown(differences: list[Difference]) -> tuple[Difference, ...]:
@@ -138,7 +136,7 @@ class _Comparison:
     replayed: Replayed | None = None
     evaluation: bool = False
     in_rows: Collection[int] = ()
-    left_out: LeftOut = frozenset()
+    tags: Tags = frozenset()
     causes: list[Difference] = field(default_factory=list)
     follows: list[Difference] = field(default_factory=list)
     allowed: list[Difference] = field(default_factory=list)
@@ -146,7 +144,7 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self.is_same_kind = self.a.kind == self.b.kind
-        self.pairs = align_all(self.a, self.b, self.left_out)
+        self.pairs = align_all(self.a, self.b, self.tags)
         self.lanes = _LANES if "action" in self.a.compare else _LANES[:1]
         self._compared: set[tuple[Lane, int]] = set()
         self._compared_ends: set[Lane] = set()
@@ -382,6 +380,9 @@ class _Comparison:
         others = [stage.name for stage in self.b.stages[1:] if stage.role not in PASSIVE]
         ours = [stage.name for stage in self.a.stages[1:] if stage.role not in PASSIVE]
         text = f"the order is {', '.join(others)} instead of {', '.join(ours)}"
+        if max(others.count(b.name), ours.count(b.name)) > 1:
+            # Their names do not tell them apart.
+            text = f"the order is another one: it does what stage {a.index} of the contract does"
         key = _first_key(a) or _first_key(b)
         hint = "build the chain in the order of the contract"
         return Difference("order", b.index, a.index, b.name, key, text, self._end_size(key), hint)
@@ -398,6 +399,8 @@ class _Comparison:
             changes = (self._change_at(lane, key or "", a, b, a.tolerance) for lane in lanes)
             differing = (c for c in changes if c is not None and not c.is_allowed)
             change = next(differing, None)
+            if change is None and self._has_same_values(a, b):
+                text += "; no difference of values is observed"
             kind: DifferenceKind = "argument"
             if change is not None and change.kind == "dtype":
                 kind = change.kind
@@ -406,6 +409,21 @@ class _Comparison:
             if change is None and self.replayed is not None:
                 key = None
             yield Difference(kind, b.index, a.index, b.name, key, text, size, hint)
+
+    def _has_same_values(self, a: StageRecord, b: StageRecord) -> bool:
+        """Return True if values are compared after two stages, and none differs."""
+        places = [
+            (lane, key)
+            for lane in self.lanes
+            for key in (
+                dict.fromkeys((*self._written(lane, a), *self._written(lane, b)))
+                if self.replayed is None
+                else self.replayed.keys(lane, b.index)
+            )
+            if self._is_compared(lane, key)
+        ]
+        changes = [self._change_at(lane, key, a, b, a.tolerance) for lane, key in places]
+        return bool(places) and all(change is None or change.is_allowed for change in changes)
 
     def _settings(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
         """Compare the settings that both sides declare, which are those of the env inside."""
@@ -504,7 +522,7 @@ class _Comparison:
                     elif self.replayed is not None and is_own:
                         # It got its recorded inputs, so that other causes do not matter.
                         difference = explained
-                    elif self.replayed is None and self._is_fault_of_its_own(explained):
+                    elif self._is_fault_of_its_own(explained, change):
                         difference, causes = explained, []
                     self._add_own(difference, causes)
             if not is_open:
@@ -793,10 +811,13 @@ class _Comparison:
                 return renamed
         return None
 
-    def _is_fault_of_its_own(self, explained: Difference) -> bool:
+    def _is_fault_of_its_own(self, explained: Difference, change: Change) -> bool:
         """Return True if a stage differs also for what it received from differing stages."""
         found = explained.explanation
-        return found is not None and len(found.edits) == 1 and found.kind != "noise"
+        if found is None or len(found.edits) > 1 or found.kind == "noise":
+            return False
+        # Recorded inputs leave only the dtype that a stage declares, and its rounding.
+        return self.replayed is None or (change.kind == "dtype" and found.kind != "rounding")
 
     # Both sides
 

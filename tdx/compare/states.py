@@ -160,8 +160,9 @@ def state_change(
             changes.append((change.step, one[0].numel() != 1, name, *sides))
     if not changes:
         return None
-    # Of several that differ from the same step on, a number such as the count is shown.
-    record, is_tensor, name, *values = min(changes, key=lambda change: change[:2])
+    # Of several that differ from the same step on, a number such as the count is shown; the order
+    # of a contract on disk is not that of the stage.
+    record, is_tensor, name, *values = min(changes, key=lambda change: change[:3])
     numbers = [None if is_tensor else float(value[record]) for value in values]
     step, is_reset = _step_of(a, record)
     return StateChange(name, step, is_reset, reference=numbers[0], target=numbers[1])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from tdx.compare.model import DEFAULT_PARTS, Contract, Part
 from tdx.compare.replay import pair_levels, prepare, replay
 from tdx.compare.report import ContractReport, Coverage, Difference
-from tdx.compare.roles import LeftOut, choices_of_pairs, relevant_stages
+from tdx.compare.roles import (
+    Tags,
+    choices_of_pairs,
+    equal_stages,
+    relevant_stages,
+    trial_pairs,
+)
 from tdx.compare.stacks import compare_contracts, rows_of_failure
 from tdx.contracts.freeze import freeze, observe, stack_in_this_process
 from tdx.contracts.reference_run import STEPS
@@ -69,32 +76,55 @@ def check_contract(
             in_rows = [stage.index for stage in stack.stages if stage.rows is not None]
             target = replace(target, notes=notes, recording=None)
 
-            def compare(left_out: LeftOut) -> ContractReport:
+            def compare(tags: Tags) -> ContractReport:
                 replayed = None
                 if recording is not None:
-                    pairs = pair_levels(contract, target, recording, stack, left_out)
+                    pairs = pair_levels(contract, target, recording, stack, tags)
                     replayed = None if pairs is None else replay(stack, recording, pairs)
                 return compare_contracts(
                     *(contract, target, names, replayed),
                     evaluation=evaluation,
                     in_rows=in_rows,
-                    left_out=left_out,
+                    tags=tags,
                 )
 
             report = compare(frozenset())
-            if len(report.causes) > 1:
+            if len(report.causes) > 1 or report.follows or any(map(_is_unexplained, report.causes)):
                 # The pairs of stages of one class that leave the fewest differences are the right
                 # ones.
-                choices = map(compare, choices_of_pairs(contract, target))
-                report = min((report, *choices), key=_differences)
+                same = set() if recording is not None else equal_stages(contract, target)
+                if recording is not None:
+                    for tags in trial_pairs(contract, target):
+                        pairs = pair_levels(contract, target, recording, stack, tags)
+                        # What a stage is tried with may not suit it.
+                        with suppress(TdxError):
+                            if pairs is not None:
+                                same |= replay(stack, recording, pairs).equal_levels(contract)
+                for tags in choices_of_pairs(contract, target, same):
+                    with suppress(TdxError):
+                        report = min(report, compare(tags), key=_differences)
             return report
         except TdxError as error:
             return _failed(contract, stack, names, error)
 
 
-def _differences(report: ContractReport) -> tuple[int, int]:
-    unexplained = sum(difference.explanation is None for difference in report.causes)
-    return len(report.causes), unexplained
+def _differences(report: ContractReport) -> tuple[int, int, float]:
+    """Return how much a report leaves to explain: differences, and the cost of their edits."""
+    explanations = [cause.explanation for cause in report.causes]
+    edits = [edit for found in explanations if found is not None for edit in found.edits]
+    # Two differences that are explained say more than one that is not.
+    unexplained = sum(map(_is_unexplained, report.causes))
+    count = len(report.causes) + 2 * unexplained
+    return count, len(report.follows), sum(edit.cost for edit in edits)
+
+
+def _is_unexplained(difference: Difference) -> bool:
+    """Return True if a difference of values has no kind, or only that of noise."""
+    if difference.kind in ("argument", "missing stage", "order", "setting", "inner calls"):
+        return difference.kind == "missing stage" and (
+            difference.reference_stage is None and difference.explanation is None
+        )
+    return difference.explanation is None or difference.explanation.kind == "noise"
 
 
 def diff_stacks(

@@ -161,7 +161,11 @@ def observe(
     layout = ContractLayout(stack) if layout is None else layout
     with restored(stack):
         learned = run_inputs(stack, layout, inputs, seed, learning=True)
-        frozen = run_inputs(stack, layout, inputs, seed, learning=False)
+        # A stack without a state has nothing to learn, and does the same again.
+        has_state = any((*learned.before.values(), *learned.after.values()))
+        frozen = learned
+        if has_state or learned.error is not None:
+            frozen = run_inputs(stack, layout, inputs, seed, learning=False)
         if frozen.error is not None and learned.error is None:
             # Statistics that do not exist yet cannot be frozen.
             frozen = learned
@@ -169,7 +173,7 @@ def observe(
         states = learned.states
         if find_random and frozen.error is None:
             golden_random = _find_random(stack, layout, inputs, seed, frozen)
-        if find_random and states is not None:
+        if find_random and states is not None and (states.values or states.streams):
             again = run_inputs(stack, layout, inputs, seed, learning=True)
             states = None if again.states is None else _repeated(states, again.states)
     if frozen.error is not None and recording is None:

@@ -18,6 +18,7 @@ from tdx.compare.arguments import (
     is_same_argument,
     plain_argument,
 )
+from tdx.compare.report import Difference
 from tdx.foundation.serialization import Entries, Result
 from tdx.inspection.spec_report import KeyChange, compare_leaves
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
@@ -109,12 +110,13 @@ class DiffReport(Result):
         samples: What the steps are if they are not those of an env: ``drawn`` or ``recorded``
             samples.
         values: Every key of the rollouts.
-        notes: What is not compared.
+        differences: Stages at which the values differ first, with the kind of each difference.
+        notes: What is not compared, or not explained.
     """
 
     json_entries: ClassVar[Entries] = (
         *("a", "b", "same", "env", "stages", "env_specs", "chain_specs"),
-        *("steps", "seed", "samples", "values", "notes"),
+        *("steps", "seed", "samples", "values", "differences", "notes"),
     )
 
     a: str
@@ -127,7 +129,13 @@ class DiffReport(Result):
     seed: int | None = None
     samples: str | None = None
     values: tuple[ValueChange, ...] = ()
+    differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def same_values(self) -> bool:
+        """True if no compared value differs."""
+        return all(value.status == "same" for value in self.values)
 
     @property
     def same(self) -> bool:
@@ -137,7 +145,7 @@ class DiffReport(Result):
             not self.env
             and all(stage.status == "same" for stage in self.stages)
             and all(change.change == "same" for change in specs)
-            and all(value.status == "same" for value in self.values)
+            and self.same_values
         )
 
 

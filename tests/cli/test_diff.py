@@ -70,6 +70,27 @@ def test_values_list_the_first_different_step(tdx: Tdx, files: Path) -> None:
     assert values["action"]["status"] == "same"
 
 
+def test_values_that_differ_are_explained_at_the_first_stage(tdx: Tdx, files: Path) -> None:
+    chain = """version: 1
+env: Pendulum-v1
+transforms:
+  - RewardSum
+  - ObservationNorm: {loc: LOC, scale: 2.0, in_keys: [observation]}
+"""
+    (files / "a.yaml").write_text(chain.replace("LOC", "0.5"))
+    (files / "b.yaml").write_text(chain.replace("LOC", "0.0"))
+
+    found = tdx("diff", "a.yaml", "b.yaml", "--steps", "10", "--format", "json")
+
+    (difference,) = json.loads(found.out)["differences"]
+    assert difference["stage"] == 1
+    assert difference["explanation"]["kind"] == "scale"
+    assert difference["explanation"]["parameters"] == {"factor": 1.0, "offset": -0.5}
+    shown = tdx("diff", "a.yaml", "b.yaml", "--steps", "10").out
+    assert "it is shifted by -0.5" in shown
+    assert "explanation" not in tdx("diff", "a.yaml", "a.yaml", "--steps", "10").out
+
+
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),

@@ -250,6 +250,20 @@ CASES = {
         "BGR taken for RGB",
         pictures,
     ),
+    "weights of gray, as torchvision rounds them": Case(
+        "gray weights",
+        gray(1 / 3, 1 / 3, 1 / 3),
+        gray(0.2989, 0.587, 0.114),
+        {"weights": [0.2989, 0.587, 0.114]},
+        "",
+        pictures,
+    ),
+    "scale of features in a batch": Case(
+        "feature scale",
+        lambda x: norm(x).unsqueeze(2),
+        lambda x: norm(x).unsqueeze(2) * STD + MEAN.flip(0),
+        {"factor": STD.tolist(), "offset": MEAN.flip(0).tolist()},
+    ),
     "statistics of another key": Case(
         "swapped statistics", norm, lambda x: (x - 5) / 3, {"key": "other"}, other=True
     ),
@@ -275,6 +289,25 @@ def test_kind_and_numbers_are_named_and_predict_another_rollout(name: str) -> No
     for parameter, value in (case.parameters or {}).items():
         assert found.parameters[parameter] == pytest.approx(value), found
     assert reproduces(found, sides_of(case, 1))
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_moving_statistics_are_found_after_an_earlier_run_of_the_same_steps(passes: int) -> None:
+    x = states(0).double()
+    mean, variance, count = MEAN.double(), STD.double() ** 2, 20.0
+    rows = []
+    for value in torch.cat([x] * (passes + 1)).flatten(0, 1):
+        total = count + 1
+        gap = value - mean
+        variance = (variance * count + gap**2 * count / total) / total
+        mean, count = mean + gap / total, total
+        rows.append((value - mean) / variance.sqrt())
+    target = torch.stack(rows[-len(x) :]).unsqueeze(1).float()
+
+    found = explain(Sides(norm(x.float()), target, x.float(), STARTS, ROUNDING))
+
+    assert found is not None
+    assert (found.kind, found.parameters) == ("moving statistics", {"count": 20.0})
 
 
 def test_noise_is_called_consistent_with_noise() -> None:

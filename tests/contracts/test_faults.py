@@ -246,3 +246,66 @@ def test_fault_is_named_with_stage_and_key(name: str) -> None:
     first = report.first
     assert first is not None
     assert (first.kind, first.name, first.key) == (fault.kind, fault.stage, fault.key), report
+
+
+def _mapped(*functions: Callable[[Any], Any]) -> Any:
+    """Return an env with a wrapper of one class for each function, whose arguments are unknown."""
+    env: Any = made.Pendulum64()
+    for function in functions:
+        env = made.Mapped(env, function, low=-100.0, high=100.0, shape=(3,), dtype=np.float32)
+    return env
+
+
+def _shift(value: Any) -> Any:
+    return value + np.float32(1)
+
+
+def _double(value: Any) -> Any:
+    return value * np.float32(2)
+
+
+def _limit(value: Any) -> Any:
+    return np.clip(value, -0.5, 0.5)
+
+
+def _turn(value: Any) -> Any:
+    return value[::-1].copy()
+
+
+def test_wrappers_of_one_class_in_another_order_are_told_apart_by_what_they_do() -> None:
+    report = tdx.diff_stacks(_mapped(_shift, _limit, _turn), _mapped(_limit, _shift, _turn))
+    (difference,) = report.causes
+    assert difference.kind == "order"
+    assert {difference.stage, difference.reference_stage} == {0, 1}
+
+
+def test_a_wrapper_that_is_missing_and_another_that_is_added_are_two_differences() -> None:
+    report = tdx.diff_stacks(_mapped(_shift, _limit, _double), _mapped(_shift, _turn, _limit))
+    missing, added = sorted(report.causes, key=lambda cause: cause.stage is not None)
+    assert (missing.kind, missing.reference_stage) == ("missing stage", 2)
+    assert (added.kind, added.stage) == ("missing stage", 1)
+    assert added.explanation is not None
+    assert added.explanation.kind == "permutation"
+
+
+def test_a_narrower_clip_before_a_wider_one_is_not_the_same_stage_twice() -> None:
+    def wide(value: Any) -> Any:
+        return np.clip(value, -0.9, 0.9)
+
+    report = tdx.diff_stacks(_mapped(_shift, wide), _mapped(_shift, _limit, wide))
+    (difference,) = report.causes
+    assert difference.explanation is not None
+    assert difference.explanation.kind == "clip"
+
+
+def test_an_argument_without_an_effect_says_that_no_difference_is_observed() -> None:
+    def clipped(limit: float) -> Any:
+        env = made.sb3_normalized()
+        env.clip_obs = limit
+        return env
+
+    report = tdx.diff_stacks(clipped(1e6), clipped(1e7))
+    assert [cause.kind for cause in report.causes] == ["argument"]
+    assert "no difference of values is observed" in report.causes[0].sentence
+    (difference,) = tdx.diff_stacks(clipped(1e6), clipped(0.01)).causes
+    assert "no difference of values" not in difference.sentence

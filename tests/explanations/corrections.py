@@ -75,10 +75,9 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
         return steps[at]
 
     for cause in causes:
-        # The hint is to load the state; its tensors are called after features.
-        for feature in named if "load its state" in (cause["hint"] or "") else ():
-            if str(cause["key"]).startswith(f"{feature}."):
-                named[feature] = others[feature]
+        # The hint is to load the state of the stage, of all its features.
+        if "load its state" in (cause["hint"] or ""):
+            named |= others
     folder.before = _edited(folder.before, other.before, causes, 0, side, replaced)
 
 
@@ -124,7 +123,11 @@ def _edited(
         added = sum(each[their] is None and each[own] < place for each in causes)
         return place - offset - lacking + added
 
-    for cause in sorted(causes, key=index, reverse=True):
+    def order(cause: Cause) -> tuple[int, bool, int]:
+        # Of several at one place, stages are added before the one that is edited, in their order.
+        return index(cause), cause[own] is not None, int(cause[their] or 0)
+
+    for cause in sorted(causes, key=order, reverse=True):
         at, explanation = index(cause), cause["explanation"]
         if cause[own] is None:
             result.insert(at, others[cause[their] - offset])
@@ -169,8 +172,11 @@ def _arguments(stage: Stage, edit: Mapping[str, Any], numbers: Mapping[str, Any]
     if kind == "gray weights":
         return Stage("gray", {**stage.arguments, "weights": tuple(numbers["weights"])})
     if kind == "clip":
-        low, high = float(numbers["low"]), float(numbers["high"])
-        return Stage("clip", {"low": low, "high": high})
+        limits = {name: float(numbers[name]) for name in ("low", "high")}
+        # A bound of the target that is not named stays.
+        own = stage.arguments if numbers is edit["parameters"] else {}
+        limits = {k: v if np.isfinite(v) else float(own.get(k, v)) for k, v in limits.items()}  # type: ignore[arg-type]
+        return Stage("clip", limits)
     if kind == "history":
         fills = {"first": "same", "zeros": "zeros", "previous episode": "same"}
         rest = {k: v for k, v in stage.arguments.items() if k not in ("order", "start", "spacing")}
@@ -191,7 +197,9 @@ def _forward(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
     stages = [stage]
     for edit in explanation["edits"]:
         numbers = edit["parameters"]
-        if edit["kind"] == "clip" and stage.operation != "clip":
+        if edit["kind"] == "moving statistics" and stage.operation == "running":
+            stages[0] = stage.replaced(update=True, count=numbers["count"])
+        elif edit["kind"] == "clip" and stage.operation != "clip":
             stages.append(Stage("clip", {k: float(numbers[k]) for k in ("low", "high")}))
         elif (changed := _arguments(stage, edit, numbers)) is not None:
             stages[0] = changed
@@ -245,7 +253,7 @@ def _added(edit: Mapping[str, Any], channels_first: bool) -> list[Stage] | None:
 
 def _folded(stage: Stage, factor: Any, offset: Any) -> Stage | None:
     """Return a stage with another range that undoes a scale, if it has a range."""
-    if stage.operation != "to_float":
+    if stage.operation != "to_float" or np.size(factor) > 1:
         return None
     limits = {
         name: round(float((stage.arguments[name] - offset) / factor), 6) for name in ("low", "high")
@@ -270,6 +278,8 @@ def _inverse(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
                     stages.append(Stage("scale", added))
                 else:
                     stages[-1] = folded
+            case "moving statistics":
+                stages[0] = stage.replaced(update=False)
             case "width":
                 widths = _numbers(numbers["widths"], channels_first)
                 stages.append(Stage("scale", {"factor": widths, "offset": 0.0}))

@@ -8,7 +8,7 @@ mutations instead of a few.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -30,20 +30,34 @@ from tests.explanations.scoring import (
 )
 
 IS_WHOLE = os.environ.get("TDX_MUTATIONS") == "all"
-SINGLE, OTHERS, DOUBLE, CLEAN = (30, 12, 30, 30) if IS_WHOLE else (3, 1, 1, 1)
-MEASURES = {"names": 0.9, "parameters": 0.85, "reproduces": 0.8, "passes": 0.75}
+SINGLE, OTHERS, DOUBLE, CLEAN = (30, 12, 30, 30) if IS_WHOLE else (1, 1, 1, 1)
+MEASURES = {"names": 0.95, "parameters": 0.92, "reproduces": 0.95, "passes": 0.95}
 """Share of the observable faults of each library that a report gets right at least."""
+MISPLACED, WRONG = 2, 3
+"""Pairs of faults of each library whose stages, or whose effect, may be missed."""
+HELD_OUT = {"names": 0.9, "parameters": 0.85, "reproduces": 0.8, "passes": 0.75}
+"""The same for kinds of faults that the engine was not made for."""
 
 
-def _missed(mutations: Sequence[Mutation]) -> dict[str, list[object]]:
-    """Return the mutations that each measure misses, and how many are observable."""
-    missed: dict[str, list[object]] = {name: [] for name in MEASURES}
+def _sampled(*libraries: str) -> tuple[str, ...]:
+    """Return a few libraries, which a run of all mutations extends to all of them."""
+    return tuple(LIBRARIES) if IS_WHOLE else libraries
+
+
+def _missed(
+    mutations: Sequence[Mutation], floors: Mapping[str, float] = MEASURES
+) -> dict[str, list[object]]:
+    """Return the mutations that each measure misses, if they are more than its floor allows."""
+    missed: dict[str, list[object]] = {name: [] for name in floors}
     observable = 0
     for mutation in mutations:
         report = compare(mutation)
         (fault,) = mutation.faults
         if not fault.observable:
-            assert report.same, mutation.name
+            # An argument differs all the same.
+            assert report.same or all(
+                "no difference of values is observed" in cause.sentence for cause in report.causes
+            ), mutation.name
             continue
         observable += 1
         assert not report.same, mutation.name
@@ -60,35 +74,39 @@ def _missed(mutations: Sequence[Mutation]) -> dict[str, list[object]]:
         name: rest
         for name, rest in missed.items()
         # One may be missed anywhere: a library has too few of them for the shares.
-        if len(rest) > max(1, round((1 - MEASURES[name]) * observable))
+        if len(rest) > max(1, round((1 - floors[name]) * observable))
     }
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", _sampled("tdx"))
 def test_single_faults_are_named_and_corrected(library: str) -> None:
     missed = _missed(single_mutations(library, 0, SINGLE))
     assert not missed, missed
 
 
-@pytest.mark.parametrize("library", [name for name in LIBRARIES if name != "lerobot"])
+@pytest.mark.parametrize("library", [name for name in _sampled("gymnasium") if name != "lerobot"])
 def test_faults_of_other_kinds_are_named_and_corrected(library: str) -> None:
-    missed = _missed(held_out_mutations(library, 7, OTHERS))
+    missed = _missed(held_out_mutations(library, 7, OTHERS), HELD_OUT)
     assert not missed, missed
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_the_first_of_two_faults_is_named(library: str) -> None:
-    missed = []
+@pytest.mark.parametrize("library", _sampled("lerobot"))
+def test_two_faults_are_found_and_predict_another_rollout(library: str) -> None:
+    misplaced, wrong = [], []
     for mutation in double_mutations(library, 0, DOUBLE):
         report = compare(mutation)
         observable = [fault for fault in mutation.faults if fault.observable]
         assert report.same is not bool(observable), mutation.name
-        if observable and not any(names_stage(fault, report) for fault in observable):
-            missed.append((mutation.name, [each.sentence for each in report.differences]))
-    assert len(missed) <= (3 if IS_WHOLE else 1), missed
+        sentences = [each.sentence for each in report.differences]
+        if not all(names_stage(fault, report) for fault in observable):
+            misplaced.append((mutation.name, sentences))
+        if observable and not reproduces(mutation, report):
+            wrong.append((mutation.name, sentences))
+    assert len(misplaced) <= (MISPLACED if IS_WHOLE else 0), misplaced
+    assert len(wrong) <= (WRONG if IS_WHOLE else 0), wrong
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", _sampled("sb3", "torchrl"))
 def test_equal_stacks_raise_no_alarm(library: str) -> None:
     for mutation in clean_pairs(library, 0, CLEAN):
         assert compare(mutation).same, mutation.name

@@ -412,7 +412,7 @@ def diff(
 
     tdx diff runs/pendulum new.yaml --steps 100
     """
-    from tdx.cli.contract_runs import diff_stacks, is_code
+    from tdx.cli.contract_runs import diff_stacks, explain_values, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.comparisons import diff_view
@@ -494,6 +494,8 @@ def diff(
                 stack.enter_context(closing(_pipeline_side(path, allow_code))) for path in (a, b)
             ]
         report = compare_pipelines(*sides, steps=steps, seed=seed or 0)
+        if not report.same_values and not has_dump:
+            report = explain_values(report, sides, allow_code=allow_code)
     write_view(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 

@@ -68,6 +68,8 @@ def diff_view(report: DiffReport) -> View:
             *_specs("specs of the env", report.env_specs),
             *_specs("specs after the chain", report.chain_specs),
             *_values(report),
+            *([Heading("explanation")] if report.differences else []),
+            *(block for difference in report.differences for block in _difference(difference)),
             *(fact("note", note) for note in report.notes),
         ]
 
@@ -164,6 +166,9 @@ def _diff_records(report: DiffReport) -> Iterator[dict[str, object]]:
             row = _diff_record("value", value.key, value.status)
             figures = {name: data[name] for name in ("largest", "first_step", "note")}
             yield {**row, **figures}
+    for difference in report.differences:
+        row = _diff_record("difference", difference.place, difference.kind)
+        yield {**row, "note": difference.sentence}
 
 
 def _diff_record(

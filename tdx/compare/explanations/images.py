@@ -237,28 +237,39 @@ def _find_crop(received: Tensor, made: Tensor, layout: _Layout) -> tuple[int, in
     return None
 
 
-def _gray_weights(received: Tensor, made: Tensor, dim: int) -> list[float] | None:
-    """Return the weights of red, green and blue that are nearest to a gray image."""
+def _color_planes(received: Tensor, made: Tensor, dim: int) -> tuple[Tensor, Tensor] | None:
+    """Return the colors ``[N, 3]`` of many pixels, and what a stage made of them, ``[N]``."""
     planes = received.movedim(dim, -1)
     squeezed = made.squeeze(dim) if made.ndim == 5 and made.shape[dim] == 1 else made
     if received.shape[dim] != 3 or planes.shape[:-1] != squeezed.shape:
         return None
     colors, gray = planes.reshape(-1, 3), squeezed.reshape(-1)
     step = max(len(gray) // 20_000, 1)
-    solved = torch.linalg.lstsq(colors[::step], gray[::step, None]).solution.flatten()
+    return colors[::step], gray[::step]
+
+
+def _gray_weights(received: Tensor, made: Tensor, dim: int) -> list[float] | None:
+    """Return the weights of red, green and blue that are nearest to a gray image."""
+    pixels = _color_planes(received, made, dim)
+    if pixels is None:
+        return None
+    solved = torch.linalg.lstsq(pixels[0], pixels[1][:, None]).solution.flatten()
     return [float(weight) for weight in solved]
 
 
 def _named_weights(received: Tensor, made: Tensor, dim: int) -> tuple[list[float], str] | None:
     """Return the weights of red, green and blue, those of a standard if they are near."""
-    solved = _gray_weights(received, made, dim)
-    if solved is None:
+    solved, pixels = _gray_weights(received, made, dim), _color_planes(received, made, dim)
+    if solved is None or pixels is None:
         return None
-    gap, known, text = min(
-        (max(abs(a - b) for a, b in zip(solved, known, strict=True)), known, text)
-        for known, text in _GRAYS
-    )
-    return (list(known), f" ({text})") if gap < 5e-3 else (solved, "")
+    near = []
+    for known, text in _GRAYS:
+        if max(abs(a - b) for a, b in zip(solved, known, strict=True)) < 5e-3:
+            predicted = pixels[0] @ torch.tensor(known, dtype=pixels[0].dtype)
+            if bool((pixels[1] == pixels[1].round()).all()):
+                predicted = predicted.round()
+            near.append((float((predicted - pixels[1]).abs().mean()), list(known), f" ({text})"))
+    return min(near)[1:] if near else (solved, "")
 
 
 def _to_gray(received: Tensor, dim: int, weights: Sequence[float], like: Tensor) -> Tensor:

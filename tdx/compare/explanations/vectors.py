@@ -20,6 +20,8 @@ _MAX_COUNTED = 10_000
 _LIKENESS = 0.5
 """Correlation of a feature with the one that it may be."""
 _MAX_SHIFT = 4
+_MAX_PASSES = 3
+"""Runs over the same values, of which the last one is compared."""
 _MIN_CONSTANT = 3
 """Equal numbers of a feature that is called constant."""
 _RANGES = (
@@ -329,11 +331,16 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
     sources = [("reference", reference)]
     if sides.received is not None and sides.received.shape == target.shape:
         sources.append(("received", sides.received))
-    for name, source in sources if sides.row_dims == 1 and reference.shape[2] > 1 else ():
-        found = fit_map(source, target, sides.tolerance)
+    # Features may be stacked, or have a batch dim: all rows of them have the same scale.
+    is_vector = 1 <= sides.row_dims <= 2 and reference.shape[-1] > 1
+    for name, source in sources if is_vector else ():
+        taken, rows = source.flatten(1, -2), target.flatten(1, -2)
+        found = fit_map(taken, rows, sides.tolerance)
         if found is None:
             continue
-        base = fit_map(source, reference, sides.tolerance) if name == "received" else None
+        base = None
+        if name == "received":
+            base = fit_map(taken, reference.flatten(1, -2), sides.tolerance)
         if name == "received" and base is None:
             continue
         yield _feature_scale(found, base, name)
@@ -342,10 +349,13 @@ def scale_edits(sides: Sides) -> Iterator[Edit]:
 def _widths(sides: Sides) -> Iterator[Edit]:
     """Yield statistics with the same means and other widths."""
     received = sides.received
-    if received is None or received.shape != sides.target.shape or sides.row_dims != 1:
+    if received is None or received.shape != sides.target.shape or not 1 <= sides.row_dims <= 2:
         return
-    ours = fit_map(received, sides.reference, sides.tolerance)
-    theirs = fit_map(received, sides.target, sides.tolerance)
+    received, reference, target = (
+        side.flatten(1, -2) for side in (received, sides.reference, sides.target)
+    )
+    ours = fit_map(received, reference, sides.tolerance)
+    theirs = fit_map(received, target, sides.tolerance)
     if ours is None or theirs is None or bool((ours.factor * theirs.factor <= 0).any()):
         return
     means, own_means = (-each.offset / each.factor for each in (ours, theirs))
@@ -378,56 +388,53 @@ def moving_statistics(sides: Sides) -> Iterator[Edit]:
     ours = fit_map(received, sides.reference, sides.tolerance)
     if ours is None or bool((ours.factor <= 0).any()) or len(target) < 4:
         return
-    for count in _counts_of(received, target, ours):
-        parameters: dict[str, object] = {"count": count}
-        yield Edit(
-            "moving statistics",
-            f"its statistics are updated in each step, from {format_number(count)} values on",
-            parameters,
-            "stop the updates: training = False, update_running_mean = False or freeze()",
-            lambda sides, count=count: (  # type: ignore[misc]
-                None if sides.received is None else _updated(sides.received, ours, count)
-            ),
-            1.5,
-        )
+    # Statistics in plain attributes are not restored: an earlier run may have updated them.
+    for passes in range(_MAX_PASSES):
+        for count in _counts_of(received, target, ours, passes):
+            yield Edit(
+                "moving statistics",
+                f"its statistics are updated in each step, from {format_number(count)} values on",
+                {"count": count},
+                "stop the updates: training = False, update_running_mean = False or freeze()",
+                lambda sides, count=count, passes=passes: (  # type: ignore[misc]
+                    None
+                    if sides.received is None
+                    else _updated(sides.received, ours, count, passes)
+                ),
+                1.5,
+            )
 
 
-def _counts_of(received: Tensor, target: Tensor, ours: FeatureMap) -> list[float]:
+def _counts_of(received: Tensor, target: Tensor, ours: FeatureMap, passes: int) -> list[float]:
     """Return the numbers of values that the first record allows, the likeliest first."""
     counts = [0.0001, *range(1, 101), *(10.0**power for power in range(3, 7))]
-    first = target[0, 0]
-    gaps = []
-    for count in counts:
-        gap = float((_updated(received[:1], ours, count)[0, 0] - first).abs().max())
-        gaps.append((gap, float(count)))
+
+    def gap(count: float) -> float:
+        updated = _updated(received if passes else received[:1], ours, count, passes)
+        return float((updated[0, 0] - target[0, 0]).abs().max())
+
+    best = min((gap(count), float(count)) for count in counts)[1]
     # Between two of the counts that are nearest, the gap has one minimum.
-    best = min(gaps)[1]
     low, high = best / 2, best * 2
     for _ in range(80):
         one, other = low + (high - low) / 3, high - (high - low) / 3
-        pair = [
-            float((_updated(received[:1], ours, count)[0, 0] - first).abs().max())
-            for count in (one, other)
-        ]
-        low, high = (low, other) if pair[0] <= pair[1] else (one, high)
+        low, high = (low, other) if gap(one) <= gap(other) else (one, high)
     refined = (low + high) / 2
     whole = float(round(refined))
     near = abs(refined - whole) <= 1e-3 * max(refined, 1)
     return [whole] if near and whole else [refined, best]
 
 
-def _updated(received: Tensor, ours: FeatureMap, count: float) -> Tensor:
+def _updated(received: Tensor, ours: FeatureMap, count: float, passes: int) -> Tensor:
+    """Return values scaled by statistics that they update, after earlier passes over all."""
     mean, variance = -ours.offset / ours.factor, ours.factor**-2
-    result = torch.empty_like(received)
-    for record, rows in enumerate(received):
-        batch = len(rows)
-        gap = rows.mean(0) - mean
-        total = count + batch
-        squares = variance * count + ((rows - rows.mean(0)) ** 2).sum(0)
-        squares = squares + gap**2 * count * batch / total
-        mean, variance, count = mean + gap * batch / total, squares / total, total
-        result[record] = (rows - mean) / variance.clamp(min=1e-12).sqrt()
-    return result
+    rows = torch.cat([received] * (passes + 1))
+    places = torch.arange(1, len(rows) + 1, dtype=rows.dtype).reshape(-1, *[1] * (rows.ndim - 2))
+    counts = count + rows.shape[1] * places
+    means = (count * mean + rows.sum(1).cumsum(0)) / counts
+    squares = (count * (variance + mean**2) + (rows**2).sum(1).cumsum(0)) / counts
+    deviations = (squares - means**2).clamp(min=1e-12).sqrt()
+    return ((rows - means[:, None]) / deviations[:, None])[-len(received) :]
 
 
 def _feature_scale(
