@@ -30,6 +30,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -510,7 +511,7 @@ class WarmProgram:
     ) -> None:
         self._command = python_command("-c", warm_up, *arguments)
         self._environ = environ
-        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._forks: dict[int, ForkedChild] = {}
         self._numbers = itertools.count(1)
@@ -530,24 +531,30 @@ class WarmProgram:
             arguments: Arguments of the program, after those of the constructor.
             descriptors: Its standard input, output and error.
         """
-        if self._process is None:
+        if self._control is None:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             # What the imports print belongs to the run that waits for them.
             self._process = subprocess.Popen(
-                [*self._command, str(self._theirs.fileno())],
+                [*self._command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=descriptors[2],
                 stderr=descriptors[2],
                 start_new_session=True,
-                pass_fds=[self._theirs.fileno()],
+                pass_fds=[theirs.fileno()],
                 env=self._environ,
             )
-            self._theirs.close()
-            threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+            theirs.close()
+            listen = partial(self._listen, self._control, self._process)
+            threading.Thread(target=listen, daemon=True).start()
         number = next(self._numbers)
         self._forks[number] = child
         request = json.dumps([number, *arguments]).encode()
-        with suppress(OSError):  # it has exited, and the pipes of the child show that
+        try:
             socket.send_fds(self._control, [request], descriptors)
+        except OSError:  # it has exited
+            self.kill()
+            assert self._process is not None
+            child.set_ended(self._process.wait())
 
     def kill(self) -> None:
         """End the process, and all processes that it has forked, at once."""
@@ -555,9 +562,9 @@ class WarmProgram:
             self._process.kill()
             self._process.wait()
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        with self._control, suppress(OSError):
-            while data := self._control.recv(_READ_BYTES):
+    def _listen(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        with control, suppress(OSError):
+            while data := control.recv(_READ_BYTES):
                 number, pid, code = json.loads(data)
                 if code is None:
                     self._forks[number].set_started(pid)
