@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tdx.foundation.processes import ExitReason
+from tdx.foundation.processes import ExitReason, WarmProgram
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import Activity
 from tdx.tui.backend.messages import (
@@ -128,7 +128,7 @@ class Backend:
         self._numbers = itertools.count(1)
         self._hold_until = 0.0
         self._output_timer: asyncio.TimerHandle | None = None
-        self._warm = warm_up()
+        self._warm: WarmProgram | None = None
 
     def ask(
         self,
@@ -148,7 +148,7 @@ class Backend:
             on_push: Called with topic and value of each intermediate value, at most 30 times per
                 second.
         """
-        handle = self._workers.get(worker) or self._start_worker(worker)
+        handle = self._workers.get(worker) or self._start_worker(worker, request)
         if slot is not None:
             for previous in [ticket for ticket in handle.tickets.values() if ticket.slot == slot]:
                 self.cancel(previous)
@@ -208,7 +208,7 @@ class Backend:
         """Return the process id of each running worker."""
         return {name: handle.process.pid for name, handle in self._workers.items()}
 
-    def _start_worker(self, name: str) -> _WorkerHandle:
+    def _start_worker(self, name: str, request: Request[Any]) -> _WorkerHandle:
         loop = asyncio.get_running_loop()
 
         def in_loop(callback: Callable[..., None], *args: object) -> None:
@@ -223,8 +223,8 @@ class Backend:
             text = f"started process {process.pid} for {worker_title(name)}"
             self._report(WorkerEvent(name, "started", text))
 
-        if self._warm is not None and self._warm.has_ended:
-            self._warm = warm_up()
+        if self._warm is None or self._warm.has_ended:
+            self._warm = warm_up(torchvision=request.uses_torchvision)
         process = WorkerProcess(
             receive,
             lambda: in_loop(self._handle_exit, name, handle),

@@ -25,6 +25,11 @@ class Request(Generic[Answer_co]):
     endless: ClassVar[bool] = False
     """True if the answer comes only when the request is cancelled."""
 
+    @property
+    def uses_torchvision(self) -> bool:
+        """True if all workers should share torchvision; without images, nothing imports it."""
+        return False
+
     def answer(self, job: Job) -> Answer_co:
         """Return the answer.
 

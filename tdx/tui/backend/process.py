@@ -77,13 +77,13 @@ sys.path[:] = json.loads(sys.argv[1])
 from tdx.foundation.processes import open_parent_pipe
 pipe = open_parent_pipe()
 from tdx.tui.backend.worker import main
-main(pipe, sys.argv[2])
+main(pipe, sys.argv[-1])
 """
 _WARM_UP = f"""
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from tdx.tui.backend.worker import serve
-serve({_BOOTSTRAP!r})
+serve({_BOOTSTRAP!r}, with_torchvision=json.loads(sys.argv[2]))
 """
 _QUIET_ENVIRONMENT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
@@ -101,11 +101,16 @@ def _environment() -> dict[str, str]:
     return {**_QUIET_ENVIRONMENT, **os.environ, **headless}
 
 
-def warm_up() -> WarmProgram | None:
-    """Return a process that forks workers; ``None`` where forks are not safe."""
+def warm_up(*, torchvision: bool = False) -> WarmProgram | None:
+    """Return a process that forks workers; ``None`` where forks are not safe.
+
+    Args:
+        torchvision: Import torchvision, too.
+    """
     if sys.platform != "linux":
         return None
-    return WarmProgram(_WARM_UP, [json.dumps(sys.path)], environ=_environment())
+    arguments = [json.dumps(sys.path), json.dumps(torchvision)]
+    return WarmProgram(_WARM_UP, arguments, environ=_environment())
 
 
 class WorkerProcess:

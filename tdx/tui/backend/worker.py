@@ -62,11 +62,12 @@ def main(pipe: MessagePipe, activity_path: str) -> None:
     _Worker(pipe, activity).run()
 
 
-def serve(bootstrap: str) -> NoReturn:
+def serve(bootstrap: str, *, with_torchvision: bool) -> NoReturn:
     """Fork workers from this process.
 
     Args:
         bootstrap: Source of a worker that cannot be forked.
+        with_torchvision: Import torchvision before the first fork.
     """
     # What an inspection needs; plugins and code of users are imported in the forks.
     import numpy as np
@@ -76,10 +77,13 @@ def serve(bootstrap: str) -> NoReturn:
     import tdx.stacks.building
     import tdx.tui.backend.requests  # noqa: F401
 
+    if with_torchvision:
+        import torchvision.transforms.v2  # noqa: F401
+
     def run() -> None:
         # Forks would draw the same numbers.
         np.random.seed()
-        main(open_parent_pipe(), sys.argv[2])
+        main(open_parent_pipe(), sys.argv[-1])
 
     def preload() -> None:
         import tdx.tui.live.worker
