@@ -1,32 +1,40 @@
 """Child processes: how they start, what they inherit, how they end, and why they ended.
 
 A child runs a function (:class:`FunctionChild`), or a program of its own whose output is captured
-(:class:`ProgramChild`). Both have a pipe to the parent, start with a safe path, end with the
-parent, and leave Ctrl-C to it.
+(:class:`ProgramChild`; a :class:`ForkedChild` is forked from a :class:`WarmProgram`, which has
+imported what the program needs). They have a pipe to the parent, start with a safe path, end with
+the parent, and leave Ctrl-C to it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import io
+import itertools
+import json
 import multiprocessing
 import os
 import pickle
+import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import IO, Any, Concatenate
+from typing import IO, Any, Concatenate, NoReturn
 
 from tdx.foundation.errors import ArgumentError, WorkerError, did_you_mean
 from tdx.foundation.safe_path import SAFE_PATH, python_command, safe_path
@@ -430,6 +438,15 @@ class ProgramChild(Child):
         assert stdin is not None
         assert stdout is not None
         assert stderr is not None
+        self._connect(stdin, stdout, stderr, on_output)
+
+    def _connect(
+        self,
+        stdin: IO[bytes],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        on_output: Callable[[bytes], object],
+    ) -> None:
         # Modules that Python imports at start-up may print to the pipe before the program has it.
         self.connection = MessagePipe(stdout, stdin, on_output)
 
@@ -473,6 +490,263 @@ class ProgramChild(Child):
         self.signal_kill()
         self.wait()
         self._forwarder.join(_EXIT_SECONDS)
+
+
+class WarmProgram:
+    """A process that imports what a program needs, and then forks one process per run of it.
+
+    Forks share the memory of the imported modules and start in milliseconds. The process runs a
+    single thread, because a fork copies the locks of the others, but not the threads that would
+    release them. It has no env and no accelerator. Where its imports leave threads behind, it
+    starts the program from the beginning instead. Linux only.
+
+    Args:
+        warm_up: Python source, which imports modules and calls :func:`serve_forks`.
+        arguments: Arguments of both, from ``sys.argv[1]`` on.
+        environ: Environment variables of both.
+    """
+
+    def __init__(
+        self, warm_up: str, arguments: Sequence[str], *, environ: Mapping[str, str]
+    ) -> None:
+        self._command = python_command("-c", warm_up, *arguments)
+        self._environ = environ
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._forks: dict[int, ForkedChild] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if it cannot fork any more."""
+        return self._process is not None and self._process.poll() is not None
+
+    def fork(
+        self, child: ForkedChild, arguments: Sequence[str], descriptors: Sequence[int]
+    ) -> None:
+        """Start a process, as soon as the modules are imported.
+
+        Args:
+            child: Learns of its start and of its end.
+            arguments: Arguments of the program, after those of the constructor.
+            descriptors: Its standard input, output and error.
+        """
+        if self._control is None:
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            # What the imports print belongs to the run that waits for them.
+            self._process = subprocess.Popen(
+                [*self._command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=descriptors[2],
+                stderr=descriptors[2],
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+                env=self._environ,
+            )
+            theirs.close()
+            listen = partial(self._listen, self._control, self._process)
+            threading.Thread(target=listen, daemon=True).start()
+        number = next(self._numbers)
+        self._forks[number] = child
+        request = json.dumps([number, *arguments]).encode()
+        try:
+            socket.send_fds(self._control, [request], descriptors)
+        except OSError:  # it has exited
+            self.kill()
+            assert self._process is not None
+            child.set_ended(self._process.wait())
+
+    def kill(self) -> None:
+        """End the process, and all processes that it has forked, at once."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _listen(self, control: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        with control, suppress(OSError):
+            while data := control.recv(_READ_BYTES):
+                number, pid, code = json.loads(data)
+                if code is None:
+                    self._forks[number].set_started(pid)
+                else:
+                    self._forks.pop(number).set_ended(code)
+        code = process.wait()
+        for child in list(self._forks.values()):
+            child.signal_kill()
+            child.set_ended(code)
+
+
+class ForkedChild(ProgramChild):
+    """A child that a :class:`WarmProgram` forks.
+
+    Args:
+        warm: The process to fork.
+        arguments: Arguments of the program, after those of the warm process.
+        on_output: Called in another thread with what it prints.
+        on_start: Called in another thread when it has started.
+    """
+
+    def __init__(
+        self,
+        warm: WarmProgram,
+        arguments: Sequence[str],
+        *,
+        on_output: Callable[[bytes], object],
+        on_start: Callable[[], object],
+    ) -> None:
+        self._warm, self._on_start = warm, on_start
+        self._pid = 0
+        self._code: int | None = None
+        self._started, self._ended = threading.Event(), threading.Event()
+        (stdin, to_child), (from_child, stdout), (from_stderr, stderr) = (
+            os.pipe() for _ in range(3)
+        )
+        try:
+            warm.fork(self, arguments, (stdin, stdout, stderr))
+        finally:
+            for descriptor in (stdin, stdout, stderr):
+                os.close(descriptor)
+        self._connect(
+            os.fdopen(to_child, "wb"),
+            os.fdopen(from_child, "rb"),
+            os.fdopen(from_stderr, "rb"),
+            on_output,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Process id; waits until it has started. 0: it never did."""
+        self._started.wait()
+        return self._pid
+
+    def set_started(self, pid: int) -> None:
+        """Record that it runs."""
+        self._pid = pid
+        self._started.set()
+        self._on_start()
+
+    def set_ended(self, code: int) -> None:
+        """Record how it ended."""
+        self._code = code
+        self._ended.set()
+        self._started.set()
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        self._ended.wait(seconds)
+        return self._code
+
+    def signal_kill(self) -> None:
+        if not self._started.is_set():
+            # An import may hang; the next run starts another warm process.
+            self._warm.kill()
+        elif self._pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
+
+
+def serve_forks(
+    run: Callable[[], object], program: str, preload: Callable[[], object] = lambda: None
+) -> NoReturn:
+    """Fork this process whenever the parent asks for it, until the parent exits.
+
+    Args:
+        run: Runs the program in the fork, with its arguments in ``sys.argv``.
+        program: Source of the program, for a process that cannot be forked.
+        preload: Imports what only later forks need, after the first one has started.
+    """
+    *arguments, descriptor = sys.argv[1:]
+    control = socket.socket(fileno=int(descriptor))
+    control.set_inheritable(False)
+    # From now on, only forks print.
+    with open(os.devnull, "r+b") as nothing:
+        sys.stdout.flush()
+        for standard in (1, 2):
+            os.dup2(nothing.fileno(), standard)
+    wake_reader, wake_writer = os.pipe()
+    os.set_blocking(wake_writer, False)
+    signal.set_wakeup_fd(wake_writer)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    running: dict[int, int] = {}
+    is_first, is_forkable = True, _prepare_forks()
+
+    def report(number: int, pid: int, code: int | None = None) -> None:
+        with suppress(OSError):  # the parent has exited
+            control.send(json.dumps([number, pid, code]).encode())
+
+    def start(number: int, own: Sequence[str], standards: Sequence[int]) -> int:
+        if not is_forkable:
+            stdin, stdout, stderr = standards
+            command = python_command("-c", program, *arguments, *own)
+            pid = subprocess.Popen(
+                command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+            ).pid
+            report(number, pid)
+            return pid
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            # Not before: the parent kills its process group.
+            report(number, os.getpid())
+            for standard, given in enumerate(standards):
+                os.dup2(given, standard)
+                os.close(given)
+            for inherited in (control.detach(), wake_reader, wake_writer):
+                os.close(inherited)
+            sys.argv[1:] = [*arguments, *own]
+            run()
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+
+    while True:
+        ready = select.select([control.fileno(), wake_reader], [], [])[0]
+        if wake_reader in ready:
+            os.read(wake_reader, _READ_BYTES)
+            for pid in list(running):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    code = os.waitstatus_to_exitcode(status)
+                    report(running.pop(pid), pid, code)
+        if control.fileno() in ready:
+            data, standards, _, _ = socket.recv_fds(control, _READ_BYTES, 3)
+            if not data:
+                break
+            number, *own = json.loads(data)
+            try:
+                pid = start(number, own, standards)
+            except OSError as error:
+                os.write(standards[2], f"cannot start a process: {error}\n".encode())
+                report(number, 0, 1)
+            else:
+                running[pid] = number
+            for standard in standards:
+                os.close(standard)
+            if is_first:
+                is_first = False
+                with suppress(Exception):  # the fork that needs the module reports it
+                    preload()
+                is_forkable = is_forkable and _prepare_forks()
+    for pid in running:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _prepare_forks() -> bool:
+    """Return True if this process can be forked; keep forks from copying its objects."""
+    gc.collect()
+    # The collector of a fork would write to each object, and so copy it.
+    gc.freeze()
+    # Libraries such as OpenBLAS end their threads in the first fork, and start them when needed.
+    trial = os.fork()
+    if not trial:
+        os._exit(0)
+    os.waitpid(trial, 0)
+    return len(os.listdir("/proc/self/task")) == 1
 
 
 def open_parent_pipe() -> MessagePipe:

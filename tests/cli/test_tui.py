@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,3 +60,55 @@ def test_tdx_on_a_terminal_opens_the_app(opened: list[Any]) -> None:
 def test_stages_require_an_env(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tui", "--t", "RewardSum"]) == 2
     assert opened == []
+
+
+def test_code_of_a_file_is_asked_for_once_and_again_when_it_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "state"))
+    allowed: list[bool] = []
+
+    def open_app(pipeline: object, *, allow_code: bool, samples: str | None) -> int:
+        allowed.append(allow_code)
+        return 0
+
+    monkeypatch.setattr("tdx.tui.open_app", open_app)
+    monkeypatch.setattr("tdx.cli.commands.tui.is_interactive", lambda: True)
+    code = tmp_path / "envs" / "mine.py"
+    code.parent.mkdir()
+    code.write_text("raise SystemExit('it ran')\ndef make():\n    return None\n")
+
+    def start(answer: str) -> tuple[bool, bool]:
+        """Return whether the app may run code, and whether the user was asked."""
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        assert run(["tui", f"{code}:make"]) == 0
+        return allowed[-1], "Run it?" in capsys.readouterr().err
+
+    assert start("n\n") == (False, True)
+    assert start("y\n") == (True, True)
+    assert start("") == (True, False)
+    # What the file imports is code, too.
+    (code.parent / "helper.py").write_text("VALUE = 1\n")
+    assert start("n\n") == (False, True)
+    assert start("y\n") == (True, True)
+    assert start("") == (True, False)
+    code.write_text(f"{code.read_text()}# changed\n")
+    assert start("n\n") == (False, True)
+    (tmp_path / "state" / "allowed_code.json").write_text('{"broken')
+    assert start("y\n") == (True, True)
+    assert start("") == (True, False)
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "no_such_file.py:make"])
+def test_nothing_is_asked_where_no_file_is_named(
+    name: str, opened: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["tui", name])
+    assert "Run it?" not in capsys.readouterr().err
+
+
+def test_a_folder_of_a_checkpoint_opens(opened: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "policy_preprocessor.json").write_text('{"name": "p", "steps": []}')
+    assert run(["tui", str(tmp_path)]) == 0
+    (pipeline,) = opened
+    assert pipeline.env.id == str(tmp_path)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from tdx.foundation.processes import ExitReason, FunctionChild, ProgramChild, kill_all
+from tdx.foundation.processes import (
+    ExitReason,
+    ForkedChild,
+    FunctionChild,
+    ProgramChild,
+    WarmProgram,
+    kill_all,
+)
 from tests.processes import all_ended
 
 ANSWER = """
@@ -23,6 +30,30 @@ inner = "import sys; sys.stdin.read(); print('a child says'); print('this too', 
 subprocess.run([sys.executable, "-c", inner])
 while True:
     pipe.send((os.getsid(0) == os.getpid(), sys.path[:1], pipe.recv()))
+"""
+WARM = """
+import os, sys, threading, time
+from tdx.foundation.processes import open_parent_pipe, serve_forks
+program = '''
+import os, sys
+from tdx.foundation.processes import open_parent_pipe
+pipe = open_parent_pipe()
+pipe.send((os.getpid(), os.getppid(), os.getsid(0), sys.argv[1:], "started"))
+os._exit(pipe.recv())
+'''
+def run():
+    pipe = open_parent_pipe()
+    pipe.send((os.getpid(), os.getppid(), os.getsid(0), sys.argv[1:], "forked"))
+    os._exit(pipe.recv())
+print("imported", flush=True)
+how = sys.argv[1]
+if how == "hangs":
+    time.sleep(1000)
+if how == "fails":
+    sys.exit(5)
+if how == "threads":
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+serve_forks(run, program)
 """
 
 
@@ -104,3 +135,99 @@ def test_a_program_has_its_own_session_and_its_output_is_captured() -> None:
     with pytest.raises(BrokenPipeError):
         child.connection.send("nobody receives it")
     assert all_ended([child.pid])
+
+
+class Forks:
+    """Children of one warm process, with what they print."""
+
+    def __init__(self, how: str) -> None:
+        self.warm = WarmProgram(WARM, [how], environ=os.environ)
+        self.children: list[ForkedChild] = []
+        self.outputs: list[bytearray] = []
+        self.started: list[str] = []
+
+    def fork(self, name: str) -> ForkedChild:
+        output = bytearray()
+        child = ForkedChild(
+            self.warm,
+            [name],
+            on_output=output.extend,
+            on_start=lambda: self.started.append(name),
+        )
+        self.children.append(child)
+        self.outputs.append(output)
+        return child
+
+
+@pytest.fixture
+def make_forks() -> Iterator[Callable[[str], Forks]]:
+    """Make warm processes, which are ended after the test with their forks."""
+    made: list[Forks] = []
+
+    def make(how: str) -> Forks:
+        made.append(Forks(how))
+        return made[-1]
+
+    yield make
+    for forks in made:
+        forks.warm.kill()
+        assert all_ended([child.pid for child in forks.children if child.pid])
+        for child in forks.children:
+            child.kill()
+            child.connection.close()
+
+
+@pytest.mark.parametrize(("how", "said"), [("imports", "forked"), ("threads", "started")])
+def test_a_warm_program_starts_processes_and_reports_their_end(
+    make_forks: Callable[[str], Forks], how: str, said: str
+) -> None:
+    forks = make_forks(how)
+    parents = set()
+    for name in ("one", "two"):
+        child = forks.fork(name)
+        pid, parent, session, arguments, kind = child.connection.recv()
+        assert (pid, arguments, kind) == (child.pid, [how, name], said)
+        assert session == pid
+        parents.add(parent)
+    one, two = forks.children
+    assert len(parents) == 1
+    assert forks.started == ["one", "two"]
+    one.connection.send(7)
+    assert one.wait() == 7
+    assert two.wait(0) is None
+    two.kill()
+    assert two.exit_reason == ExitReason(-signal.SIGKILL)
+    # What the imports print belongs to the process that waits for them.
+    assert [bytes(output) for output in forks.outputs] == [b"imported\n", b""]
+
+
+def test_a_killed_warm_program_ends_its_forks(make_forks: Callable[[str], Forks]) -> None:
+    forks = make_forks("imports")
+    child = forks.fork("one")
+    child.connection.recv()
+    assert not forks.warm.has_ended
+    forks.warm.kill()
+    assert forks.warm.has_ended
+    assert child.wait() == -signal.SIGKILL
+    assert all_ended([child.pid])
+
+
+def test_a_fork_that_waits_for_an_import_is_killed_with_it(
+    make_forks: Callable[[str], Forks],
+) -> None:
+    forks = make_forks("hangs")
+    child = forks.fork("one")
+    child.kill()
+    assert forks.warm.has_ended
+    assert (child.pid, child.exit_reason) == (0, ExitReason(-signal.SIGKILL))
+
+
+def test_an_import_that_fails_is_the_exit_of_the_fork(make_forks: Callable[[str], Forks]) -> None:
+    forks = make_forks("fails")
+    child = forks.fork("one")
+    with pytest.raises(EOFError):
+        child.connection.recv()
+    assert child.wait() == 5
+    child.kill()
+    assert forks.outputs[0] == b"imported\n"
+    assert forks.started == []

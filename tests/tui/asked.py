@@ -9,6 +9,8 @@ import sys
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from tdx.foundation.errors import ArgumentError
 from tdx.tui.backend.messages import Job, Request
 
@@ -23,6 +25,14 @@ class Echo(Request[tuple[int, int]]):
         count: list[int] = job.get_cached("count", list)
         count.append(self.value)
         return self.value, len(count)
+
+
+@dataclass(frozen=True)
+class Draw(Request[tuple[int, int]]):
+    """Return the parent of this process, and a number of NumPy's global generator."""
+
+    def answer(self, job: Job) -> tuple[int, int]:
+        return os.getppid(), int(np.random.randint(2**31 - 1))
 
 
 @dataclass(frozen=True)

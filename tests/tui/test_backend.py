@@ -18,7 +18,7 @@ from tdx.foundation.processes import ExitReason
 from tdx.tui.backend.client import Backend, RequestError, SupersededError
 from tdx.tui.backend.process import TAIL_BYTES
 from tests.processes import PATIENCE, all_ended, group_members, is_alive
-from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
+from tests.tui.asked import Busy, Draw, Echo, Fail, Hang, Noise
 
 
 @asynccontextmanager
@@ -39,6 +39,24 @@ async def test_worker_keeps_its_cache_between_requests() -> None:
         other = await workers.ask(Echo(5), worker="other")
         assert (answers, other) == ([(3, 1), (4, 2)], (5, 1))
         assert len(set(workers.pids().values())) == 2
+
+
+async def test_workers_are_copies_of_one_process_with_their_own_random_numbers() -> None:
+    async with backend() as workers:
+        drawn = [await workers.ask(Draw(), worker=name) for name in ("look", "live")]
+        assert len({parent for parent, _ in drawn}) == 1
+        assert drawn[0][0] != os.getpid()
+        assert drawn[0][1] != drawn[1][1]
+
+
+async def test_workers_start_again_after_the_process_that_forks_them_was_killed() -> None:
+    async with backend() as workers:
+        parent, _ = await workers.ask(Draw())
+        ticket = workers.ask(Hang())
+        os.kill(parent, signal.SIGKILL)
+        with pytest.raises(RequestError, match="killed by SIGKILL"):
+            await ticket
+        assert await workers.ask(Echo(1)) == (1, 1)
 
 
 async def test_workers_run_nearly_as_fast_as_the_app_on_a_busy_machine() -> None:

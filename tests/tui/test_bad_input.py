@@ -54,8 +54,8 @@ def rewrite(file: Path, text: str) -> None:
 
 
 def workers(app: Terminal) -> list[int]:
-    """Return the process IDs of the workers."""
-    return family(app.pid)[1:]
+    """Return the process IDs of the workers, which one process of the app forks."""
+    return family(app.pid)[2:]
 
 
 def new_worker(app: Terminal, before: list[int]) -> int:

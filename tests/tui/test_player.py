@@ -100,6 +100,14 @@ def test_running_call_is_recorded_from_its_own_beginning() -> None:
     assert record.read() is None
 
 
+def test_paused_player_has_nothing_to_do_until_the_next_command() -> None:
+    player = LivePlayer(pendulum(), PENDULUM, lambda topic, value: None)
+    assert player.run_once([CommandEnvelope(1, RunSteps(2))]) is not None
+    while player.is_running:
+        player.run_once([])
+    assert player.run_once([]) is None
+
+
 def test_policy_and_env_of_another_library_are_recorded() -> None:
     record, seen = ActivityRecord(), list[str]()
 

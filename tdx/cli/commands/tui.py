@@ -57,7 +57,7 @@ def tui(pipeline: TargetOptions, debug: DebugOptions, samples: Samples = None) -
 
     tdx tui Pendulum-v1 -t StepCounter -t RewardSum
 
-    Without arguments, `tdx` opens it too.
+    Without arguments, `tdx` opens it too. Before it runs a Python file, it asks once.
     """
     from tdx.cli.pipelines import with_target
 
@@ -69,9 +69,14 @@ def tui(pipeline: TargetOptions, debug: DebugOptions, samples: Samples = None) -
         )
     options = with_target(pipeline)
     config = initial_pipeline(options, samples)
+    allow_code = options.allow_code
+    if config is not None and not allow_code:
+        from tdx.cli.permission import ask_to_run
+
+        allow_code = ask_to_run(config.env.id)
     from tdx.tui import open_app
 
-    return open_app(config, allow_code=options.allow_code, samples=samples)
+    return open_app(config, allow_code=allow_code, samples=samples)
 
 
 def serve(

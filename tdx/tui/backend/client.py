@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tdx.foundation.processes import ExitReason
+from tdx.foundation.processes import ExitReason, WarmProgram
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import Activity
 from tdx.tui.backend.messages import (
@@ -23,7 +23,7 @@ from tdx.tui.backend.messages import (
     WorkerEvent,
     worker_title,
 )
-from tdx.tui.backend.process import WorkerProcess
+from tdx.tui.backend.process import WorkerProcess, warm_up
 
 T = TypeVar("T")
 CANCELLED = Problem("TDX000", "cancelled", "the worker restarts when needed")
@@ -128,6 +128,7 @@ class Backend:
         self._numbers = itertools.count(1)
         self._hold_until = 0.0
         self._output_timer: asyncio.TimerHandle | None = None
+        self._warm: WarmProgram | None = None
 
     def ask(
         self,
@@ -147,7 +148,7 @@ class Backend:
             on_push: Called with topic and value of each intermediate value, at most 30 times per
                 second.
         """
-        handle = self._workers.get(worker) or self._start_worker(worker)
+        handle = self._workers.get(worker) or self._start_worker(worker, request)
         if slot is not None:
             for previous in [ticket for ticket in handle.tickets.values() if ticket.slot == slot]:
                 self.cancel(previous)
@@ -198,6 +199,8 @@ class Backend:
         """Kill all workers."""
         for worker, handle in list(self._workers.items()):
             self._remove(worker, handle)
+        if self._warm is not None:
+            self._warm.kill()
         if self._output_timer is not None:
             self._output_timer.cancel()
 
@@ -205,7 +208,7 @@ class Backend:
         """Return the process id of each running worker."""
         return {name: handle.process.pid for name, handle in self._workers.items()}
 
-    def _start_worker(self, name: str) -> _WorkerHandle:
+    def _start_worker(self, name: str, request: Request[Any]) -> _WorkerHandle:
         loop = asyncio.get_running_loop()
 
         def in_loop(callback: Callable[..., None], *args: object) -> None:
@@ -216,25 +219,34 @@ class Backend:
             handle.received.append(message)
             in_loop(self._receive, name, handle)
 
-        process = WorkerProcess(receive, lambda: in_loop(self._handle_exit, name, handle))
+        def report_start() -> None:
+            text = f"started process {process.pid} for {worker_title(name)}"
+            self._report(WorkerEvent(name, "started", text))
+
+        if self._warm is None or self._warm.has_ended:
+            self._warm = warm_up(torchvision=request.uses_torchvision)
+        process = WorkerProcess(
+            receive,
+            lambda: in_loop(self._handle_exit, name, handle),
+            lambda: None if self._output_timer else in_loop(self._schedule_output),
+            lambda: in_loop(report_start),
+            self._warm,
+        )
         handle = _WorkerHandle(process)
         self._workers[name] = handle
         process.start()
-        self._report(
-            WorkerEvent(name, "started", f"started process {process.pid} for {worker_title(name)}")
-        )
-        if self._output_timer is None:
-            self._output_timer = loop.call_later(OUTPUT_INTERVAL, self._forward_outputs)
         return handle
 
+    def _schedule_output(self) -> None:
+        if self._output_timer is None:
+            loop = asyncio.get_running_loop()
+            self._output_timer = loop.call_later(OUTPUT_INTERVAL, self._forward_outputs)
+
     def _forward_outputs(self) -> None:
+        # Before the output is read: what is printed from now on is reported next time.
+        self._output_timer = None
         for name, handle in self._workers.items():
             self._forward_output(name, handle)
-        self._output_timer = None
-        if self._workers:
-            self._output_timer = asyncio.get_running_loop().call_later(
-                OUTPUT_INTERVAL, self._forward_outputs
-            )
 
     def _forward_output(self, name: str, handle: _WorkerHandle, *, last: bool = False) -> None:
         """Report what a worker has printed."""

@@ -25,6 +25,11 @@ class Request(Generic[Answer_co]):
     endless: ClassVar[bool] = False
     """True if the answer comes only when the request is cancelled."""
 
+    @property
+    def uses_torchvision(self) -> bool:
+        """True if all workers should share torchvision; without images, nothing imports it."""
+        return False
+
     def answer(self, job: Job) -> Answer_co:
         """Return the answer.
 
@@ -142,28 +147,39 @@ class Job:
         self.push = push
         self.cache = cache
         self.activity = activity or ActivityRecord()
-        self._cancelled = threading.Event()
+        self._cancelled = False
+        self._changed = threading.Event()
         self._inbox: deque[Any] = deque()
 
     @property
     def is_cancelled(self) -> bool:
         """True if the answer is not needed any more; long jobs check it regularly."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def cancel(self) -> None:
         """Set :attr:`is_cancelled`."""
-        self._cancelled.set()
+        self._cancelled = True
+        self._changed.set()
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep until the time is over or the job is cancelled; return True if it is cancelled."""
-        return self._cancelled.wait(seconds)
+    def wait(self, seconds: float | None = None) -> bool:
+        """Sleep until the app sends a value, cancels the job, or the time is over.
+
+        Returns:
+            True if the job is cancelled.
+        """
+        if not self._cancelled:
+            self._changed.wait(seconds)
+        return self._cancelled
 
     def send(self, value: object) -> None:
         """Queue a value for :meth:`receive`."""
         self._inbox.append(value)
+        self._changed.set()
 
     def receive(self) -> list[Any]:
         """Return the values that the app has sent since the last call."""
+        # Before the values are taken: one that arrives now ends the next wait.
+        self._changed.clear()
         values = []
         while self._inbox:
             values.append(self._inbox.popleft())

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from tdx.foundation.processes import ExitReason, ProgramChild
+from tdx.foundation.processes import ExitReason, ForkedChild, ProgramChild, WarmProgram
 from tdx.tui.backend.activity import ActivityRecord
 
 TAIL_BYTES = 64 * 1024
@@ -73,12 +73,17 @@ class Output:
 
 _BOOTSTRAP = """
 import json, sys
-path, activity = sys.argv[1:]
-sys.path[:] = json.loads(path)
+sys.path[:] = json.loads(sys.argv[1])
 from tdx.foundation.processes import open_parent_pipe
 pipe = open_parent_pipe()
 from tdx.tui.backend.worker import main
-main(pipe, activity)
+main(pipe, sys.argv[-1])
+"""
+_WARM_UP = f"""
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from tdx.tui.backend.worker import serve
+serve({_BOOTSTRAP!r}, with_torchvision=json.loads(sys.argv[2]))
 """
 _QUIET_ENVIRONMENT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
@@ -89,6 +94,25 @@ _QUIET_ENVIRONMENT = {
 _MAX_OUTPUT_TAIL = 4000
 
 
+def _environment() -> dict[str, str]:
+    headless = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        headless = {}
+    return {**_QUIET_ENVIRONMENT, **os.environ, **headless}
+
+
+def warm_up(*, torchvision: bool = False) -> WarmProgram | None:
+    """Return a process that forks workers; ``None`` where forks are not safe.
+
+    Args:
+        torchvision: Import torchvision, too.
+    """
+    if sys.platform != "linux":
+        return None
+    arguments = [json.dumps(sys.path), json.dumps(torchvision)]
+    return WarmProgram(_WARM_UP, arguments, environ=_environment())
+
+
 class WorkerProcess:
     """A worker process, from start to exit.
 
@@ -97,26 +121,43 @@ class WorkerProcess:
     Args:
         on_message: Called with each message, in a separate thread.
         on_exit: Called when the process has exited, in the same thread.
+        on_output: Called in another thread when it has printed.
+        on_start: Called when the process has started, in any thread.
+        warm: Forks the process. ``None``: it starts from the beginning.
 
     Attributes:
         output: What it has printed.
         activity: What it is doing; after its death, what it was doing.
     """
 
-    def __init__(self, on_message: Callable[[object], None], on_exit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_message: Callable[[object], None],
+        on_exit: Callable[[], None],
+        on_output: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] = lambda: None,
+        warm: WarmProgram | None = None,
+    ) -> None:
         self.output = Output()
-        headless = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
-        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-            headless = {}
         descriptor, self._activity_path = tempfile.mkstemp(prefix="tdx-")
         os.close(descriptor)
         self.activity = ActivityRecord(self._activity_path)
-        self._child = ProgramChild(
-            _BOOTSTRAP,
-            [json.dumps(sys.path), self._activity_path],
-            on_output=self.output.write,
-            environ={**_QUIET_ENVIRONMENT, **os.environ, **headless},
-        )
+
+        def write(data: bytes) -> None:
+            self.output.write(data)
+            on_output()
+
+        self._child: ProgramChild
+        if warm is not None:
+            self._child = ForkedChild(
+                warm, [self._activity_path], on_output=write, on_start=on_start
+            )
+        else:
+            arguments = [json.dumps(sys.path), self._activity_path]
+            self._child = ProgramChild(
+                _BOOTSTRAP, arguments, on_output=write, environ=_environment()
+            )
+            on_start()
         self._on_message, self._on_exit = on_message, on_exit
         self._listener = threading.Thread(target=self._listen, daemon=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import sys
 import threading
 import traceback
 from contextlib import suppress
@@ -12,7 +13,12 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tdx.foundation.errors import TdxError, find_user_line
-from tdx.foundation.processes import MessagePipe, prepare_program
+from tdx.foundation.processes import (
+    MessagePipe,
+    open_parent_pipe,
+    prepare_program,
+    serve_forks,
+)
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (
@@ -54,6 +60,36 @@ def main(pipe: MessagePipe, activity_path: str) -> None:
     with suppress(OSError):
         os.unlink(activity_path)
     _Worker(pipe, activity).run()
+
+
+def serve(bootstrap: str, *, with_torchvision: bool) -> NoReturn:
+    """Fork workers from this process.
+
+    Args:
+        bootstrap: Source of a worker that cannot be forked.
+        with_torchvision: Import torchvision before the first fork.
+    """
+    # What an inspection needs; plugins and code of users are imported in the forks.
+    import numpy as np
+
+    import tdx.core.transformed_env
+    import tdx.envs.gym.gym_env
+    import tdx.stacks.building
+    import tdx.tui.backend.requests  # noqa: F401
+
+    if with_torchvision:
+        import torchvision.transforms.v2  # noqa: F401
+
+    def run() -> None:
+        # Forks would draw the same numbers.
+        np.random.seed()
+        main(open_parent_pipe(), sys.argv[-1])
+
+    def preload() -> None:
+        import tdx.tui.live.worker
+        import tdx.tui.profile.worker  # noqa: F401
+
+    serve_forks(run, bootstrap, preload)
 
 
 _NICE = 2

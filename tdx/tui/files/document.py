@@ -397,4 +397,10 @@ def watch_signals(app: App[None], autosave: Autosave, close: Callable[[], None])
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     if os.isatty(_STDIN):
         # Only the session leader gets SIGHUP; any other process would outlive its terminal.
-        app.set_interval(TERMINAL_CHECK_INTERVAL, lambda: None if os.isatty(_STDIN) else hang_up())
+        def check_terminal() -> None:
+            if not os.isatty(_STDIN):
+                hang_up()
+            # A timer of Textual would pass a message through the app each time.
+            loop.call_later(TERMINAL_CHECK_INTERVAL, check_terminal)
+
+        check_terminal()

@@ -72,7 +72,6 @@ VIEW_COST_FACTOR = 6
 """Minimum time between two views, as a multiple of the time a view takes."""
 MAX_RATE_PER_STEP_VIEWS = 30
 """Maximum rate in steps per second at which each step is shown."""
-IDLE_SECONDS = 0.02
 MAX_LATE_TRACES = 100
 """Maximum number of traces that are pushed while a call takes long."""
 _MAX_MARKS = 400
@@ -169,14 +168,14 @@ class LivePlayer:
         if request.action_source != self.action_source:
             self._try(lambda: self._set_action_source(SetActionSource(request.action_source)))
 
-    def run_once(self, envelopes: list[CommandEnvelope]) -> float:
+    def run_once(self, envelopes: list[CommandEnvelope]) -> float | None:
         """Execute commands, make a step if one is due, and push what has changed.
 
         Args:
             envelopes: Commands since the last call.
 
         Returns:
-            Number of seconds in which there is nothing to do.
+            Number of seconds in which there is nothing to do; ``None``: until the next command.
         """
         for envelope in envelopes:
             self._last_command = envelope.number
@@ -191,8 +190,8 @@ class LivePlayer:
         if self._is_replaying:
             return 0.0
         if not self.is_running:
-            return IDLE_SECONDS
-        return max(0.0, min(self._due_time - self._clock(), IDLE_SECONDS))
+            return None
+        return max(0.0, self._due_time - self._clock())
 
     # Commands
 
@@ -499,6 +498,7 @@ class StepWatch:
         self._lock = threading.Lock()
         self._is_inside = False
         self._calls = 0
+        self._called = threading.Event()
 
     def before(self, place: Place, direction: Direction, hook: Hook) -> None:
         """Record that a hook begins."""
@@ -506,6 +506,8 @@ class StepWatch:
         self._activity.begin(player.describe_call(place, hook), player.steps)
         self._calls += 1
         self._is_inside = True
+        if not self._called.is_set():
+            self._called.set()
 
     def after(self, place: Place, direction: Direction, hook: Hook) -> None:
         """Record that a hook has returned."""
@@ -523,6 +525,7 @@ class StepWatch:
             yield
         finally:
             done.set()
+            self._called.set()
             thread.join()
 
     def _run(self, done: threading.Event) -> None:
@@ -532,6 +535,10 @@ class StepWatch:
             if self._calls == seen:
                 while self._push(seen) and not done.is_set():
                     pass
+                self._called.clear()
+                # A hook that has begun before the event was cleared has not set it again.
+                if self._calls == seen and not self._is_inside and not done.is_set():
+                    self._called.wait()
             seen = self._calls
 
     def _push(self, call: int) -> bool:
@@ -554,9 +561,9 @@ def run_session(request: SessionSettings, job: Job) -> None:
     attached = tracer.attached() if isinstance(tracer, LiveStackTracer) else nullcontext()
     with attached, player.watch.running():
         while not job.is_cancelled:
-            wait = player.run_once(job.receive())
-            if wait > 0:
-                job.wait(wait)
+            seconds = player.run_once(job.receive())
+            if seconds != 0:
+                job.wait(seconds)
 
 
 def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
