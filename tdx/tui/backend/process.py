@@ -107,7 +107,8 @@ def warm_up(*, torchvision: bool = False) -> WarmProgram | None:
     Args:
         torchvision: Import torchvision, too.
     """
-    if sys.platform != "linux":
+    # Windows has no fork, and the system libraries of macOS fail in one.
+    if not hasattr(os, "fork") or sys.platform != "linux":
         return None
     arguments = [json.dumps(sys.path), json.dumps(torchvision)]
     return WarmProgram(_WARM_UP, arguments, environ=_environment())
