@@ -55,6 +55,14 @@ def stacked(x: Tensor, **options: object) -> Tensor:
     return history.apply(x.double(), EPISODES).float()
 
 
+def used_before(x: Tensor) -> Tensor:
+    """Return stacks that start with steps which were not recorded."""
+    made = stacked(x, padding="previous episode")
+    made[0, ..., : 2 * x.shape[-1]] = torch.randn(2 * x.shape[-1])
+    made[1, ..., : x.shape[-1]] = made[0, ..., x.shape[-1] : 2 * x.shape[-1]]
+    return made
+
+
 def resized(mode: str, *, antialias: bool = False) -> Callable[[Tensor], Tensor]:
     def resize(x: Tensor) -> Tensor:
         planes = x.squeeze(1).movedim(-1, 1).float()
@@ -173,6 +181,20 @@ CASES = {
         "history",
         stacked,
         lambda x: stacked(x, padding="previous episode"),
+        {"padding": "previous episode"},
+        "steps of the episode before",
+    ),
+    "stack that was used before leaks": Case(
+        "history",
+        stacked,
+        used_before,
+        {"padding": "previous episode"},
+        "steps of the episode before",
+    ),
+    "stack that copies the first step leaks": Case(
+        "history",
+        stacked,
+        lambda x: stacked(x, padding="previous episode", first_padding="zeros"),
         {"padding": "previous episode"},
         "steps of the episode before",
     ),

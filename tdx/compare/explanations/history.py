@@ -14,8 +14,17 @@ from tdx.compare.edits import Edit, Sides
 from tdx.compare.explanations.model import differing_from
 from tdx.compare.values import Tolerance
 
+Fill = Literal["first", "zeros", "unknown"]
 Padding = Literal["first", "zeros", "previous episode"]
-_PADDINGS: tuple[Padding, ...] = ("first", "zeros", "previous episode")
+# What fills the start of an episode, and of the first one.
+_PADDINGS: tuple[tuple[Padding, Fill], ...] = (
+    ("first", "first"),
+    ("zeros", "zeros"),
+    ("previous episode", "zeros"),
+    ("previous episode", "first"),
+    # It was used before the recorded steps.
+    ("previous episode", "unknown"),
+)
 _PADDING_TEXTS = {
     "first": "copies of the first step",
     "zeros": "zeros",
@@ -38,6 +47,8 @@ class History:
         spacing: Number of steps from one to the next.
         padding: What fills the steps before the start of an episode.
         by_feature: True if the steps of one feature are neighbors.
+        first_padding: What fills the start of the first episode, if the start of the others has
+            steps of the episode before.
     """
 
     dim: int
@@ -47,9 +58,11 @@ class History:
     spacing: int = 1
     padding: Padding = "first"
     by_feature: bool = False
+    first_padding: Fill = "first"
 
     def apply(self, received: Tensor, episodes: list[tuple[int, int]]) -> Tensor:
-        """Return the stacked steps, ``[T, R, ...]``."""
+        """Return the stacked steps, ``[T, R, ...]``; NaN where they are unknown."""
+        fill = self.first_padding if self.padding == "previous episode" else self.padding
         slots = []
         for age in range(self.length):
             back = age * self.spacing
@@ -58,10 +71,12 @@ class History:
                 if end - start > back:
                     slot[start + back : end] = received[start : end - back]
                 for record in range(start, min(start + back, end)):
-                    if self.padding == "first":
-                        slot[record] = received[start]
-                    elif self.padding == "previous episode" and record >= back:
+                    if self.padding == "previous episode" and record >= back:
                         slot[record] = received[record - back]
+                    elif fill == "first":
+                        slot[record] = received[start]
+                    elif fill == "unknown":
+                        slot[record] = torch.nan
             slots.append(slot)
         if not self.newest_first:
             slots.reverse()
@@ -84,12 +99,16 @@ def find_histories(
         spacings = range(1, _MAX_SPACING + 1) if length > 1 else (1,)
         # Most are rejected by a few numbers of each image.
         few = _thinned(received, made, dim, is_new_dim)
-        for newest_first, spacing, padding, grouped in product(
+        for newest_first, spacing, (padding, fill), grouped in product(
             orders, spacings, _PADDINGS, by_feature
         ):
-            history = History(dim, is_new_dim, length, newest_first, spacing, padding, grouped)
+            history = History(
+                dim, is_new_dim, length, newest_first, spacing, padding, grouped, fill
+            )
             for frames, stacks in (few, (received, made)):
                 predicted = history.apply(frames, episodes)
+                if fill == "unknown":
+                    predicted = torch.where(predicted.isnan(), stacks, predicted)
                 if bool(differing_from(predicted, stacks, tolerance).any()):
                     break
             else:
@@ -154,7 +173,10 @@ def history_edits(sides: Sides) -> Iterator[Edit]:
     ]
     parameters = {**ours_then_theirs[1], "reference": ours_then_theirs[0]}
     hint = "stack as many steps as the reference, in its order, with its padding"
-    yield Edit("history", ", and ".join(texts), parameters, hint, predict, 0.3)
+    is_partial = other.first_padding == "unknown"
+    yield Edit(
+        *("history", ", and ".join(texts), parameters, hint, predict, 0.3), is_partial=is_partial
+    )
 
 
 def _changes(one: History, other: History) -> Iterator[str]:
@@ -168,6 +190,9 @@ def _changes(one: History, other: History) -> Iterator[str]:
     if one.padding != other.padding:
         own, recorded = _PADDING_TEXTS[other.padding], _PADDING_TEXTS[one.padding]
         yield f"at the start of an episode it has {own} instead of {recorded}"
+    elif one.first_padding != other.first_padding:
+        own, recorded = _PADDING_TEXTS[other.first_padding], _PADDING_TEXTS[one.first_padding]
+        yield f"at the start of the first episode it has {own} instead of {recorded}"
     if one.by_feature != other.by_feature:
         what = "feature" if other.by_feature else "step"
         yield f"the numbers of one {what} are neighbors"
