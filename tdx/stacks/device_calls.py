@@ -164,8 +164,8 @@ def count_device_calls(
         >>> def build():
         ...     return TransformedEnv(PendulumEnv(), FiniteTensorDictCheck())
         >>> calls = count_device_calls(build)
-        >>> [(line.part, line.kind, line.per_step) for line in calls.lines]
-        [('0 FiniteTensorDictCheck', 'wait', 1.0)]
+        >>> calls.lines[0].part, calls.lines[0].kind, calls.lines[0].per_step
+        ('0 FiniteTensorDictCheck', 'wait', 1.0)
     """
     lines: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
     nbytes: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()

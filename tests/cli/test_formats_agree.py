@@ -115,7 +115,8 @@ def _differing(document: Document) -> list[Any]:
     found += [stage for stage in document["stages"] if stage["status"] != "same"]
     for name in ("env_specs", "chain_specs"):
         found += [key for key in document[name] if key["change"] != "same"]
-    return found + [value for value in document["values"] if value["status"] != "same"]
+    found += [value for value in document["values"] if value["status"] != "same"]
+    return found + [{"status": each["kind"]} for each in document["differences"]]
 
 
 def _modes(document: Document) -> list[Any]:

@@ -325,7 +325,7 @@ async def test_images_are_drawn_before_and_after_a_stage() -> None:
     async with playing(make=make) as app:
         await app.press("s")
         shown = app.text("#live-images")
-        assert "Ragged 8×12×3" in shown
+        assert "Pendulum-v1 8×12×3" in shown
         assert "→ 0 ToTensorImage 3×8×12" in shown
         assert "▀▀▀▀▀▀▀▀▀▀▀▀" in shown
 

@@ -95,7 +95,7 @@ async def test_image_of_the_earlier_rollout_is_between_those_around_the_stage() 
         *("ToTensorImage", "Crop(12, 8)", "CatFrames(2, -3)"), make=make, size=(80, 30)
     ) as app:
         await app.press("s", "v", "v")
-        for title in ("Ragged 8×12×3", "0 ToTensorImage", "1 Crop", "2 CatFrames", "t-1"):
+        for title in ("Pendulum-v1 8×12×3", "0 ToTensorImage", "1 Crop", "2 CatFrames", "t-1"):
             assert title in app.text("#live-images")
         await app.press("down", "down")
         assert app.app.workspace.place == 1

@@ -102,6 +102,9 @@ def find_histories(
         for newest_first, spacing, (padding, fill), grouped in product(
             orders, spacings, _PADDINGS, by_feature
         ):
+            if fill == "unknown" and len(episodes) == 1:
+                # Nothing would show that it is the episode before.
+                continue
             history = History(
                 dim, is_new_dim, length, newest_first, spacing, padding, grouped, fill
             )
@@ -153,11 +156,18 @@ def history_edits(sides: Sides) -> Iterator[Edit]:
     if not ours:
         return
     theirs = find_histories(received, sides.target, episodes, sides.tolerance)
-    pairs = [(one, other) for one, other in product(ours, theirs) if one != other]
+    # The reference was recorded from its start on.
+    ours = [history for history in ours if history.first_padding != "unknown"]
+    pairs = [
+        (changes, one, other)
+        for one, other in product(ours, theirs)
+        if (changes := list(_changes(one, other)))
+    ]
     if not pairs:
         return
-    one, other = min(pairs, key=lambda pair: len(list(_changes(*pair))))
-    texts = list(_changes(one, other))
+    texts, one, other = min(
+        pairs, key=lambda pair: (len(pair[0]), pair[2].first_padding == "unknown")
+    )
 
     def predict(sides: Sides) -> Tensor | None:
         return None if sides.received is None else other.apply(sides.received, sides.episodes())
@@ -190,7 +200,7 @@ def _changes(one: History, other: History) -> Iterator[str]:
     if one.padding != other.padding:
         own, recorded = _PADDING_TEXTS[other.padding], _PADDING_TEXTS[one.padding]
         yield f"at the start of an episode it has {own} instead of {recorded}"
-    elif one.first_padding != other.first_padding:
+    elif one.first_padding != other.first_padding and other.first_padding != "unknown":
         own, recorded = _PADDING_TEXTS[other.first_padding], _PADDING_TEXTS[one.first_padding]
         yield f"at the start of the first episode it has {own} instead of {recorded}"
     if one.by_feature != other.by_feature:

@@ -129,15 +129,21 @@ class RandomTruncationTransform(EnvOnlyTransform):
     def _draw_later(self, count_key: NestedKey, rows: Tensor) -> None:
         """Draw the lengths of the episodes that begin in some rows, which are not their first."""
         horizons, first = self._horizons[count_key], self._is_first[count_key]
-        later = torch.full_like(horizons, self.max_horizon)
-        if self.prob > 0 or self.first_episode_prob > 0:
-            # Drawn for all rows: how many of them begin is known to an accelerator alone.
+        # An accelerator draws for all rows: the host would wait for the number of those that begin.
+        is_host = rows.device.type == "cpu"
+        shape = (int(rows.sum()) if is_host else rows.numel(),)
+        later = torch.full(shape, self.max_horizon, device=horizons.device)
+        if shape[0] and (self.prob > 0 or self.first_episode_prob > 0):
             low, high = self.min_horizon, self.max_horizon + 1
-            drawn = torch.randint(low, high, horizons.shape, device=horizons.device)
-            prob = torch.where(first, self.first_episode_prob, self.prob)
-            is_full = torch.rand(horizons.shape, device=horizons.device) > prob
+            drawn = torch.randint(low, high, shape, device=horizons.device)
+            begins = first[rows] if is_host else first.flatten()
+            prob = torch.where(begins, self.first_episode_prob, self.prob)
+            is_full = torch.rand(shape, device=horizons.device) > prob
             later = torch.where(is_full, later, drawn)
-        self._horizons[count_key] = torch.where(rows, later, horizons)
+        if is_host:
+            self._horizons[count_key] = horizons.masked_scatter(rows, later)
+        else:
+            self._horizons[count_key] = torch.where(rows, later.reshape(rows.shape), horizons)
         self._is_first[count_key] = first & ~rows
 
     # Specs
