@@ -100,7 +100,7 @@ async def test_image_of_the_earlier_rollout_is_between_those_around_the_stage() 
         await app.press("down", "down")
         assert app.app.workspace.place == 1
         shown = app.text("#live-images")
-        assert "Ragged" not in shown
+        assert "Pendulum-v1" not in shown
         assert "CatFrames" not in shown, "only the images before and after the stage"
         count = len(app.backend.players)
         workspace = app.app.workspace
@@ -111,7 +111,7 @@ async def test_image_of_the_earlier_rollout_is_between_those_around_the_stage() 
         assert "1 Crop" not in before
         assert "1 Crop" in now
         await app.press("up", "up")
-        assert "Ragged" in app.text("#live-images")
+        assert "Pendulum-v1" in app.text("#live-images")
 
 
 async def test_value_of_a_new_stage_is_compared_with_the_previous_version() -> None:
