@@ -90,9 +90,9 @@ async def draw_profile() -> None:
         await until(app, "r measure")
         app.find("#profile-steps").value = "200"
         await app.pilot.press("r")
-        await until(app, "µs/step share")
+        await until(app, "whole step")
         app.find("CostTable").focus()
-        await app.press("s", "home", "down", "down")
+        await app.press("home", "down")
         await asyncio.sleep(0.5)
         keep(app, "profile")
         await app.pilot.press("escape", "k")
