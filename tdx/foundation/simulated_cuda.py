@@ -456,10 +456,7 @@ class _Operators(TorchDispatchMode):
                     )
         self._report_indices(name, args, kwargs)
         result = func(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and name == "_to_copy":
-            _flag(result)
-        else:
-            _flag(result)
+        _flag(result)
         if name in _WAITING or self._reads_sizes(name, func, kwargs):
             device.report("wait", _NAMES.get(device.python_call, f"{device.python_call or name}"))
         if not func.is_view and not name.startswith(_WITHOUT_KERNEL):
