@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -28,7 +28,6 @@ from tdx.foundation.torch_internals import import_compiler
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _FLAG, _PINNED = "_tdx_simulated_device", "_tdx_pinned"
-_DEVICE_TYPES = ("cuda",)
 
 
 CallKind = Literal["launch", "to device", "to host", "wait"]
@@ -116,7 +115,7 @@ def _as_device(value: torch.device | str | int | None) -> torch.device | None:
 
 
 def _is_simulated(device: torch.device | None) -> bool:
-    return device is not None and device.type in _DEVICE_TYPES
+    return device is not None and device.type == "cuda"
 
 
 class SimulatedCuda:
@@ -159,12 +158,7 @@ class SimulatedCuda:
         self._modes.enter_context(_Operators(self))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._modes.close()
         self._patches.undo()
 
@@ -212,7 +206,7 @@ class SimulatedCuda:
         """Do what ``tensor.to`` does."""
         here = is_on_device(tensor)
         there = here if device is None else _is_simulated(device)
-        if device is not None and device.type not in ("cpu", *_DEVICE_TYPES):
+        if device is not None and device.type not in ("cpu", "cuda"):
             return tensor.to(device=device, dtype=dtype)
         dtype = tensor.dtype if dtype is None else dtype
         if here == there:
@@ -391,7 +385,7 @@ class _Functions(TorchFunctionMode):
         """Call a function that takes the device of its result."""
         device = self._device
         target = _as_device(kwargs["device"])
-        if target is None or target.type not in ("cpu", *_DEVICE_TYPES):
+        if target is None or target.type not in ("cpu", "cuda"):
             return func(*args, **kwargs)
         kwargs["device"] = _CPU
         if name in _FROM_HOST_DATA:

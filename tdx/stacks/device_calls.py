@@ -17,15 +17,14 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CONVERSION, TRANSFERS, AnyFunction, Part
 from tdx.core.transformed_env import TransformedEnv
+from tdx.envs.batched.parallel import ParallelEnv
 from tdx.foundation.errors import TdxError, summarize_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.foundation.simulated_cuda import DEVICE, CallKind, DeviceCall, SimulatedCuda
 from tdx.stacks.native_times import timed_env
 
-SIMULATED = "simulated"
-"""Name of the device in commands."""
-_METER = str(Path(__file__))
-_TRACED = (_METER, str(Path(__file__).parents[1] / "foundation" / "patches.py"))
+_MEASURING = (str(Path(__file__)), str(Path(__file__).parents[1] / "foundation" / "patches.py"))
+"""Files that call what is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +87,17 @@ class DeviceCalls(Result):
         subject: What ran.
         steps: Counted steps.
         envs: Number of envs in a batch.
-        parts: Parts in the order in which they first touch the device.
+        parts: The env, the policy and the rollout, then all stages of the chain.
         lines: Lines that copy or wait, most frequent first.
-        setup_waits: Waits while the env was built, reset and warmed up.
+        setup_waits: Waits while the env was built, moved, and stepped for the first time.
         error: Why the run ended early; ``None`` if it did not.
         error_stage: Index of the stage that raised it, if one did.
+        notes: What is not counted, each a sentence.
     """
 
     json_entries: ClassVar[Entries] = (
-        *("subject", "steps", "envs", "parts", "lines", "setup_waits", "error", "error_stage"),
+        *("subject", "steps", "envs", "parts", "lines", "setup_waits"),
+        *("error", "error_stage", "notes"),
     )
 
     subject: str
@@ -107,6 +108,7 @@ class DeviceCalls(Result):
     setup_waits: int
     error: str | None = None
     error_stage: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 class _PartMeter:
@@ -165,7 +167,7 @@ def count_device_calls(
         ...     return TransformedEnv(PendulumEnv(), FiniteTensorDictCheck())
         >>> calls = count_device_calls(build)
         >>> calls.lines[0].part, calls.lines[0].kind, calls.lines[0].per_step
-        ('0 FiniteTensorDictCheck', 'wait', 1.0)
+        ('0 FiniteTensorDictCheck', 'wait', 1.05)
     """
     lines: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
     nbytes: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
@@ -184,7 +186,7 @@ def count_device_calls(
 
     error, error_stage = None, None
     with ExitStack() as opened:
-        opened.enter_context(SimulatedCuda(report, skipped=_TRACED))
+        opened.enter_context(SimulatedCuda(report, skipped=_MEASURING))
         env = build().to(DEVICE)
         policy = None if load_policy is None else load_policy(env)
         if seed is not None:
@@ -208,16 +210,14 @@ def count_device_calls(
             error_stage = _stage(meter.failed)
         is_counting = False
     of = max(steps_run, 1)
-    # The env, the policy and the chain in their order, also stages that never touch the device.
-    order = {f"{index} {type(stage).__name__}": index for index, stage in enumerate(stages)}
+    # Also stages that never touch the device.
     totals: dict[tuple[str, int | None], Counter[CallKind]] = {
-        (label, index): Counter() for label, index in order.items()
+        (f"{index} {type(stage).__name__}", index): Counter() for index, stage in enumerate(stages)
     }
-    for (label, stage, kind, *_), count in lines.items():
-        amount = count if kind in ("launch", "wait") else 0
+    for key, count in lines.items():
+        label, stage, kind, *_ = key
+        amount = count if kind in ("launch", "wait") else nbytes[key]
         totals.setdefault((label, stage), Counter())[kind] += amount
-    for (label, stage, kind, *_), amount in nbytes.items():
-        totals[label, stage][kind] += amount
     return DeviceCalls(
         name,
         steps_run,
@@ -242,6 +242,7 @@ def count_device_calls(
         setup_waits,
         error,
         error_stage,
+        ("what the worker processes do is not counted",) if isinstance(base, ParallelEnv) else (),
     )
 
 

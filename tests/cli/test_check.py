@@ -417,3 +417,16 @@ def test_error_of_an_unknown_code_names_the_file(tdx: Tdx, chain: Path) -> None:
     outcome = tdx("check", chain.name)
     assert outcome.code == ExitCode.USAGE
     assert "chain.yaml: unknown rule 'TDX999'" in outcome.err
+
+
+def test_rules_about_accelerators_are_not_said_to_pass_without_one(tdx: Tdx) -> None:
+    outcome = tdx("check", "Pendulum-v1", "--select", "TDX701")
+    assert outcome.code == ExitCode.USAGE
+    assert "hint: add --accelerator" in outcome.err
+
+
+def test_simulated_accelerator_that_was_not_reached_is_mentioned(tdx: Tdx) -> None:
+    stage = ("-t", "CatFrames(4, -1, in_keys=['no'])")
+    outcome = tdx("check", "Pendulum-v1", *stage, "--accelerator")
+    assert "TDX413" in outcome.out
+    assert "did not run on the simulated GPU" in outcome.out

@@ -454,6 +454,10 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     config, source = read_source(one)
     rules = _rules(config, options.select, options.ignore)
     if not options.accelerator:
+        if options.select and rules and all(rule.subject == "device" for rule in rules):
+            raise ArgumentError(
+                f"{rules[0].code} is checked on a simulated GPU only", hint="add --accelerator"
+            )
         rules = tuple(rule for rule in rules if rule.subject != "device")
     if options.policy is not None:
         config = replace(config, policy=options.policy)
@@ -488,6 +492,9 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
             evaluation=options.evaluation,
             accelerator=options.accelerator,
         )
+    if options.accelerator and "accelerator" not in report.checks:
+        note = "the chain did not run on the simulated GPU because of the errors"
+        report = replace(report, notes=(*report.notes, note))
     report = _with_recorded_data(report, pipeline.target, *chosen)
     text = None
     if not pipeline.transforms and source is not None:

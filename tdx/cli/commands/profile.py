@@ -289,12 +289,9 @@ def profile(
     tdx profile pendulum.yaml --passes none -o base.json --force
     """
     silence_kineto()
-    from tdx.cli.output import write_view
     from tdx.cli.views.profile import TableOptions
-    from tdx.cli.views.profile_devices import device_calls_view
     from tdx.profiling.run import ProfilePlan
     from tdx.stacks.checkpoints import is_checkpoint
-    from tdx.stacks.device_calls import SIMULATED
 
     paths = {"--out": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
@@ -311,7 +308,10 @@ def profile(
     )
     request = _build_request(pipeline, plan, mode, policy)
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
-    if request.config.env.device == SIMULATED:
+    if request.config.env.device == "simulated":
+        from tdx.cli.output import write_view
+        from tdx.cli.views.profile_devices import device_calls_view
+
         unused: dict[str, object] = {
             "--passes": passes,
             "--sweep": sweep,

@@ -45,7 +45,7 @@ _PASSED: dict[Check, str] = {
     "specs": "the env and the chain can be built, and every stage finds the keys that it reads",
     "steps": "reset, step and rollout return values within the specs",
     "lints": "no rule is violated; tdx explain lists the rules",
-    "accelerator": "the chain runs on a simulated GPU, and no stage makes the host wait there",
+    "accelerator": "the chain runs on a simulated GPU; no stage makes the host wait in most steps",
 }
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
 _COLUMNS = tuple(Finding("steps", "", "", None, Where()).to_dict())

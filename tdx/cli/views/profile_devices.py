@@ -60,6 +60,10 @@ def device_calls_view(calls: DeviceCalls) -> View:
             )
         if calls.error is not None:
             shown.append(fact("stopped", calls.error, "bad", title_style="bad"))
+        if calls.setup_waits:
+            text = f"{count_text(calls.setup_waits, 'wait')} before the first counted step"
+            shown.append(fact("set-up", text))
+        shown += [fact("note", note) for note in calls.notes]
         shown.append(dim(_LIMITS))
         return shown
 

@@ -248,27 +248,25 @@ def _color_planes(received: Tensor, made: Tensor, dim: int) -> tuple[Tensor, Ten
     return colors[::step], gray[::step]
 
 
-def _gray_weights(received: Tensor, made: Tensor, dim: int) -> list[float] | None:
-    """Return the weights of red, green and blue that are nearest to a gray image."""
-    pixels = _color_planes(received, made, dim)
-    if pixels is None:
-        return None
-    solved = torch.linalg.lstsq(pixels[0], pixels[1][:, None]).solution.flatten()
+def _gray_weights(colors: Tensor, gray: Tensor) -> list[float]:
+    """Return the weights of red, green and blue that are nearest to gray pixels."""
+    solved = torch.linalg.lstsq(colors, gray[:, None]).solution.flatten()
     return [float(weight) for weight in solved]
 
 
 def _named_weights(received: Tensor, made: Tensor, dim: int) -> tuple[list[float], str] | None:
     """Return the weights of red, green and blue, those of a standard if they are near."""
-    solved, pixels = _gray_weights(received, made, dim), _color_planes(received, made, dim)
-    if solved is None or pixels is None:
+    pixels = _color_planes(received, made, dim)
+    if pixels is None:
         return None
-    near = []
+    (colors, gray), near = pixels, []
+    solved = _gray_weights(colors, gray)
     for known, text in _GRAYS:
         if max(abs(a - b) for a, b in zip(solved, known, strict=True)) < 5e-3:
-            predicted = pixels[0] @ torch.tensor(known, dtype=pixels[0].dtype)
-            if bool((pixels[1] == pixels[1].round()).all()):
+            predicted = colors @ torch.tensor(known, dtype=colors.dtype)
+            if bool((gray == gray.round()).all()):
                 predicted = predicted.round()
-            near.append((float((predicted - pixels[1]).abs().mean()), list(known), f" ({text})"))
+            near.append((float((predicted - gray).abs().mean()), list(known), f" ({text})"))
     return min(near)[1:] if near else (solved, "")
 
 
@@ -296,8 +294,9 @@ def image_stages(
             yield resize, 2.01 * layout.unit
     if received.ndim == 5:
         for dim in (4, 2):
-            weights = _gray_weights(received, made, dim)
-            if weights is not None:
+            pixels = _color_planes(received, made, dim)
+            if pixels is not None:
+                weights = _gray_weights(*pixels)
                 unit = 1.0 if float(made.abs().max()) > 2 else 1 / 255
                 yield partial(_to_gray, dim=dim, weights=weights, like=made), 1.51 * unit
 

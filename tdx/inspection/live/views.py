@@ -19,7 +19,6 @@ class StageNumbers:
     Args:
         numbers: Numbers of the pipeline's stages, in order. Empty: their traced indices.
         inner: Number of stages that the env has below those of the pipeline; they have no number.
-
         env: Id of the env, which is shown instead of its class. Empty: it has none.
 
     Example:

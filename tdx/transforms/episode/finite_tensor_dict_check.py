@@ -42,7 +42,8 @@ class FiniteTensorDictCheck(Transform):
         }
         flags = [value.isfinite().all() for value in values.values()]
         # The host waits for an accelerator once, and not for each entry.
-        is_one_read = len(flags) > 1 and {flag.device.type for flag in flags} == {"cuda"}
+        devices = {flag.device for flag in flags}
+        is_one_read = len(devices) == 1 and devices.pop().type != "cpu"
         if is_one_read and bool(torch.stack(flags).all()):
             return next_tensordict
         for (key, value), flag in zip(values.items(), flags, strict=True):
