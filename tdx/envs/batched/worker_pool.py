@@ -182,7 +182,7 @@ class WorkerPool:
             raise
 
     def attach(self, kind: bytes, contents: Mapping[int, object]) -> None:
-        """Send objects with shared memory in them.
+        """Send objects with shared memory in them; Ctrl-C waits until the workers have them.
 
         Args:
             kind: Command of the protocol.
@@ -193,10 +193,13 @@ class WorkerPool:
         """
         try:
             operation = protocol.COMMANDS[kind]
-            for index, content in contents.items():
-                self._send(index, kind, operation)
-                self._children[index].connection.send(content)
-            self._wait(contents, operation, self.options.timeout)
+            # A worker fetches the memory from a thread of this process, which would print a
+            # traceback if the worker were killed meanwhile.
+            with delay_interrupts():
+                for index, content in contents.items():
+                    self._send(index, kind, operation)
+                    self._children[index].connection.send(content)
+                self._wait(contents, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise

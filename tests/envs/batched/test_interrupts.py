@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -128,3 +129,71 @@ def test_workers_end_with_a_parent_that_is_killed(start: Start) -> None:
     assert len(session_members(program.pid)) >= 5
     program.kill()
     assert nothing_runs(program)
+
+
+ATTACHING = """
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from tdx.envs.batched import protocol
+from tdx.envs.batched.env_creator import create_env_factories
+from tdx.envs.batched.shared_memory import Field, TensorBlock
+from tdx.envs.batched.worker_pool import ProcessOptions, WorkerPool
+from tests.envs.mocks import FaultyEnv
+
+folder = Path(sys.argv[1])
+
+
+class Slow:
+    def __reduce__(self):
+        return rebuild, (folder,)
+
+
+def rebuild(folder):
+    (folder / "attaching").touch()
+    while not (folder / "interrupted").exists():
+        time.sleep(0.001)
+    (folder / "attached").touch()
+    return TensorBlock({"": Field(torch.Size((1,)), torch.uint8)})
+
+
+def main():
+    factories = create_env_factories(1, partial(FaultyEnv, "none", 0), None)
+    pool = WorkerPool(factories, [range(1)], ProcessOptions("forkserver", 1, True, None, 1.0))
+    print("made", flush=True)
+    pool.attach(protocol.MEMORY, {0: Slow()})
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def test_ctrl_c_waits_for_a_worker_that_receives_its_memory(tmp_path: Path) -> None:
+    """A worker that is killed then makes a thread of the parent print a traceback."""
+    script = tmp_path / "attaching.py"
+    script.write_text(ATTACHING)
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as program:
+        assert becomes_true((tmp_path / "attaching").exists)
+        os.killpg(program.pid, signal.SIGINT)
+        # The interrupt has arrived when it is no longer pending; nothing else shows it.
+        time.sleep(0.3)
+        (tmp_path / "interrupted").touch()
+        _, stderr = program.communicate(timeout=PATIENCE)
+    assert (program.returncode, stderr) == (130, "")
+    assert (tmp_path / "attached").exists()
