@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -102,7 +103,12 @@ def _other_values(
                 yield Difference("state missing", b.index, a.index, b.name, key, text)
         elif one.shape != other.shape:
             text = f"{name} has the shape {list(other.shape)} instead of {list(one.shape)}"
-            yield Difference("spec", b.index, a.index, b.name, key, text)
+            hint = f"give {b.name} the {name} of the training, or load its state"
+            # Other shapes may follow from what the stage receives, a single number does not.
+            is_own = math.prod(other.shape) == 1 < math.prod(one.shape)
+            kind: DifferenceKind = "value" if is_own else "spec"
+            place = name if is_own else key
+            yield Difference(kind, b.index, a.index, b.name, place, text, None, hint)
         elif one.digest != other.digest and one.value is not None and other.value is not None:
             change = compare_tensors(one.value.double(), other.value.double(), STATE_TOLERANCE)
             if change is not None and change.size is not None:
