@@ -316,11 +316,21 @@ def align(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
     def identity(stage: StageRecord) -> str:
         return _identity(a, b, stage)
 
+    # A stage that has a counterpart at another place is not renamed.
+    texts = [{text for side, _, text in tags if side == number} for number in (0, 1)]
+    counterparts = [
+        {index for side, index, text in tags if side == number and text in texts[1 - number]}
+        for number in (0, 1)
+    ]
+
     def pair_renamed(a_range: range, b_range: range) -> list[tuple[int, int]]:
         # Stages at the same position that write the same have another class name.
         pairs = list(zip(a_range, b_range, strict=False))
         is_renamed = len(a_range) == len(b_range) and all(
-            _is_renamed(a, ours[i], theirs[j]) for i, j in pairs
+            _is_renamed(a, ours[i], theirs[j])
+            and ours[i].index not in counterparts[0]
+            and theirs[j].index not in counterparts[1]
+            for i, j in pairs
         )
         return pairs if is_renamed else []
 
