@@ -84,8 +84,8 @@ def test_normalizer_without_numbers_is_named_beside_another_difference(
     loc: torch.Tensor, scale: torch.Tensor
 ) -> None:
     normalizer, inactive = (
-        tdx.ObservationNorm(*numbers, in_keys=["observation"], standard_normal=True)
-        for numbers in ((loc, scale), (0.0, 1.0))
+        tdx.ObservationNorm(mean, width, in_keys=["observation"], standard_normal=True)
+        for mean, width in ((loc, scale), (0.0, 1.0))
     )
     clip = tdx.ClipTransform(in_keys=["observation"], low=-0.5, high=0.5)
     other = tdx.ClipTransform(in_keys=["observation"], low=-100, high=100)
