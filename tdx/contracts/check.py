@@ -18,6 +18,7 @@ from tdx.compare.roles import (
     is_opaque,
     pairs_of_one_class,
     relevant_stages,
+    role_of,
     trial_pairs,
 )
 from tdx.compare.stacks import compare_contracts, rows_of_failure
@@ -115,7 +116,7 @@ def check_contract(
                             if pairs is not None:
                                 same |= replay(stack, recording, pairs).equal_levels(contract)
 
-                def cost(report: ContractReport) -> tuple[int, int, float]:
+                def cost(report: ContractReport) -> tuple[int, int, int, float]:
                     return _differences(report, contract, same)
 
                 for tags in choices_of_pairs(contract, target, same):
@@ -128,7 +129,7 @@ def check_contract(
 
 def _differences(
     report: ContractReport, contract: Contract, same: Set[tuple[int, int]]
-) -> tuple[int, int, float]:
+) -> tuple[int, int, int, float]:
     """Return how much a report leaves to explain: differences, and the cost of their edits.
 
     Args:
@@ -149,7 +150,16 @@ def _differences(
     )
     # A stage that has not moved is one that is missing, and one without an explanation.
     count = len(report.causes) + 2 * unexplained + 4 * guessed
-    return count, len(report.follows), sum(edit.cost for edit in edits)
+    # A stage that another one replaces says less than one that is missing.
+    replaced = sum(
+        cause.stage is not None
+        and cause.reference_stage is not None
+        and cause.kind != "order"
+        and contract.stage(cause.reference_stage).role != role_of(cause.name)
+        for cause in report.causes
+        if (cause.stage or 0) >= 0
+    )
+    return count, replaced, len(report.follows), sum(edit.cost for edit in edits)
 
 
 def _is_unexplained(difference: Difference) -> bool:
