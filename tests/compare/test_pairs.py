@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -139,6 +140,63 @@ def test_function_that_moved_past_a_normalizer_is_found() -> None:
         for cause in report.causes
     }
     assert kinds == {"order", "permutation"}
+
+
+Named = dict[str, Any]
+
+
+class TwoKeys(gymnasium.ObservationWrapper[Named, Array, Array]):
+    """The observation of an env under two keys."""
+
+    def __init__(self, env: gymnasium.Env[Array, Array]) -> None:
+        super().__init__(env)
+        self.observation_space = _named_space(a=3, b=3)
+
+    def observation(self, observation: Array) -> Named:
+        return {"a": observation, "b": observation[::-1].copy()}
+
+
+def _named_space(**sizes: int) -> gymnasium.spaces.Dict:
+    boxes = {
+        key: gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        for key, size in sizes.items()
+    }
+    return gymnasium.spaces.Dict(boxes)
+
+
+class FirstTwo(gymnasium.ObservationWrapper[Named, Array, Named]):
+    """A wrapper of a user that passes on two features of a key."""
+
+    def __init__(self, env: gymnasium.Env[Named, Array]) -> None:
+        super().__init__(env)
+        self.observation_space = _named_space(a=2, b=3)
+
+    def observation(self, observation: Named) -> Named:
+        return {"a": observation["a"][:2], "b": observation["b"]}
+
+
+class Scaled(gymnasium.ObservationWrapper[Named, Array, Named]):
+    """A wrapper of a user with a factor for each key."""
+
+    def __init__(self, env: gymnasium.Env[Named, Array], **factors: float) -> None:
+        super().__init__(env)
+        self.factors = factors
+
+    def observation(self, observation: Named) -> Named:
+        return {
+            key: (value * self.factors[key]).astype(np.float32)
+            for key, value in observation.items()
+        }
+
+
+def test_missing_stage_is_not_one_that_another_class_replaces() -> None:
+    def env() -> gymnasium.Env[Named, Array]:
+        return TwoKeys(gymnasium.make("Pendulum-v1"))
+
+    report = tdx.diff_stacks(Scaled(FirstTwo(env()), a=2, b=3), Scaled(env(), a=3, b=2))
+    lacking = [cause.name for cause in report.causes if cause.stage is None]
+    assert lacking == ["FirstTwo"]
+    assert "Scaled" in [cause.name for cause in report.causes if cause.stage is not None]
 
 
 class LastFrames:
