@@ -157,7 +157,7 @@ class TwoKeys(gymnasium.ObservationWrapper[Named, Array, Array]):
 
 
 def _named_space(**sizes: int) -> gymnasium.spaces.Dict:
-    boxes = {
+    boxes: dict[str, gymnasium.Space[Any]] = {
         key: gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         for key, size in sizes.items()
     }
