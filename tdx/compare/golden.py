@@ -97,7 +97,7 @@ def golden_sides(
         return None
     reference, slack = found
     tolerance = tolerance.widened(Tolerance(0.0, slack))
-    if reference.shape == given[1].shape and reference.shape == sides.target.shape:
+    if reference.shape == given[0].shape == given[1].shape == sides.target.shape:
         # Beyond the values that the stage of the reference received, a clip of it is not known.
         low, high = (
             limit(given[0].double().flatten(0, 1), 0) for limit in (torch.amin, torch.amax)
@@ -139,12 +139,30 @@ def extra_sides(
 
 def is_applied_twice(contract: Contract, one: StageRecord, other: StageRecord) -> bool:
     """Return True if two stages of a target do the same to their values."""
+    known = predict_each_other((contract, contract), (one, other))
+    # Without numbers, a class whose role is known does the same with the same arguments.
+    return one.role != one.name if known is None else known
+
+
+def predict_each_other(
+    contracts: tuple[Contract, Contract], stages: tuple[StageRecord, StageRecord]
+) -> bool | None:
+    """Return whether each of two stages does to what the other received what the other did.
+
+    Args:
+        contracts: The contract or target of each stage.
+        stages: The stages.
+
+    Returns:
+        ``None`` if what they do is not known.
+    """
     checked = False
-    for name in one.writes:
+    for name in stages[0].writes:
         lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
         key = name.partition(" ")[2]
         first, second = (
-            extra_sides(contract, lane, key, stage, is_made=True) for stage in (one, other)
+            extra_sides(contract, lane, key, stage, is_made=True)
+            for contract, stage in zip(contracts, stages, strict=True)
         )
         if first is None or second is None or second.received is None:
             continue
@@ -154,14 +172,13 @@ def is_applied_twice(contract: Contract, one: StageRecord, other: StageRecord) -
             predicted = predict_stage(side, other_side.received)
             if predicted is None or predicted[0].shape != other_side.target.shape:
                 break
-            widest = one.tolerance.widened(Tolerance(0.0, predicted[1]))
+            widest = stages[0].tolerance.widened(Tolerance(0.0, predicted[1]))
             target = other_side.target.double()
             if bool(differing_elements(predicted[0], target, widest).any()):
                 return False
         else:
             checked = True
-    # Without numbers, a class whose role is known does the same with the same arguments.
-    return checked or one.role != one.name
+    return checked or None
 
 
 def renamed_key(contract: Contract, lane: Lane, stage: StageRecord) -> Explanation | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations, islice, pairwise, product
 
@@ -140,7 +140,7 @@ def trial_pairs(a: Contract, b: Contract) -> Iterator[Tags]:
         (pair.a.index, pair.b.index)
         for pair in align(a, b)
         if pair.status == "paired" and pair.a is not None and pair.b is not None
-        if not _is_opaque(pair.a) and pair.a.role == pair.b.role
+        if not is_opaque(pair.a) and pair.a.role == pair.b.role
     ]
     known = [{pair[side] for pair in named} for side in (0, 1)]
     rest = [
@@ -150,39 +150,67 @@ def trial_pairs(a: Contract, b: Contract) -> Iterator[Tags]:
     if max(map(len, rest)) < 2:
         return
     for offset in range(-_MAX_OFFSET, _MAX_OFFSET + 1):
-        pairs = [
+        shifted = [
             (one.index, other.index)
             for place, one in enumerate(rest[0])
             if 0 <= place + offset < len(rest[1])
             for other in (rest[1][place + offset],)
             if _may_pair(a, b, one, other)
-            and all((one.index < i) == (other.index < j) for i, j in named)
         ]
-        if pairs:
-            yield _tags((ours, theirs), sorted((*named, *pairs)))
+        in_order = [pair for pair in shifted if _is_in_order(pair, named)]
+        if in_order:
+            yield _tags((ours, theirs), sorted((*named, *in_order)))
+        if len(in_order) < len(shifted):
+            # A stage may have moved past one that keeps its counterpart.
+            kept = [pair for pair in named if _is_in_order(pair, shifted)]
+            yield _tags((ours, theirs), sorted((*kept, *shifted)))
+
+
+def _is_in_order(pair: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+    return all((pair[0] < i) == (pair[1] < j) for i, j in others)
 
 
 def equal_stages(a: Contract, b: Contract) -> set[tuple[int, int]]:
     """Return the stages of both that made the same values, or have the same known arguments."""
+    ours, theirs = relevant_stages(a), relevant_stages(b)
+    # Stages of a user may have the same arguments and do something else.
+    counts = [
+        Counter(_exact_identity("", contract, stage, with_values=False) for stage in stages)
+        for contract, stages in ((a, ours), (b, theirs))
+    ]
+
+    def are_equal(one: StageRecord, other: StageRecord, *, with_values: bool) -> bool:
+        identities = [
+            _exact_identity("", contract, stage, with_values=with_values)
+            for contract, stage in ((a, one), (b, other))
+        ]
+        is_telling = with_values or (
+            bool(one.arguments) and all(count[identities[0]] == 1 for count in counts)
+        )
+        return is_telling and len(set(identities)) == 1
+
     return {
         (one.index, other.index)
-        for one, other in product(relevant_stages(a), relevant_stages(b))
-        if _identity(a, b, one) == _identity(a, b, other)
-        and any(
-            _exact_identity("", a, one, with_values=with_values)
-            == _exact_identity("", b, other, with_values=with_values)
-            for with_values in ((True, False) if one.arguments else (True,))
-        )
+        for one, other in pairs_of_one_class(a, b)
+        if any(are_equal(one, other, with_values=with_values) for with_values in (True, False))
     }
+
+
+def pairs_of_one_class(a: Contract, b: Contract) -> Iterator[tuple[StageRecord, StageRecord]]:
+    """Yield the stages of both that may do the same by their class."""
+    for one, other in product(relevant_stages(a), relevant_stages(b)):
+        if _identity(a, b, one) == _identity(a, b, other):
+            yield one, other
 
 
 def _may_pair(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
     """Return True for stages of one class, or if recorded calls can tell that they do the same."""
-    is_unknown = a.recording is not None and (_is_opaque(one) or _is_opaque(other))
+    is_unknown = a.recording is not None and (is_opaque(one) or is_opaque(other))
     return (a.kind == b.kind and is_unknown) or _identity(a, b, one) == _identity(a, b, other)
 
 
-def _is_opaque(stage: StageRecord) -> bool:
+def is_opaque(stage: StageRecord) -> bool:
+    """Return True if the class of a stage does not say what it does."""
     return stage.role == stage.name
 
 
@@ -202,7 +230,7 @@ def _tags(
     )
 
 
-def choices_of_pairs(a: Contract, b: Contract, same: Collection[tuple[int, int]]) -> Iterator[Tags]:
+def choices_of_pairs(a: Contract, b: Contract, same: Set[tuple[int, int]]) -> Iterator[Tags]:
     """Yield pairs of stages: those that do the same, and of the others those that may differ.
 
     Args:
@@ -219,7 +247,7 @@ def choices_of_pairs(a: Contract, b: Contract, same: Collection[tuple[int, int]]
     moved: list[tuple[int, int]] = []
     for one in list(rest[0]):
         for other in rest[1]:
-            if (one.index, other.index) in same:
+            if (one.index, other.index) in same or _is_named(a, b, one, other):
                 moved.append((one.index, other.index))
                 rest[0].remove(one)
                 rest[1].remove(other)
@@ -249,7 +277,7 @@ def _longest_chain(
     b: Contract,
     ours: list[StageRecord],
     theirs: list[StageRecord],
-    same: Collection[tuple[int, int]],
+    same: Set[tuple[int, int]],
 ) -> list[tuple[int, int]]:
     """Return the most pairs in order that do the same, or have a class that says what they do."""
     best: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -257,12 +285,15 @@ def _longest_chain(
         chains: list[list[tuple[int, int]]] = [[]]
         if i < len(ours) and j < len(theirs):
             one, other = ours[i], theirs[j]
-            is_named = not _is_opaque(one) and _identity(a, b, one) == _identity(a, b, other)
             chains = [best[i + 1, j], best[i, j + 1]]
-            if is_named or (one.index, other.index) in same:
+            if _is_named(a, b, one, other) or (one.index, other.index) in same:
                 chains.insert(0, [(one.index, other.index), *best[i + 1, j + 1]])
-        best[i, j] = max(chains, key=len)
+        best[i, j] = max(chains, key=lambda chain: (len(chain), len(same & set(chain))))
     return best[0, 0]
+
+
+def _is_named(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
+    return not is_opaque(one) and _identity(a, b, one) == _identity(a, b, other)
 
 
 def _identity(a: Contract, b: Contract, stage: StageRecord) -> str:
@@ -285,11 +316,21 @@ def align(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
     def identity(stage: StageRecord) -> str:
         return _identity(a, b, stage)
 
+    # A stage that has a counterpart at another place is not renamed.
+    texts = [{text for side, _, text in tags if side == number} for number in (0, 1)]
+    counterparts = [
+        {index for side, index, text in tags if side == number and text in texts[1 - number]}
+        for number in (0, 1)
+    ]
+
     def pair_renamed(a_range: range, b_range: range) -> list[tuple[int, int]]:
         # Stages at the same position that write the same have another class name.
         pairs = list(zip(a_range, b_range, strict=False))
         is_renamed = len(a_range) == len(b_range) and all(
-            _is_renamed(a, ours[i], theirs[j]) for i, j in pairs
+            _is_renamed(a, ours[i], theirs[j])
+            and ours[i].index not in counterparts[0]
+            and theirs[j].index not in counterparts[1]
+            for i, j in pairs
         )
         return pairs if is_renamed else []
 

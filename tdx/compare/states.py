@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -12,7 +13,7 @@ from tdx.compare.model import Contract, StageRecord, StateRecord
 from tdx.compare.orders import find_order
 from tdx.compare.report import Difference, StateChange
 from tdx.compare.statistics import FRESH_COUNT, is_of_reward, read_counts
-from tdx.compare.values import Tolerance, compare_tensors, digest, format_number
+from tdx.compare.values import Change, Tolerance, compare_tensors, digest, format_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,19 +101,33 @@ def _other_values(
             if one.changes:
                 text = f"it has no state {name}"
                 yield Difference("state missing", b.index, a.index, b.name, key, text)
-        elif one.shape != other.shape:
-            text = f"{name} has the shape {list(other.shape)} instead of {list(one.shape)}"
-            yield Difference("spec", b.index, a.index, b.name, key, text)
-        elif one.digest != other.digest and one.value is not None and other.value is not None:
-            change = compare_tensors(one.value.double(), other.value.double(), STATE_TOLERANCE)
-            if change is not None and change.size is not None:
-                text = f"{name} differs by up to {format_number(change.size)}"
-                if (order := order_of(one.value, other.value)) is not None:
+            continue
+        shape_text = f"{name} has the shape {list(other.shape)} instead of {list(one.shape)}"
+        change: Change | None = None
+        # Other shapes may follow from what the stage receives, a single number does not.
+        is_comparable = one.shape == other.shape or math.prod(other.shape) == 1
+        if (
+            is_comparable
+            and one.digest != other.digest
+            and one.value is not None
+            and other.value is not None
+        ):
+            own = other.value.double().reshape(other.shape if other.shape == one.shape else ())
+            change = compare_tensors(one.value.double(), own.expand(one.shape), STATE_TOLERANCE)
+        if change is not None and change.size is not None:
+            text = f"{name} differs by up to {format_number(change.size)}"
+            if math.prod(one.shape) > math.prod(other.shape):
+                text = shape_text
+            elif other.value is not None and one.value is not None:
+                order = order_of(one.value, other.value)
+                if order is not None:
                     text = f"{name} is in another order: {', '.join(map(str, order))}"
-                hint = f"load the state of the training into {b.name}"
-                if not one.changes:
-                    hint = f"give {b.name} the {name} of the training, or load its state"
-                yield Difference("value", b.index, a.index, b.name, name, text, change.size, hint)
+            hint = f"load the state of the training into {b.name}"
+            if not one.changes:
+                hint = f"give {b.name} the {name} of the training, or load its state"
+            yield Difference("value", b.index, a.index, b.name, name, text, change.size, hint)
+        elif one.shape != other.shape:
+            yield Difference("spec", b.index, a.index, b.name, key, shape_text)
 
 
 _MAX_ORDERED = 256

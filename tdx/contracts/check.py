@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
+from tdx.compare.golden import predict_each_other
 from tdx.compare.model import DEFAULT_PARTS, Contract, Part
 from tdx.compare.replay import pair_levels, prepare, replay
 from tdx.compare.report import ContractReport, Coverage, Difference
@@ -13,7 +15,10 @@ from tdx.compare.roles import (
     Tags,
     choices_of_pairs,
     equal_stages,
+    is_opaque,
+    pairs_of_one_class,
     relevant_stages,
+    role_of,
     trial_pairs,
 )
 from tdx.compare.stacks import compare_contracts, rows_of_failure
@@ -89,33 +94,72 @@ def check_contract(
                 )
 
             report = compare(frozenset())
-            if len(report.causes) > 1 or report.follows or any(map(_is_unexplained, report.causes)):
+            if (
+                len(report.causes) > 1
+                or report.follows
+                or any(cause.kind == "order" or _is_unexplained(cause) for cause in report.causes)
+            ):
                 # The pairs of stages of one class that leave the fewest differences are the right
                 # ones.
-                same = set() if recording is not None else equal_stages(contract, target)
-                if recording is not None:
+                same: set[tuple[int, int]] = set()
+                if recording is None:
+                    same = equal_stages(contract, target) | {
+                        (one.index, other.index)
+                        for one, other in pairs_of_one_class(contract, target)
+                        if is_opaque(one) and predict_each_other((contract, target), (one, other))
+                    }
+                else:
                     for tags in trial_pairs(contract, target):
                         pairs = pair_levels(contract, target, recording, stack, tags)
                         # What a stage is tried with may not suit it.
                         with suppress(TdxError):
                             if pairs is not None:
                                 same |= replay(stack, recording, pairs).equal_levels(contract)
+
+                def cost(report: ContractReport) -> tuple[int, int, int, float]:
+                    return _differences(report, contract, same)
+
                 for tags in choices_of_pairs(contract, target, same):
                     with suppress(TdxError):
-                        report = min(report, compare(tags), key=_differences)
+                        report = min(report, compare(tags), key=cost)
             return report
         except TdxError as error:
             return _failed(contract, stack, names, error)
 
 
-def _differences(report: ContractReport) -> tuple[int, int, float]:
-    """Return how much a report leaves to explain: differences, and the cost of their edits."""
+def _differences(
+    report: ContractReport, contract: Contract, same: Set[tuple[int, int]]
+) -> tuple[int, int, int, float]:
+    """Return how much a report leaves to explain: differences, and the cost of their edits.
+
+    Args:
+        report: The report.
+        contract: The contract.
+        same: Indices of stages of both that do the same.
+    """
     explanations = [cause.explanation for cause in report.causes]
     edits = [edit for found in explanations if found is not None for edit in found.edits]
     # Two differences that are explained say more than one that is not.
     unexplained = sum(map(_is_unexplained, report.causes))
-    count = len(report.causes) + 2 * unexplained
-    return count, len(report.follows), sum(edit.cost for edit in edits)
+    # Of stages whose class says nothing, only what they do shows that one has moved.
+    guessed = sum(
+        cause.kind == "order"
+        and (cause.reference_stage, cause.stage) not in same
+        and is_opaque(contract.stage(cause.reference_stage or 0))
+        for cause in report.causes
+    )
+    # A stage that has not moved is one that is missing, and one without an explanation.
+    count = len(report.causes) + 2 * unexplained + 4 * guessed
+    # A stage that another one replaces says less than one that is missing.
+    replaced = sum(
+        cause.stage is not None
+        and cause.reference_stage is not None
+        and cause.kind != "order"
+        and contract.stage(cause.reference_stage).role != role_of(cause.name)
+        for cause in report.causes
+        if (cause.stage or 0) >= 0
+    )
+    return count, replaced, len(report.follows), sum(edit.cost for edit in edits)
 
 
 def _is_unexplained(difference: Difference) -> bool:

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,9 @@ class StateKeeper:
 
 
 def _is_plain(value: object) -> bool:
-    """Return True for plain objects such as running statistics."""
-    if isinstance(value, type) or callable(value):
+    """Return True for plain objects such as running statistics, also for those that are called."""
+    # Networks have weights that a step does not change.
+    if isinstance(value, type | torch.nn.Module | FunctionType | MethodType | BuiltinFunctionType):
         return False
     return not (hasattr(value, "step") or hasattr(value, "sample"))
 

@@ -112,29 +112,22 @@ def _edited(
     replaced: Callable[[int, Cause], T | None],
 ) -> list[T]:
     """Return the stages of one side with the causes of a report edited, outermost first."""
-    result, (own, their) = list(stages), side
-
-    def index(cause: Cause) -> int:
-        """Return the place in this side, also of a stage that only the other side has."""
-        if cause[own] is not None:
-            return int(cause[own]) - offset
-        place = int(cause[their])
-        lacking = sum(each[own] is None and each[their] < place for each in causes)
-        added = sum(each[their] is None and each[own] < place for each in causes)
-        return place - offset - lacking + added
-
-    def order(cause: Cause) -> tuple[int, bool, int]:
-        # Of several at one place, stages are added before the one that is edited, in their order.
-        return index(cause), cause[own] is not None, int(cause[their] or 0)
-
-    for cause in sorted(causes, key=order, reverse=True):
-        at, explanation = index(cause), cause["explanation"]
+    result: list[T | None] = list(stages)
+    own, their = side
+    removed: set[int] = set()
+    # Stages that the other side has, or has at another place, by their place in it.
+    placed: dict[int, T | None] = {}
+    for cause in causes:
+        explanation = cause["explanation"]
         if cause[own] is None:
-            result.insert(at, others[cause[their] - offset])
-        elif cause[their] is None:
-            del result[at]
+            placed[cause[their] - offset] = others[cause[their] - offset]
+            continue
+        at = int(cause[own]) - offset
+        if cause[their] is None:
+            removed.add(at)
         elif cause["kind"] == "order":
-            result.insert(cause[their] - offset, result.pop(at))
+            removed.add(at)
+            placed[cause[their] - offset] = result[at]
         else:
             place = cause[their] - offset
             new = None
@@ -150,8 +143,11 @@ def _edited(
                 result[at] = others[place]
             elif explanation and explanation["kind"] == "inactive":
                 # A stage that is switched off takes the place of one that is not.
-                result[at : at + 1] = [others[place]] if side is TARGET else []
-    return result
+                result[at] = others[place] if side is TARGET else None
+    kept = [stage for at, stage in enumerate(result) if at not in removed]
+    for place in sorted(placed):
+        kept.insert(place, placed[place])
+    return [stage for stage in kept if stage is not None]
 
 
 def _numbers(value: Any, channels_first: bool) -> Any:
@@ -178,7 +174,7 @@ def _arguments(stage: Stage, edit: Mapping[str, Any], numbers: Mapping[str, Any]
         limits = {k: v if np.isfinite(v) else float(own.get(k, v)) for k, v in limits.items()}  # type: ignore[arg-type]
         return Stage("clip", limits)
     if kind == "history":
-        fills = {"first": "same", "zeros": "zeros", "previous episode": "same"}
+        fills = {"first": "same", "zeros": "zeros"}
         rest = {k: v for k, v in stage.arguments.items() if k not in ("order", "start", "spacing")}
         # Only what a library's own stage does not do needs one of a user.
         special: dict[str, object] = {}
@@ -188,7 +184,9 @@ def _arguments(stage: Stage, edit: Mapping[str, Any], numbers: Mapping[str, Any]
             special["spacing"] = numbers["spacing"]
         if numbers["padding"] == "previous episode":
             special["start"] = "kept"
-        named = {"length": numbers["length"], "padding": fills[numbers["padding"]]}
+        # What fills the first episode may not be seen: then it stays.
+        fill = fills.get(numbers["first_padding"], stage.arguments["padding"])
+        named = {"length": numbers["length"], "padding": fill}
         return Stage("history", {**rest, **named, **special})
     return None
 

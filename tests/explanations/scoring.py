@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 import tdx
+from tdx.compare.model import Part
 from tdx.contracts import ContractReport, Difference
 from tests.explanations.corrections import REFERENCE, TARGET, corrected, edit_folder, predicted
 from tests.explanations.mutations import Fault, Mutation
@@ -38,20 +39,31 @@ KINDS: dict[str, tuple[str, ...]] = {
 """Kinds of a difference or of its explanation that are right for a label; itself by default."""
 
 
-def compare(mutation: Mutation, *, seed: int = 0) -> ContractReport:
-    """Compare both stacks of a mutation."""
-    return compare_sides(mutation, mutation.reference(), mutation.target(), seed=seed)
+def record_reference(mutation: Mutation) -> tdx.Contract:
+    """Record the reference of a mutation, with which several targets are compared."""
+    reference = _opened(mutation, mutation.reference())
+    return tdx.freeze(reference, compare=get_args(Part))
 
 
-def compare_sides(
-    mutation: Mutation, reference: object, target: object, *, seed: int = 0
+def compare(
+    mutation: Mutation, target: object | None = None, contract: tdx.Contract | None = None
 ) -> ContractReport:
-    """Compare two stacks of the library of a mutation."""
-    sides = [reference, target]
+    """Compare a target with the reference of a mutation.
+
+    Args:
+        mutation: The mutation.
+        target: The target. Defaults to that of the mutation.
+        contract: The recorded reference. ``None``: it is recorded.
+    """
+    contract = record_reference(mutation) if contract is None else contract
+    target = mutation.target() if target is None else target
+    return tdx.check_contract(_opened(mutation, target), contract)
+
+
+def _opened(mutation: Mutation, side: object) -> object:
     if mutation.library == "lerobot":
-        sides = [tdx.open_stack(side, samples=samples()) for side in sides]
-    one, other = sides
-    return tdx.diff_stacks(one, other, seed=seed)
+        return tdx.open_stack(side, samples=samples())
+    return side
 
 
 def names_stage(fault: Fault, report: ContractReport) -> bool:
@@ -224,7 +236,9 @@ def _are_same_folders(reference: Folder, target: Folder, seed: int) -> bool:
     return tdx.diff_stacks(ours, theirs, seed=seed).same
 
 
-def passes_corrected(mutation: Mutation, report: ContractReport) -> bool:
+def passes_corrected(
+    mutation: Mutation, report: ContractReport, contract: tdx.Contract | None = None
+) -> bool:
     """Return True if the check passes after the steps of a report are taken in the target."""
     causes = [cause.to_dict() for cause in report.causes]
     if mutation.folders is not None:
@@ -236,6 +250,6 @@ def passes_corrected(mutation: Mutation, report: ContractReport) -> bool:
     reference, target = mutation.chains
     fixed = corrected(target, reference, causes, mutation.offset)
     try:
-        return compare_sides(mutation, mutation.reference(), mutation.build(fixed)).same
+        return compare(mutation, mutation.build(fixed), contract).same
     except (ValueError, IndexError, RuntimeError, TypeError, tdx.TdxError):
         return False

@@ -26,6 +26,7 @@ from tests.explanations.scoring import (
     names_parameters,
     names_stage,
     passes_corrected,
+    record_reference,
     reproduces,
 )
 
@@ -51,7 +52,8 @@ def _missed(
     missed: dict[str, list[object]] = {name: [] for name in floors}
     observable = 0
     for mutation in mutations:
-        report = compare(mutation)
+        contract = record_reference(mutation)
+        report = compare(mutation, contract=contract)
         (fault,) = mutation.faults
         if not fault.observable:
             # An argument differs all the same.
@@ -65,7 +67,7 @@ def _missed(
             "names": names_stage(fault, report) and names_kind(fault, report),
             "parameters": names_parameters(fault, report),
             "reproduces": reproduces(mutation, report),
-            "passes": passes_corrected(mutation, report),
+            "passes": passes_corrected(mutation, report, contract),
         }
         for name, is_right in results.items():
             if not is_right:

@@ -60,9 +60,14 @@ class History:
     by_feature: bool = False
     first_padding: Fill = "first"
 
+    @property
+    def start_of_first(self) -> Fill:
+        """What fills the start of the first episode."""
+        return self.first_padding if self.padding == "previous episode" else self.padding
+
     def apply(self, received: Tensor, episodes: list[tuple[int, int]]) -> Tensor:
         """Return the stacked steps, ``[T, R, ...]``; NaN where they are unknown."""
-        fill = self.first_padding if self.padding == "previous episode" else self.padding
+        fill = self.start_of_first
         slots = []
         for age in range(self.length):
             back = age * self.spacing
@@ -178,6 +183,7 @@ def history_edits(sides: Sides) -> Iterator[Edit]:
             "newest_first": history.newest_first,
             "spacing": history.spacing,
             "padding": history.padding,
+            "first_padding": history.start_of_first,
         }
         for history in (one, other)
     ]

@@ -20,17 +20,20 @@ def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None
 
     Args:
         sides: Values of both sides; ``sides.received`` is what the stage of the reference received.
-        received: What the stage of the target received, of the same shape.
+        received: What the stage of the target received, with as many dims.
 
     Returns:
         The values, and the error that is allowed in each; ``None`` if what the stage does is not
         known: neither a scale, a clip, an order, a history, nor a crop, a resize or a gray image.
     """
     sides, received = sides.in_float64(), received.double()
-    if sides.received is None or sides.received.shape != received.shape:
-        return None
     own = sides.received
-    for stage, slack in _candidates(sides, own):
+    if own is None or own.shape[:2] != received.shape[:2] or own.ndim != received.ndim:
+        return None
+    if own.shape != received.shape and not 5 <= own.ndim <= 6:
+        # Features of a vector have no counterpart; images have their channels.
+        return None
+    for stage, slack in _candidates(sides, own, is_same_shape=own.shape == received.shape):
         made = stage(own)
         if made.shape == sides.reference.shape and not bool(
             differing_from(made, sides.reference, sides.tolerance, slack).any()
@@ -39,7 +42,9 @@ def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None
     return None
 
 
-def _candidates(sides: Sides, own: Tensor) -> Iterator[tuple[Callable[[Tensor], Tensor], float]]:
+def _candidates(
+    sides: Sides, own: Tensor, *, is_same_shape: bool
+) -> Iterator[tuple[Callable[[Tensor], Tensor], float]]:
     """Yield what the stage may do, and the error that is allowed in each value."""
     made, tolerance = sides.reference, sides.tolerance
     yield (lambda values: values), 0.0
@@ -51,10 +56,12 @@ def _candidates(sides: Sides, own: Tensor) -> Iterator[tuple[Callable[[Tensor], 
         if tuple(own.shape[axis] for axis in axes) == tuple(made.shape[2:]):
             yield partial(_turned, axes=axes), 0.0
     # The limits of a clip are known only where values have reached them.
-    for scaled in (fit_map(own, made, tolerance), *channel_maps(own, made, tolerance)):
-        if scaled is not None:
-            yield scaled.apply, 0.0
-    yield from image_stages(own, made)
+    scaled = fit_map(own, made, tolerance, joint=not is_same_shape)
+    for known in (scaled, *channel_maps(own, made, tolerance)):
+        if known is not None:
+            yield known.apply, 0.0
+    if is_same_shape:
+        yield from image_stages(own, made)
     for history in find_histories(own, made, sides.episodes(), tolerance):
         yield partial(history.apply, episodes=sides.episodes()), 0.0
 
