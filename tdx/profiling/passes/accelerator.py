@@ -17,17 +17,18 @@ from torch import nn
 from tdx.core.envs import EnvBase
 from tdx.core.envs.env_specs import available_device
 from tdx.foundation import accelerators
+from tdx.foundation.nvml import GpuState, read_gpu
 from tdx.foundation.simulated_cuda import calling_line
-from tdx.profiling.passes.observer import parse_part_index
+from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE, parse_part_index
 
-TraceKind = Literal["part", "launch", "kernel", "copy", "fill"]
+TraceKind = Literal["part", "line", "start", "operator", "call", "kernel", "copy", "fill"]
 _TRACE_KINDS: dict[str, TraceKind] = {
     "user_annotation": "part",
-    "cpu_op": "part",
-    "cuda_runtime": "launch",
-    "cuda_driver": "launch",
-    "xpu_runtime": "launch",
-    "xpu_driver": "launch",
+    "cpu_op": "operator",
+    "cuda_runtime": "call",
+    "cuda_driver": "call",
+    "xpu_runtime": "call",
+    "xpu_driver": "call",
     "kernel": "kernel",
     "gpu_memcpy": "copy",
     "gpu_memset": "fill",
@@ -38,12 +39,13 @@ class TraceEvent(NamedTuple):
     """An event on the host or the device.
 
     Args:
-        kind: Call of a part or launch on the host; kernel, copy or fill on the device.
-        name: Name.
+        kind: On the host, a call of a part, of an operator or of the driver; a line that waits; the
+            start of the measurement. On the device, a kernel, a copy or a fill.
+        name: Name; ``file:line`` of a line.
         start_ns: Start.
         duration_ns: Duration.
-        thread: Thread of the host.
-        link: Shared by a launch and its work on the device; -1 for none.
+        thread: Thread of the host, or stream of the device.
+        link: Shared by a call of the driver and its work on the device; -1 for none.
         nbytes: Copied bytes.
     """
 
@@ -70,13 +72,22 @@ def read_trace(text: str) -> list[TraceEvent]:
         kind = _TRACE_KINDS.get(entry.get("cat", ""))
         if kind is None or entry.get("ph") != "X":
             continue
-        if kind == "part" and parse_part_index(entry["name"]) < 0:
-            continue
+        name: str = entry["name"]
+        if kind in ("part", "operator"):
+            # torch writes a range as one or the other, depending on how it was opened.
+            if parse_part_index(name) >= 0:
+                kind = "part"
+            elif name == START_RANGE:
+                kind = "start"
+            elif name.startswith(LINE_PREFIX):
+                kind, name = "line", name.removeprefix(LINE_PREFIX)
+            elif kind == "part":
+                continue
         args = entry.get("args", {})
         events.append(
             TraceEvent(
                 kind,
-                entry["name"],
+                name,
                 round(float(entry["ts"]) * 1000),
                 round(float(entry.get("dur", 0)) * 1000),
                 int(entry["tid"]),
@@ -92,13 +103,27 @@ _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
 _PROFILER = (f"{Path(__file__).parents[1]}{os.sep}",)
 
 
+OnSync = Callable[[str], AbstractContextManager[object]]
+"""Callback before a synchronization, with its ``file:line``; the context contains the call if torch
+has a function for it, and nothing otherwise."""
+
+
 @contextmanager
-def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
+def watch_syncs(callback: OnSync) -> Iterator[None]:
     """Call a function with the place, ``file:line``, of each synchronization in the block.
 
-    torch warns about each; other warnings are unchanged. Libraries that wait without torch are not
-    detected.
+    torch warns before most of them; other warnings are unchanged. ``torch.cuda.synchronize`` and
+    ``torch.cuda.Event.synchronize`` do not warn, so they are replaced. Libraries that wait without
+    torch are not detected, nor is ``torch.Event.synchronize``.
     """
+
+    def reporting(function: Callable[..., object]) -> Callable[..., object]:
+        def synchronize(*args: Any, **kwargs: Any) -> object:
+            with callback(calling_line(_PROFILER)):
+                return function(*args, **kwargs)
+
+        return synchronize
+
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         show = warnings.showwarning
@@ -112,7 +137,8 @@ def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if _SYNC_WARNING in str(message):
-                callback(calling_line(_PROFILER) or f"{filename}:{lineno}")
+                with callback(calling_line(_PROFILER) or f"{filename}:{lineno}"):
+                    pass
             else:
                 show(message, category, filename, lineno, file, line)
 
@@ -120,9 +146,15 @@ def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
         warnings.filterwarnings("ignore", message=_PROTOTYPE_WARNING)
         warnings.showwarning = shown
         torch.cuda.set_sync_debug_mode("warn")
+        silent: tuple[Any, ...] = (torch.cuda, torch.cuda.Event)
+        originals = [owner.synchronize for owner in silent]
         try:
+            for owner, function in zip(silent, originals, strict=True):
+                owner.synchronize = reporting(function)
             yield
         finally:
+            for owner, function in zip(silent, originals, strict=True):
+                owner.synchronize = function
             torch.cuda.set_sync_debug_mode(before)
 
 
@@ -152,6 +184,22 @@ class Accelerator(Protocol):
         """Put an event into the queue of the device, which records when the device reaches it."""
         ...
 
+    def release(self, events: list[Any]) -> None:
+        """Reuse events whose times were read."""
+        ...
+
+    def is_capturing(self) -> bool:
+        """Return True if work is recorded into a graph, in which it must not wait or be timed."""
+        ...
+
+    def occupy(self) -> None:
+        """Queue work for some milliseconds."""
+        ...
+
+    def gpu(self) -> GpuState | str:
+        """Return the state that the driver reports, or why there is none, as a sentence."""
+        ...
+
     def elapsed_ns(self, earlier: Any, later: Any) -> int:
         """Return the time between two events after both were reached."""
         ...
@@ -164,11 +212,15 @@ class Accelerator(Protocol):
         """Return bytes allocated so far, bytes in use, and the peak since :meth:`reset_peak`."""
         ...
 
+    def reserved_bytes(self) -> int:
+        """Return the bytes that torch holds, in use or for later use."""
+        ...
+
     def reset_peak(self) -> None:
         """Reset the peak to the current memory use."""
         ...
 
-    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
+    def record_syncs(self, callback: OnSync) -> AbstractContextManager[None]:
         """Call a function with the place, ``file:line``, of each synchronization in the block."""
         ...
 
@@ -187,6 +239,8 @@ class TorchAccelerator:
     def __init__(self, device: torch.device | str) -> None:
         self._device = available_device(device)
         self.name = str(self._device)
+        self._events: list[torch.Event] = []
+        self._load: torch.Tensor | None = None
         kind = self._device.type
         activity = getattr(torch.profiler.ProfilerActivity, _ACTIVITIES.get(kind, ""), None)
         self._activity = activity if activity in torch.profiler.supported_activities() else None
@@ -212,6 +266,7 @@ class TorchAccelerator:
             first, second = self.mark(), self.mark()
             self.synchronize()
             self.elapsed_ns(first, second)
+            self.release([first, second])
         except (RuntimeError, NotImplementedError) as error:
             return next(iter(str(error).splitlines()), type(error).__name__)
         return None
@@ -230,9 +285,30 @@ class TorchAccelerator:
 
     def mark(self) -> torch.Event:
         """See :class:`Accelerator`; uses the current stream."""
-        event = torch.Event(device=self._device, enable_timing=True)
+        if self._events:
+            event = self._events.pop()
+        else:
+            event = torch.Event(device=self._device, enable_timing=True)
         event.record(accelerators.current_stream(self._device))
         return event
+
+    def release(self, events: list[torch.Event]) -> None:
+        self._events += events
+
+    def is_capturing(self) -> bool:
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def occupy(self) -> None:
+        """See :class:`Accelerator`; multiplications that take 17 billion operations each."""
+        if self._load is None:
+            self._load = torch.zeros(2048, 2048, device=self._device)
+        for _ in range(50):
+            torch.mm(self._load, self._load)
+
+    def gpu(self) -> GpuState | str:
+        if self._device.type != "cuda":
+            return f"{self.name}: total memory and clocks are read on NVIDIA GPUs only."
+        return read_gpu(self._device)
 
     def elapsed_ns(self, earlier: torch.Event, later: torch.Event) -> int:
         return round(earlier.elapsed_time(later) * 1e6)
@@ -245,10 +321,14 @@ class TorchAccelerator:
         prefix = "allocated_bytes.all."
         return stats[prefix + "allocated"], stats[prefix + "current"], stats[prefix + "peak"]
 
+    def reserved_bytes(self) -> int:
+        reserved: int = accelerators.memory_stats(self._device)["reserved_bytes.all.current"]
+        return reserved
+
     def reset_peak(self) -> None:
         accelerators.reset_peak_memory_stats(self._device)
 
-    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
+    def record_syncs(self, callback: OnSync) -> AbstractContextManager[None]:
         return watch_syncs(callback)
 
     @contextmanager
@@ -303,7 +383,8 @@ def synchronized_clock(
         return clock
 
     def read() -> int:
-        accelerator.synchronize()
+        if not accelerator.is_capturing():
+            accelerator.synchronize()
         return clock()
 
     return read
