@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 import torch
 
@@ -39,7 +37,7 @@ class GpuState:
 def read_gpu(device: torch.device) -> GpuState | str:
     """Read the state of a GPU, or return why it cannot be read, as a sentence."""
     try:
-        nvml: Any = import_module("pynvml")
+        import pynvml as nvml
     except ImportError:
         return "The driver was not asked for clocks and total memory: install tdx[gpu]."
     try:

@@ -126,8 +126,20 @@ def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
         more["device_us"] = sum(use.time_us for use in devices)
         more["kernels"] = sum(use.kernels for use in devices)
         more["launch_bound"] = any(use.launch_bound for use in devices)
-        more["syncs"] = tuple(
-            Sync(where, often) for use in devices for where, often in use.syncs.items()
+        more["busy_us"] = sum(use.busy_us for use in devices)
+        largest = max(devices, key=lambda use: use.time_us)
+        more["bound_by"], more["evidence"] = largest.bound_by or "", largest.evidence
+        waits = [wait for use in devices for wait in use.waits]
+        syncs = [Sync(wait.line, wait.calls, wait.call, wait.time_us) for wait in waits]
+        priced = {wait.line for wait in waits}
+        more["syncs"] = (
+            *syncs,
+            *(
+                Sync(line, often)
+                for use in devices
+                for line, often in use.syncs.items()
+                if line not in priced
+            ),
         )
     if mode.operators:
         operators: dict[str, OperatorCost] = {}
