@@ -14,7 +14,7 @@ from tdx.profiling.passes import accelerator, choice
 from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
 from tdx.profiling.passes.choice import find_accelerator
 from tdx.profiling.passes.device import attribute_work
-from tdx.profiling.passes.observer import RANGE_PREFIX
+from tdx.profiling.passes.observer import LINE_PREFIX, RANGE_PREFIX, START_RANGE
 
 STREAM = object()
 
@@ -116,9 +116,15 @@ def test_trace_of_torch_contains_the_parts(monkeypatch: pytest.MonkeyPatch) -> N
     device, events = TorchAccelerator("mps"), list[TraceEvent]()
     fake.log.clear()
     with device.record_trace(events):
+        with torch.autograd.profiler.record_function(START_RANGE):
+            pass
         for place in (0, 1, 0):
             with torch.autograd.profiler.record_function(f"{RANGE_PREFIX}{place}"):
                 torch.ones(3)
+        with torch.autograd.profiler.record_function(f"{LINE_PREFIX}stage.py:7"):
+            pass
+    assert [event.name for event in events if event.kind == "line"] == ["stage.py:7"]
+    assert [event.kind for event in events].count("start") == 1
     parts = [event for event in events if event.kind == "part"]
     assert [each.name for each in parts] == [f"{RANGE_PREFIX}{place}" for place in (0, 1, 0)]
     assert all(each.duration_ns > 0 for each in parts)
