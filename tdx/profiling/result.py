@@ -263,6 +263,7 @@ class DeviceUse:
         peak_bytes: Maximum above the level at the start of a call.
         kept_bytes: Bytes still allocated after the calls; negative if they free memory.
         busy_us: Time in which its kernels, copies or fills run, on any stream.
+        main_stream_us: Time of its work on the stream with the most work, in which the events are.
         to_device_us: Total time of copies from the host.
         to_host_us: Total time of copies to the host.
         traced_us: Time on the host in the traced rollout, which the tracer slows down.
@@ -292,6 +293,7 @@ class DeviceUse:
     peak_bytes: int = 0
     kept_bytes: float = 0.0
     busy_us: float = 0.0
+    main_stream_us: float = 0.0
     to_device_us: float = 0.0
     to_host_us: float = 0.0
     traced_us: float = 0.0

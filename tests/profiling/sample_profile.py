@@ -122,6 +122,7 @@ def on_device(mode: ModeProfile) -> ModeProfile:
             syncs={"reward_sum.py:40": 1.0} if row.part.work == "stage" else {},
             launch_bound=is_env,
             busy_us=host_us / 8,
+            main_stream_us=host_us / 8,
             traced_us=host_us,
             launching_us=host_us / 2 if is_env else 1.0,
             launch_delay_us=4.5,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from tdx import Compose, TransformedEnv
@@ -9,7 +11,7 @@ from tdx.profiling import run
 from tdx.profiling.passes.choice import AcceleratorLookup
 from tdx.profiling.result import DeviceSummary, DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tests.profiling.fake_clock import FakeClock, SpinningCall, SpinningEnv
+from tests.profiling.fake_clock import US, FakeClock, Spin, SpinningCall, SpinningEnv
 from tests.profiling.fake_device import GPU, FakeDevice
 
 WHERE, OTHER = "stage.py:7", "other.py:12"
@@ -246,6 +248,74 @@ def test_both_timing_modes_and_the_card_are_named(
     # The launches no longer overlap with the kernels.
     assert summary.synchronized_us == near(5 + 302 + 221 + 42 + 52 + 500 + 10 + 62.02 + 8 + 60)
     assert uses["kernels"].synchronized_us == near(302)
+
+
+class RandomChain:
+    """Env with random stages that launch, work on the host and wait, and the truth of their spans.
+
+    Args:
+        seed: Seed of the stages.
+        waits: True if stages may wait for the device.
+    """
+
+    def __init__(self, seed: int, waits: bool) -> None:
+        random = Random(seed)
+        self.clock = FakeClock()
+        self.device = FakeDevice(self.clock)
+        self.spans = [0] * 6
+        kinds = ("kernel", "small", "host", "both", "many", "wait")
+        stages = [
+            SpinningCall(
+                self.act(index, random.choice(kinds[: 5 + waits]), *random.choices(TIMES, k=2)), 0
+            )
+            for index in range(len(self.spans))
+        ]
+        env = SpinningEnv(self.clock.spin, step=5, length=100_000)
+        self.env = TransformedEnv(env, Compose(*stages))
+
+    def act(self, index: int, kind: str, first_us: float, second_us: float) -> Spin:
+        device, clock = self.device, self.clock
+
+        def run(_: float) -> None:
+            start = max(device.done_ns[0], clock.now)
+            if kind == "host":
+                clock.spin(first_us)
+            elif kind == "many":
+                for _ in range(6):
+                    with device.operator(12):
+                        device.launch(first_us / 10)
+            else:
+                clock.spin(second_us if kind == "both" else 0)
+                device.launch(3 if kind == "small" else first_us)
+                if kind == "wait":
+                    device.stop(WHERE)
+                clock.spin(7 if kind in ("both", "wait") else 0)
+            self.spans[index] += max(device.done_ns[0], clock.now) - start
+
+        return run
+
+
+TIMES = (5, 30, 100, 400)
+"""Times of work in random stages, in µs."""
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["never waits", "waits"])
+@pytest.mark.parametrize("seed", range(8))
+def test_spans_of_random_chains_are_those_without_events(seed: int, waits: bool) -> None:
+    chain, steps = RandomChain(seed, waits), 40
+    chain.env.rollout(5)
+    chain.device.wait()
+    chain.spans = [0] * len(chain.spans)
+    chain.env.rollout(steps)
+    truth = [span / steps / US for span in chain.spans]
+    plan = ProfilePlan(steps=steps, warmup=5, repeats=1, passes=("device",), clock=chain.clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "find_accelerator", lambda *_: AcceleratorLookup(chain.device))
+        mode = profile_env(chain.env, ["eager"], plan).modes[0]
+    uses = [mode.on_device[f"{at} SpinningCall", "forward"] for at in range(len(truth))]
+    assert [use.time_us for use in uses] == pytest.approx(truth, abs=0.01 * sum(truth))
+    assert mode.device is not None
+    assert mode.device.events_us > 0.01 * sum(truth)
 
 
 def test_launches_bind_a_device_that_is_not_behind() -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -204,18 +204,26 @@ class DeviceTimes(Observer):
         return intervals
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
-        # Without a report, any part may wait.
+        uses = [profile.on_device.get((part.label, part.lane), _NO_USE) for part in self.parts]
+        counts = Counter(interval.place for interval in self._intervals)
+        is_traced = profile.device is not None and profile.device.traced_us is not None
+        # Without a trace, any part may wait, and the work of a part is unknown.
         waiting: Container[int] = range(-1, len(self.parts))
-        if self._accelerator.reports_syncs:
-            uses = [profile.on_device.get((part.label, part.lane), _NO_USE) for part in self.parts]
-            waiting = [at for at, use in enumerate(uses) if use.waits or use.syncs]
-        own = remove_event_costs(self._intervals, self._on_host, self._on_device, waiting)
+        work_ns: dict[int, float] = {}
+        if is_traced:
+            waiting = [at for at, use in enumerate(uses) if use.waits]
+            work_ns = {
+                at: use.main_stream_us * steps * 1000 / counts[at]
+                for at, use in enumerate(uses)
+                if counts[at]
+            }
+        own = remove_event_costs(self._intervals, self._on_host, self._on_device, waiting, work_ns)
         with_events = sum(interval.device_ns for interval in self._intervals if interval.place >= 0)
         times = {place: time_ns / steps / 1000 for place, time_ns in own.items() if place >= 0}
 
         def apply(use: DeviceUse, time_us: float) -> DeviceUse:
             use = replace(use, time_us=time_us)
-            if not self._accelerator.reports_work:
+            if not is_traced:
                 return use
             bound, evidence = find_bound(use)
             is_late = use.launches > 0 and bound in ("launches", "the host")
@@ -244,38 +252,44 @@ def remove_event_costs(
     on_host: _EventCost,
     on_device: _EventCost,
     waiting: Container[int],
+    work_ns: Mapping[int, float],
 ) -> dict[int, float]:
     """Return the time of each part on the device as it would be without the events, in ns.
 
     How far the device is behind the host follows from the times of both. If it is behind at the end
     of an interval, the interval is its own work and the cost of the event on the device. Otherwise
     it ended when the host came to it, which the events delayed: by their cost in this interval, and
-    by that of the earlier ones while the device was behind.
+    by that of the earlier ones while the device was behind. Without them, the device might still be
+    behind, with the work of the interval to do.
 
     Args:
         intervals: Times between neighboring events.
         on_host: Cost of the events on the host.
         on_device: Cost of the events on a busy device.
         waiting: Parts that wait for the device, which makes up for the earlier delay.
+        work_ns: Time that the device works in a mean interval of each part.
     """
     own: dict[int, float] = defaultdict(float)
     # By how much the device is behind, with events and without.
     lag = free_lag = 0.0
     least = on_host.inside + on_host.between
     for interval in intervals:
-        was_behind = lag > least
+        was_behind, lag_before = lag > least, lag
         lag = max(0.0, lag + interval.device_ns - interval.host_ns)
+        is_behind = lag > least
         free_host = max(interval.host_ns - on_host.of(interval), 0.0)
-        # A device that is not behind has recorded an event long before the next work comes.
-        device_cost = on_device.of(interval) if was_behind else 0.0
-        if lag > least:
-            taken = max(interval.device_ns - device_cost, 0.0)
-            free_lag = max(free_lag + taken - free_host, 0.0)
-        elif was_behind and interval.place in waiting:
-            taken = max(interval.device_ns - device_cost - on_host.of(interval), 0.0)
-            free_lag = lag
+        work = work_ns.get(interval.place)
+        if is_behind or interval.place in waiting:
+            # A device that is not behind has recorded an event long before the next work comes.
+            taken = interval.device_ns - (on_device.of(interval) if was_behind else 0.0)
+            taken -= 0.0 if is_behind else on_host.of(interval)
+            if work is not None and (is_behind or not was_behind):
+                # A device that is further behind idles less until the work is launched.
+                taken = max(taken - max(free_lag - lag_before, 0.0), min(work, taken))
+            taken = max(taken, 0.0)
+            free_lag = max(free_lag + taken - free_host, 0.0) if is_behind else lag
         else:
-            before, free_lag = free_lag, max(lag, free_lag - free_host)
+            before, free_lag = free_lag, max(lag, free_lag + (work or 0.0) - free_host)
             taken = max(free_lag + free_host - before, 0.0)
         own[interval.place] += taken
     return own
@@ -432,6 +446,7 @@ class DeviceWork(TorchProfilerObserver):
                 to_device_bytes=work.to_device / steps,
                 to_host_bytes=work.to_host / steps,
                 busy_us=busy_time(work.busy) * scale,
+                main_stream_us=work.main_stream_ns * scale,
                 to_device_us=work.to_device_ns * scale,
                 to_host_us=work.to_host_ns * scale,
                 launching_us=sum(work.launching.values()) * scale,
@@ -470,8 +485,8 @@ def find_bound(use: DeviceUse) -> tuple[Bound, str]:
         waits = f"the host waits {of(use.wait_us, use.traced_us)}"
         return "a wait", f"{waits}, mostly in {longest.call}{where}"
     busy = f"the device is busy for {of(use.busy_us, use.time_us)}"
-    if use.busy_us > use.time_us * 1.05:
-        # Events are in one stream.
+    if use.busy_us > use.main_stream_us * 1.01:
+        # The span may be shorter.
         busy = f"the device is busy for {use.busy_us:,.4g} µs, on other streams as well"
     if use.busy_us and use.busy_us >= _MIN_SHARE * use.time_us:
         return "kernels", busy
@@ -506,6 +521,7 @@ class PartWork:
     """Work of a part on the device; times in ns.
 
     Args:
+        main_stream_ns: Time of the work on the stream with the most work.
         host_ns: Time on the host, without the parts inside.
         launching: Time of each operator that launches work, or of the call without an operator, by
             its start.
@@ -523,6 +539,7 @@ class PartWork:
     to_host: int = 0
     to_device_ns: int = 0
     to_host_ns: int = 0
+    main_stream_ns: int = 0
     host_ns: int = 0
     delay_ns: int = 0
     idle_host_ns: int = 0
@@ -579,6 +596,10 @@ def attribute_work(trace: Iterable[TraceEvent]) -> TraceWork:
     unattributed = PartWork()
     by_link = {call.event.link: call for call in calls if call.event.link >= 0}
     work_events = [event for event in events if event.kind in ("kernel", "copy", "fill")]
+    by_stream: Counter[int] = Counter()
+    for event in work_events:
+        by_stream[event.thread] += event.duration_ns
+    main_stream = max(by_stream, key=by_stream.__getitem__, default=0)
     ends: dict[int, int] = {}
     for event in work_events:
         end = event.start_ns + event.duration_ns
@@ -587,6 +608,7 @@ def attribute_work(trace: Iterable[TraceEvent]) -> TraceWork:
         call = by_link.get(event.link)
         work = unattributed if call is None else parts[call.place]
         work.busy.append((event.start_ns, end))
+        work.main_stream_ns += event.duration_ns if event.thread == main_stream else 0
         direction = event.name.lower()
         if event.kind != "copy":
             work.kernels += event.kind == "kernel"
