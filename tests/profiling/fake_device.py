@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from tdx.foundation.nvml import GpuState
 from tdx.profiling.passes import observer
 from tdx.profiling.passes.accelerator import OnSync, TraceEvent, TraceKind
-from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE
+from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE, WAIT_PREFIX
 from tests.profiling.fake_clock import US, FakeClock
 
 LAUNCH_US = 2
@@ -125,20 +125,19 @@ class FakeDevice:
     def stop(self, where: str, call: str = "cudaStreamSynchronize") -> None:
         """Wait on a line for all work, in a function of the driver.
 
-        Torch warns before most functions that wait; the line of others is a range around them.
+        Torch warns after most functions that wait; the line of others is a range around them.
         """
-        report = nullcontext() if self._on_sync is None else self._on_sync(where)
         with ExitStack() as ranges:
-            if call == "cudaStreamSynchronize":
-                with report:
-                    pass
-            else:
-                ranges.enter_context(report)
+            if self._on_sync is not None and call != "cudaStreamSynchronize":
+                ranges.enter_context(self._on_sync(where, False))
             began = self.clock.now
             self.wait()
             if self._trace is not None:
                 taken = self.clock.now - began
                 self._trace.append(TraceEvent("call", call, began, taken, 1))
+        if self._on_sync is not None and call == "cudaStreamSynchronize":
+            with self._on_sync(where, True):
+                pass
 
     def wait(self) -> None:
         """Advance the clock of the host until the queue is empty."""
@@ -229,6 +228,8 @@ class _Range:
             self.kind = "start"
         elif name.startswith(LINE_PREFIX):
             self.kind, self.name = "line", name.removeprefix(LINE_PREFIX)
+        elif name.startswith(WAIT_PREFIX):
+            self.kind, self.name = "wait", name.removeprefix(WAIT_PREFIX)
 
     def __enter__(self) -> None:
         self.began = self.clock.now

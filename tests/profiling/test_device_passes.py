@@ -18,6 +18,8 @@ from tdx.profiling.passes.accelerator import (
     NO_SYNC_NOTE,
     SYNC_NOTE,
     TorchAccelerator,
+    TraceEvent,
+    TraceKind,
     list_accelerators,
     read_trace,
 )
@@ -285,3 +287,36 @@ def test_work_of_a_recorded_torch_trace_is_attributed() -> None:
     # The operator is the launch, not the call of the driver inside it.
     assert list(outer.launching.values()) == [20_000, 5_000]
     assert (result.unattributed.kernels, result.unattributed.kernel_ns) == (1, 9_000)
+
+
+def test_lines_explain_the_waits_before_or_inside_them() -> None:
+    def event(kind: TraceKind, name: str, start: int, end: int) -> TraceEvent:
+        return TraceEvent(kind, name, start, end - start, 1)
+
+    events = [
+        event("part", f"{RANGE_PREFIX}{0}", 0, 1000),
+        # Another library waits; torch does not warn.
+        event("call", "cudaDeviceSynchronize", 10, 30),
+        event("operator", "aten::item", 100, 200),
+        event("operator", "aten::_local_scalar_dense", 110, 190),
+        event("call", "cudaStreamSynchronize", 120, 150),
+        event("call", "cudaStreamSynchronize", 160, 180),
+        # Torch warns for each of both when the operator returns to Python.
+        event("line", "item.py:1", 210, 212),
+        event("line", "item.py:1", 213, 215),
+        event("call", "cudaStreamSynchronize", 300, 340),
+        event("line", "stream.py:2", 350, 352),
+        event("wait", "event.py:3", 400, 500),
+        event("call", "cudaEventSynchronize", 410, 490),
+        event("call", "cudaEventSynchronize", 600, 605),
+        event("part", f"{RANGE_PREFIX}{1}", 700, 800),
+        event("line", "other.py:4", 710, 712),
+    ]
+    waits = attribute_work(events).parts[0].waits
+    assert waits == {
+        ("cudaDeviceSynchronize", ""): (1, 20),
+        ("cudaStreamSynchronize", "item.py:1"): (2, 50),
+        ("cudaStreamSynchronize", "stream.py:2"): (1, 40),
+        ("cudaEventSynchronize", "event.py:3"): (1, 80),
+        ("cudaEventSynchronize", ""): (1, 5),
+    }

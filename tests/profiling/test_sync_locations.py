@@ -31,11 +31,12 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return values
 
 
-def noting(places: list[str]) -> Callable[[str], AbstractContextManager[None]]:
-    """Return a callback that appends each place, and that it was left again."""
+def noting(places: list[str]) -> Callable[[str, bool], AbstractContextManager[None]]:
+    """Return a callback that appends each place."""
 
     @contextmanager
-    def note(place: str) -> Iterator[None]:
+    def note(place: str, is_over: bool) -> Iterator[None]:
+        assert is_over
         places.append(place)
         yield
 
@@ -80,7 +81,8 @@ def test_functions_that_wait_without_a_warning_are_reported(
     log: list[str] = []
 
     @contextmanager
-    def around(place: str) -> Iterator[None]:
+    def around(place: str, is_over: bool) -> Iterator[None]:
+        assert not is_over
         log.append(place)
         yield
         log.append("end")

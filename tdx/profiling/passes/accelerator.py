@@ -19,9 +19,14 @@ from tdx.core.envs.env_specs import available_device
 from tdx.foundation import accelerators
 from tdx.foundation.nvml import GpuState, read_gpu
 from tdx.foundation.simulated_cuda import calling_line
-from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE, parse_part_index
+from tdx.profiling.passes.observer import (
+    LINE_PREFIX,
+    START_RANGE,
+    WAIT_PREFIX,
+    parse_part_index,
+)
 
-TraceKind = Literal["part", "line", "start", "operator", "call", "kernel", "copy", "fill"]
+TraceKind = Literal["part", "line", "wait", "start", "operator", "call", "kernel", "copy", "fill"]
 _TRACE_KINDS: dict[str, TraceKind] = {
     "user_annotation": "part",
     "cpu_op": "operator",
@@ -39,9 +44,9 @@ class TraceEvent(NamedTuple):
     """An event on the host or the device.
 
     Args:
-        kind: On the host, a call of a part, of an operator or of the driver; a line that waits; the
-            start of the measurement. On the device, a kernel, a copy or a fill.
-        name: Name; ``file:line`` of a line.
+        kind: On the host, a call of a part, of an operator or of the driver; a line after its waits
+            or around them; the start of the measurement. On the device, a kernel, a copy or a fill.
+        name: Name; ``file:line`` of lines.
         start_ns: Start.
         duration_ns: Duration.
         thread: Thread of the host, or stream of the device.
@@ -81,6 +86,8 @@ def read_trace(text: str) -> list[TraceEvent]:
                 kind = "start"
             elif name.startswith(LINE_PREFIX):
                 kind, name = "line", name.removeprefix(LINE_PREFIX)
+            elif name.startswith(WAIT_PREFIX):
+                kind, name = "wait", name.removeprefix(WAIT_PREFIX)
             elif kind == "part":
                 continue
         args = entry.get("args", {})
@@ -103,23 +110,24 @@ _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
 _PROFILER = (f"{Path(__file__).parents[1]}{os.sep}",)
 
 
-OnSync = Callable[[str], AbstractContextManager[object]]
-"""Callback before a synchronization, with its ``file:line``; the context contains the call if torch
-has a function for it, and nothing otherwise."""
+OnSync = Callable[[str, bool], AbstractContextManager[object]]
+"""Callback for a synchronization, with its ``file:line``. ``True``: it is over; otherwise, it is in
+the context that is returned."""
 
 
 @contextmanager
 def watch_syncs(callback: OnSync) -> Iterator[None]:
     """Call a function with the place, ``file:line``, of each synchronization in the block.
 
-    torch warns before most of them; other warnings are unchanged. ``torch.cuda.synchronize`` and
-    ``torch.cuda.Event.synchronize`` do not warn, so they are replaced. Libraries that wait without
-    torch are not detected, nor is ``torch.Event.synchronize``.
+    torch warns about most of them; other warnings are unchanged. Torch keeps warnings until the
+    call that caused them returns to Python, so those are over. ``synchronize`` of ``torch.cuda``,
+    of its events and of ``torch.accelerator`` do not warn, so they are replaced. Libraries that
+    wait without torch are not detected, nor is ``torch.Event.synchronize``.
     """
 
     def reporting(function: Callable[..., object]) -> Callable[..., object]:
         def synchronize(*args: Any, **kwargs: Any) -> object:
-            with callback(calling_line(_PROFILER)):
+            with callback(calling_line(_PROFILER), False):
                 return function(*args, **kwargs)
 
         return synchronize
@@ -137,7 +145,7 @@ def watch_syncs(callback: OnSync) -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if _SYNC_WARNING in str(message):
-                with callback(calling_line(_PROFILER) or f"{filename}:{lineno}"):
+                with callback(calling_line(_PROFILER) or f"{filename}:{lineno}", True):
                     pass
             else:
                 show(message, category, filename, lineno, file, line)
@@ -146,7 +154,9 @@ def watch_syncs(callback: OnSync) -> Iterator[None]:
         warnings.filterwarnings("ignore", message=_PROTOTYPE_WARNING)
         warnings.showwarning = shown
         torch.cuda.set_sync_debug_mode("warn")
-        silent: tuple[Any, ...] = (torch.cuda, torch.cuda.Event)
+        silent: list[Any] = [torch.cuda, torch.cuda.Event]
+        # torch 2.5 has none.
+        silent += [torch.accelerator] if hasattr(torch, "accelerator") else []
         originals = [owner.synchronize for owner in silent]
         try:
             for owner, function in zip(silent, originals, strict=True):

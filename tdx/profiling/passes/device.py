@@ -28,6 +28,7 @@ from tdx.profiling.passes.host import MemoryLevel, PolledMemory
 from tdx.profiling.passes.observer import (
     LINE_PREFIX,
     START_RANGE,
+    WAIT_PREFIX,
     Observer,
     TorchProfilerObserver,
     parse_part_index,
@@ -344,7 +345,7 @@ class Syncs(Observer):
         self._counts: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     def _recorder(self) -> AbstractContextManager[None]:
-        def count(where: str) -> AbstractContextManager[None]:
+        def count(where: str, is_over: bool) -> AbstractContextManager[None]:
             if self._around:
                 self._counts[self._around[-1]][where] += 1
             return nullcontext()
@@ -412,8 +413,9 @@ class DeviceWork(TorchProfilerObserver):
     def _recorder(self) -> Iterator[None]:
         self._accelerator.synchronize()
 
-        def mark_line(line: str) -> AbstractContextManager[object]:
-            return self._range(f"{LINE_PREFIX}{line}") if self._open else nullcontext()
+        def mark_line(line: str, is_over: bool) -> AbstractContextManager[object]:
+            name = f"{LINE_PREFIX if is_over else WAIT_PREFIX}{line}"
+            return self._range(name) if self._open else nullcontext()
 
         reports_syncs = self._accelerator.reports_syncs
         with (
@@ -645,40 +647,49 @@ def _attribute_calls(events: Sequence[TraceEvent], parts: dict[int, PartWork]) -
     """Return the calls of the driver inside parts, and count launches and lines that wait."""
     calls: list[_Call] = []
     open_events: dict[int, list[tuple[int, TraceEvent]]] = defaultdict(list)
-    # The line that torch reported last on a thread, until when it explains waits, and whether it
-    # explains only one: an operator may wait several times, such as a copy and what follows it.
-    lines: dict[int, tuple[str, int, bool]] = {}
+    # The calls on a thread since the last line, each with the operator around it.
+    recent: dict[int, list[tuple[int, TraceEvent | None]]] = defaultdict(list)
     for event in events:
-        if event.kind not in ("part", "operator", "call", "line"):
+        if event.kind not in ("part", "operator", "call", "line", "wait"):
             continue
         around = open_events[event.thread]
         while around and around[-1][0] <= event.start_ns:
             around.pop()
-        if event.kind in ("part", "operator"):
+        if event.kind in ("part", "operator", "wait"):
             around.append((event.start_ns + event.duration_ns, event))
+        if event.kind in ("part", "operator"):
             continue
-        innermost = next(
-            (at for at in reversed(range(len(around))) if around[at][1].kind == "part"), None
-        )
-        if innermost is None:
+        inner: list[TraceEvent] = []
+        for _, outer in reversed(around):
+            if outer.kind == "part":
+                break
+            inner.append(outer)
+        else:
             continue
-        part_end, part = around[innermost]
-        operator_end, operator = (*around[innermost + 1 :], (None, event))[0]
-        place = parse_part_index(part.name)
+        place = parse_part_index(outer.name)
         work = parts[place]
-        if event.kind == "line":
+        if event.kind in ("line", "wait"):
             work.lines[event.name] = work.lines.get(event.name, 0) + 1
-            lines[event.thread] = event.name, operator_end or part_end, operator_end is None
-            continue
-        line, until, explains_one = lines.get(event.thread, ("", 0, False))
-        if until <= event.start_ns:
-            line = ""
-        elif explains_one and event.name in _SYNC_CALLS:
-            del lines[event.thread]
-        calls.append(_Call(place, event, line))
-        if "launch" in event.name.lower():
-            work.launches += 1
-            work.launching[operator.start_ns] = operator.duration_ns
+        operator = next((each for each in reversed(inner) if each.kind == "operator"), None)
+        if event.kind == "call":
+            line = next((each.name for each in inner if each.kind == "wait"), "")
+            recent[event.thread].append((len(calls), operator))
+            calls.append(_Call(place, event, line))
+            if "launch" in event.name.lower():
+                work.launches += 1
+                launching = operator or event
+                work.launching[launching.start_ns] = launching.duration_ns
+        elif event.kind == "line":
+            # It explains all waits of the last operator, such as a copy and what follows it, or the
+            # last wait without an operator.
+            before = recent.pop(event.thread, [])
+            waits = [at for at, _ in before if calls[at].event.name in _SYNC_CALLS]
+            explained = waits[-1:]
+            if before and before[-1][1] is not None:
+                explained = [at for at, operator in before if operator is before[-1][1]]
+            for at in explained:
+                if not calls[at].line and calls[at].place == place:
+                    calls[at] = calls[at]._replace(line=event.name)
     return calls
 
 

@@ -114,8 +114,9 @@ MEMORY_EVENT = "[memory]"
 PROFILER_BUSY = "torch's profiler is already running, so the passes that use it were skipped."
 RANGE_PREFIX = "tdx part "
 """Name of the range of a part, before its index."""
-LINE_PREFIX = "tdx line "
-"""Name of the range of a line that waits for the device, before ``file:line``."""
+LINE_PREFIX, WAIT_PREFIX = "tdx line ", "tdx wait "
+"""Names of the ranges of a line that waits for the device, before ``file:line``: after the wait, or
+around it."""
 START_RANGE = "tdx start"
 """Name of the range after the steps that warm the profiler up."""
 
