@@ -136,10 +136,12 @@ def test_html_page_is_self_contained() -> None:
     assert "default-src 'none'" in html
     for part in ("modes", "eager", "planned"):
         assert re.search(f"<h2 [^>]*><a [^>]*>{part}</a>", html)
-    for part in ("mean step", "distribution of times", "memory", "operators"):
+    for part in ("mean step", "distribution of times", "device", "memory", "operators"):
         assert f"<h3>{part} " in html
     assert page.tags.count("svg") == 2 * (1 + 5)
     assert "aten::where" in page.text
+    assert "bound by launches" in page.text
+    assert "in cudaStreamSynchronize at reward_sum.py:40" in page.text
     assert "Example CPU" in page.text
 
 

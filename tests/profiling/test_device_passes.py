@@ -320,3 +320,27 @@ def test_lines_explain_the_waits_before_or_inside_them() -> None:
         ("cudaEventSynchronize", "event.py:3"): (1, 80),
         ("cudaEventSynchronize", ""): (1, 5),
     }
+
+
+@pytest.mark.parametrize(
+    ("call", "copy", "returns_us", "waits"),
+    [
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", 30, True),
+        # The driver has made a copy of the memory for itself, and returned.
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", 15, False),
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)", 30, False),
+        ("cudaMemcpy", "Memcpy DtoH (Device -> Pinned)", 30, True),
+        ("hipMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", 30, True),
+        ("cudaMemcpyAsync", "Memcpy DtoD (Device -> Device)", 30, False),
+    ],
+)
+def test_copies_that_return_late_are_waits(
+    call: str, copy: str, returns_us: int, waits: bool
+) -> None:
+    events = [
+        TraceEvent("part", f"{RANGE_PREFIX}{0}", 0, 100 * US, 1),
+        TraceEvent("call", call, 5 * US, (returns_us - 5) * US, 1, 7),
+        TraceEvent("copy", copy, 10 * US, 10 * US, 0, 7, 4096),
+    ]
+    expected = {(call, ""): (1, (returns_us - 5) * US)} if waits else {}
+    assert attribute_work(events).parts[0].waits == expected

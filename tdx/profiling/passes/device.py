@@ -602,11 +602,10 @@ def attribute_work(trace: Iterable[TraceEvent]) -> TraceWork:
     for event in work_events:
         by_stream[event.thread] += event.duration_ns
     main_stream = max(by_stream, key=by_stream.__getitem__, default=0)
-    ends: dict[int, int] = {}
+    # When copies that may block are done; copies of pinned memory never do.
+    copied_at: dict[int, int] = {}
     for event in work_events:
         end = event.start_ns + event.duration_ns
-        if event.link >= 0:
-            ends[event.link] = max(end, ends.get(event.link, 0))
         call = by_link.get(event.link)
         work = unattributed if call is None else parts[call.place]
         work.busy.append((event.start_ns, end))
@@ -625,10 +624,13 @@ def attribute_work(trace: Iterable[TraceEvent]) -> TraceWork:
         elif any(name in direction for name in _TO_HOST):
             work.to_host += event.nbytes
             work.to_host_ns += event.duration_ns
+        else:
+            continue
+        if call is not None and ("pinned" not in direction or "Async" not in call.event.name):
+            copied_at[event.link] = end
     for call in calls:
         event, end = call.event, call.event.start_ns + call.event.duration_ns
-        is_blocking = "memcpy" in event.name.lower() and event.link in ends
-        if event.name in _SYNC_CALLS or (is_blocking and end >= ends[event.link]):
+        if event.name in _SYNC_CALLS or end >= copied_at.get(event.link, end + 1):
             waits = parts[call.place].waits
             count, waited = waits.get((event.name, call.line), (0, 0))
             waits[event.name, call.line] = count + 1, waited + event.duration_ns
