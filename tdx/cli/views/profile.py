@@ -202,13 +202,16 @@ def _mode_summary(profile: Profile, mode: ModeProfile, options: TableOptions) ->
     if not mode.rows:
         return
     costs = list_part_costs(mode)
+    if mode.on_device:
+        # Launching an expensive kernel costs the host little.
+        costs.sort(key=lambda cost: -max(cost.step_us, _span_us(mode, cost)))
     count = options.top or _MAX_PARTS
     if options.top is None and len(costs) == count + 1:
         # A single other part takes no more space than the sum of it.
         count += 1
     shown, others = costs[:count], costs[count:]
     has_device = bool(mode.on_device)
-    largest = costs[0].share
+    largest = max(cost.share for cost in costs)
     rows = [_cost_row(cost, largest, mode if has_device else None) for cost in shown]
     if others:
         step_us, share = sum(cost.step_us for cost in others), sum(cost.share for cost in others)
@@ -236,8 +239,17 @@ def _mode_summary(profile: Profile, mode: ModeProfile, options: TableOptions) ->
     shares = ", ".join(f"{kind.name} {kind.share:.0%}" for kind in kinds)
     cells = [Cell("bound by: ", "dim"), Cell(kinds[0].name, "name"), Cell(f" ({shares})")]
     yield Paragraph(cells, indent=2)
+    if mode.device is not None and mode.device.traced_us:
+        share = mode.device.busy_us / mode.device.traced_us
+        unattributed = f"{mode.device.unattributed:.1%} of its work is unattributed"
+        yield fact(mode.device.name, f"busy for {share:.0%} of a traced step, {unattributed}")
     if options.passes:
         yield from details(mode, mode.rows)
+
+
+def _span_us(mode: ModeProfile, cost: Cost) -> float:
+    uses = (mode.on_device.get(row.key) for row in cost.rows)
+    return sum(use.time_us for use in uses if use is not None)
 
 
 def _cost_row(cost: Cost, largest: float, on_device: ModeProfile | None) -> list[Cell]:
@@ -246,9 +258,9 @@ def _cost_row(cost: Cost, largest: float, on_device: ModeProfile | None) -> list
     if on_device is not None:
         uses = [use for row in cost.rows if (use := on_device.on_device.get(row.key)) is not None]
         first = max(uses, key=lambda use: use.time_us, default=None)
-        spans, busy = sum(use.time_us for use in uses), sum(use.busy_us for use in uses)
+        busy = sum(use.busy_us for use in uses)
         bound = first.bound_by or "" if first is not None else ""
-        device = [Cell(micros(spans)), Cell(micros(busy)), Cell(bound)]
+        device = [Cell(micros(_span_us(on_device, cost))), Cell(micros(busy)), Cell(bound)]
     bar = share_bar(cost.share, largest)
     numbers = [Cell(micros(cost.step_us)), *device, Cell(f"{cost.share:.1%}")]
     return [Cell(cost.name, "name"), *numbers, Cell(bar, "added")]
@@ -489,7 +501,7 @@ def details(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[Block]:
         hosts = {row.key: mode.step_share_us(row) for row in rows}
         device = dict(sorted(device.items(), key=lambda item: -item[1].time_us))
         yield _device(device, hosts)
-        yield from _device_notes(device)
+        yield from _device_notes(device, mode.step_us)
     if memory:
         yield Heading("memory", "bytes per step; peak above the level before a call", level=3)
         yield _memory(memory)
@@ -560,11 +572,11 @@ def _device(uses: Mapping[Key, DeviceUse], hosts: Mapping[Key, float]) -> Table:
     return number_table(("part", "lane", *titles), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
-def _device_notes(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
-    """Yield why each part is bound by what it is, and the lines that wait for the device."""
+def _device_notes(uses: Mapping[Key, DeviceUse], step_us: float) -> Iterator[Paragraph]:
+    """Yield why each part of at least 1 % of a step is bound by what it is, and the waits."""
     for (label, lane), use in uses.items():
         name = Cell(f"{label} {lane}", "name")
-        if use.bound_by is not None:
+        if use.bound_by is not None and max(use.time_us, use.traced_us) >= step_us / 100:
             yield Paragraph([name, Cell(f": bound by {use.bound_by}: {use.evidence}")], indent=2)
         for wait in use.waits:
             where = f" at {wait.line}" if wait.line else ""
