@@ -312,6 +312,11 @@ class DeviceUse:
         """Time in which the host waits for the device."""
         return sum(wait.time_us for wait in self.waits)
 
+    @property
+    def idle_us(self) -> float:
+        """Idle time of the device for all causes."""
+        return self.idle_host_us + self.idle_kernel_us + self.idle_other_us
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
@@ -353,6 +358,14 @@ class DeviceSummary:
     def unattributed(self) -> float:
         """Share of the work that no part of the rollout launched, from 0 to 1."""
         return self.unattributed_us / self.busy_us if self.busy_us else 0.0
+
+    @property
+    def message(self) -> str | None:
+        """How much of a step it works; ``None`` if it does not report that."""
+        if not self.traced_us:
+            return None
+        busy = f"busy for {self.busy_us / self.traced_us:.0%} of a traced step"
+        return f"{busy}, {self.unattributed:.1%} of its work is unattributed"
 
 
 @dataclass(frozen=True)

@@ -239,10 +239,8 @@ def _mode_summary(profile: Profile, mode: ModeProfile, options: TableOptions) ->
     shares = ", ".join(f"{kind.name} {kind.share:.0%}" for kind in kinds)
     cells = [Cell("bound by: ", "dim"), Cell(kinds[0].name, "name"), Cell(f" ({shares})")]
     yield Paragraph(cells, indent=2)
-    if mode.device is not None and mode.device.traced_us:
-        share = mode.device.busy_us / mode.device.traced_us
-        unattributed = f"{mode.device.unattributed:.1%} of its work is unattributed"
-        yield fact(mode.device.name, f"busy for {share:.0%} of a traced step, {unattributed}")
+    if mode.device is not None and (message := mode.device.message) is not None:
+        yield fact(mode.device.name, message)
     if options.passes:
         yield from details(mode, mode.rows)
 
@@ -552,8 +550,7 @@ def _device_facts(device: DeviceSummary) -> Iterator[Block]:
 def _device(uses: Mapping[Key, DeviceUse], hosts: Mapping[Key, float]) -> Table:
     rows = []
     for key, use in uses.items():
-        idle_us = use.idle_host_us + use.idle_kernel_us + use.idle_other_us
-        times = (use.time_us, use.busy_us, use.wait_us, idle_us, use.launch_delay_us)
+        times = (use.time_us, use.busy_us, use.wait_us, use.idle_us, use.launch_delay_us)
         numbers = (use.kernels, use.launches, use.to_device_bytes, use.to_host_bytes)
         rows.append(
             [

@@ -117,6 +117,7 @@ class CostRow:
         allocated_bytes: Bytes allocated per step. ``None``: not measured.
         device_us: Time between events on the accelerator per step. ``None``: there is none.
         busy_us: Time in which the accelerator works for it, per step. ``None``: not measured.
+        idle_us: Time in which the accelerator is idle before its work, per step.
         bound_by: What takes most of its time. Empty: not measured.
         evidence: Figures that this follows from.
         kernels: Kernels per step.
@@ -139,6 +140,7 @@ class CostRow:
     allocated_bytes: float | None = None
     device_us: float | None = None
     busy_us: float | None = None
+    idle_us: float = 0.0
     bound_by: str = ""
     evidence: str = ""
     kernels: float | None = None

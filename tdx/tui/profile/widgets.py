@@ -65,7 +65,8 @@ def histogram_text(row: CostRow, width: int, height: int) -> Content:
     if row.device_us is not None:
         waits = ", waits for the host" if row.launch_bound else ""
         kernels = f"busy {format_duration(row.busy_us or 0.0)} in {row.kernels or 0:.1f} kernels"
-        facts += f"  GPU {format_duration(row.device_us)}, {kernels}{waits}"
+        idle = f", idle {format_duration(row.idle_us)}" if row.idle_us else ""
+        facts += f"  GPU {format_duration(row.device_us)}, {kernels}{idle}{waits}"
     notes = list(_notes(row))
     if others:
         listed = ", ".join(f"{other.name} {format_duration(other.step_us)}" for other in others)

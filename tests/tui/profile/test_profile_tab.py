@@ -203,7 +203,7 @@ async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
             in text
         )
         assert "bound by a wait: the host waits 1.2 of 2 µs" in text
-        assert "GPU 1.50 µs, busy 0.75 µs in 3.0 kernels, waits for the host" in text
+        assert "GPU 1.50 µs, busy 0.75 µs in 3.0 kernels, idle 0.25 µs, waits for the host" in text
 
 
 async def test_missing_pipeline_is_reported() -> None:
