@@ -284,6 +284,8 @@ def test_work_of_a_recorded_torch_trace_is_attributed() -> None:
     assert (outer.kernels, outer.kernel_ns, outer.launches) == (1, 10_500, 2)
     assert (inner.kernels, inner.kernel_ns, inner.launches) == (1, 1_000, 1)
     assert (inner.to_host, inner.to_device, inner.copy_ns) == (96, 0, 2_000)
+    # A copy is launched too.
+    assert list(inner.launching.values()) == [5_000, 5_000]
     # The operator is the launch, not the call of the driver inside it.
     assert list(outer.launching.values()) == [20_000, 5_000]
     assert (result.unattributed.kernels, result.unattributed.kernel_ns) == (1, 9_000)

@@ -328,6 +328,6 @@ def test_launches_bind_a_device_that_is_not_behind() -> None:
     use = measured.on_device["1 SpinningCall", "forward"]
     assert (use.bound_by, use.launch_bound) == ("launches", True)
     launches, busy = use.evidence.split(" on the host, ")
-    assert launches == "10 launches take 220 of 220 µs"
+    assert launches == "launching work takes 220 of 220 µs"
     assert busy.startswith("the device is busy for 10 of 22")
     assert (use.time_us, use.idle_host_us) == (near(221), near(220 - 9))

@@ -494,7 +494,7 @@ def find_bound(use: DeviceUse) -> tuple[Bound, str]:
         return "kernels", busy
     if use.launching_us and use.launching_us >= _MIN_SHARE * use.traced_us:
         launching = of(use.launching_us, use.traced_us)
-        return "launches", f"{use.launches:,.4g} launches take {launching} on the host, {busy}"
+        return "launches", f"launching work takes {launching} on the host, {busy}"
     rest = max(use.traced_us - use.launching_us - use.wait_us, 0.0)
     text = f"the host spends {of(rest, use.traced_us)} outside of launches and waits"
     return "the host", f"{text}, {busy}" if use.busy_us else text
@@ -677,8 +677,9 @@ def _attribute_calls(events: Sequence[TraceEvent], parts: dict[int, PartWork]) -
             line = next((each.name for each in inner if each.kind == "wait"), "")
             recent[event.thread].append((len(calls), operator))
             calls.append(_Call(place, event, line))
-            if "launch" in event.name.lower():
-                work.launches += 1
+            name = event.name.lower()
+            work.launches += "launch" in name
+            if any(word in name for word in ("launch", "memcpy", "memset")):
                 launching = operator or event
                 work.launching[launching.start_ns] = launching.duration_ns
         elif event.kind == "line":
