@@ -11,7 +11,8 @@ import pytest
 
 from tdx.foundation.nvml import GpuState
 from tdx.profiling.passes import observer
-from tdx.profiling.passes.accelerator import OnSync, TraceEvent, TraceKind
+from tdx.profiling.passes.accelerator import OnSync
+from tdx.profiling.passes.device_trace import TraceEvent, TraceKind
 from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE, WAIT_PREFIX
 from tests.profiling.fake_clock import US, FakeClock
 

@@ -18,13 +18,11 @@ from tdx.profiling.passes.accelerator import (
     NO_SYNC_NOTE,
     SYNC_NOTE,
     TorchAccelerator,
-    TraceEvent,
-    TraceKind,
     list_accelerators,
-    read_trace,
 )
 from tdx.profiling.passes.choice import AcceleratorLookup, make_observers
-from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, attribute_work
+from tdx.profiling.passes.device import WAITING_PART, DeviceTimes
+from tdx.profiling.passes.device_trace import TraceEvent, TraceKind, attribute_work, read_trace
 from tdx.profiling.passes.observer import RANGE_PREFIX
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env

@@ -11,9 +11,9 @@ import torch
 from tdx import GymEnv
 from tdx.foundation import accelerators
 from tdx.profiling.passes import accelerator, choice
-from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
+from tdx.profiling.passes.accelerator import TorchAccelerator
 from tdx.profiling.passes.choice import find_accelerator
-from tdx.profiling.passes.device import attribute_work
+from tdx.profiling.passes.device_trace import TraceEvent, attribute_work
 from tdx.profiling.passes.observer import LINE_PREFIX, RANGE_PREFIX, START_RANGE
 
 STREAM = object()

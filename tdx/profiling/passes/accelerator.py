@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,91 +18,7 @@ from tdx.core.envs.env_specs import available_device
 from tdx.foundation import accelerators
 from tdx.foundation.nvml import GpuState, read_gpu
 from tdx.foundation.simulated_cuda import calling_line
-from tdx.profiling.passes.observer import (
-    LINE_PREFIX,
-    START_RANGE,
-    WAIT_PREFIX,
-    parse_part_index,
-)
-
-TraceKind = Literal["part", "line", "wait", "start", "operator", "call", "kernel", "copy", "fill"]
-_TRACE_KINDS: dict[str, TraceKind] = {
-    "user_annotation": "part",
-    "cpu_op": "operator",
-    "cuda_runtime": "call",
-    "cuda_driver": "call",
-    "xpu_runtime": "call",
-    "xpu_driver": "call",
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "gpu_memset": "fill",
-}
-
-
-class TraceEvent(NamedTuple):
-    """An event on the host or the device.
-
-    Args:
-        kind: On the host, a call of a part, of an operator or of the driver; a line after its waits
-            or around them; the start of the measurement. On the device, a kernel, a copy or a fill.
-        name: Name; ``file:line`` of lines.
-        start_ns: Start.
-        duration_ns: Duration.
-        thread: Thread of the host, or stream of the device.
-        link: Shared by a call of the driver and its work on the device; -1 for none.
-        nbytes: Copied bytes.
-    """
-
-    kind: TraceKind
-    name: str
-    start_ns: int
-    duration_ns: int
-    thread: int = 0
-    link: int = -1
-    nbytes: int = 0
-
-
-def read_trace(text: str) -> list[TraceEvent]:
-    """Parse the relevant events of a Chrome trace written by torch.
-
-    Example:
-        >>> read_trace('{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2,'
-        ...     '"name": "Memcpy HtoD", "tid": 7, "args": {"bytes": 64, "correlation": 3}}]}')
-        [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
-        link=3, nbytes=64)]
-    """
-    events = []
-    for entry in json.loads(text)["traceEvents"]:
-        kind = _TRACE_KINDS.get(entry.get("cat", ""))
-        if kind is None or entry.get("ph") != "X":
-            continue
-        name: str = entry["name"]
-        if kind in ("part", "operator"):
-            # torch writes a range as one or the other, depending on how it was opened.
-            if parse_part_index(name) >= 0:
-                kind = "part"
-            elif name == START_RANGE:
-                kind = "start"
-            elif name.startswith(LINE_PREFIX):
-                kind, name = "line", name.removeprefix(LINE_PREFIX)
-            elif name.startswith(WAIT_PREFIX):
-                kind, name = "wait", name.removeprefix(WAIT_PREFIX)
-            elif kind == "part":
-                continue
-        args = entry.get("args", {})
-        events.append(
-            TraceEvent(
-                kind,
-                name,
-                round(float(entry["ts"]) * 1000),
-                round(float(entry.get("dur", 0)) * 1000),
-                int(entry["tid"]),
-                int(args.get("correlation", -1)),
-                int(args.get("bytes", 0)),
-            )
-        )
-    return events
-
+from tdx.profiling.passes.device_trace import TraceEvent, read_trace
 
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
