@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tdx.core.meter import UNATTRIBUTED, Lane, Part
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.html_repr import repr_html
+from tdx.foundation.nvml import GpuState
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse, describe_preemption
@@ -222,8 +223,31 @@ class OperatorUse:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceWait:
+    """Waits of the host for an accelerator in one function, caused by one line; per step.
+
+    Args:
+        call: Function of the driver or its runtime, such as ``cudaStreamSynchronize``.
+        line: ``file:line`` that causes the wait. Empty: unknown.
+        calls: Number of waits.
+        time_us: Time on the host in the traced rollout.
+    """
+
+    call: str
+    line: str
+    calls: float
+    time_us: float
+
+
+Bound = Literal["kernels", "launches", "a wait", "the host"]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceUse:
     """Work of one part on an accelerator, per step.
+
+    A part has three times that are never mixed: the time of its :class:`Row` on the host,
+    ``time_us`` between events on the device, and ``busy_us`` in which the device works.
 
     Args:
         time_us: Time between its events on the device, without the parts inside it.
@@ -238,6 +262,22 @@ class DeviceUse:
         allocated_bytes: Bytes allocated on it, without the parts inside.
         peak_bytes: Maximum above the level at the start of a call.
         kept_bytes: Bytes still allocated after the calls; negative if they free memory.
+        busy_us: Time in which its kernels, copies or fills run, on any stream.
+        main_stream_us: Time of its work on the stream with the most work, in which the events are.
+        to_device_us: Total time of copies from the host.
+        to_host_us: Total time of copies to the host.
+        traced_us: Time on the host in the traced rollout, which the tracer slows down.
+        launching_us: The part of it in operators that launch work.
+        launch_delay_us: Mean time from a launch to the start of its kernel.
+        waits: Waits of the host, the longest first.
+        idle_host_us: Time in which the device is idle because nothing was launched, while the host
+            is in this part.
+        idle_kernel_us: Idle time between consecutive kernels that were launched early enough.
+        idle_other_us: Other idle time before its work, which waits for another stream or an event.
+        synchronized_us: Time on the host if it waits for the device before and after each part.
+            ``None``: not measured.
+        bound_by: What takes most of its time. ``None``: not measured.
+        evidence: Figures that ``bound_by`` follows from.
     """
 
     time_us: float
@@ -252,6 +292,80 @@ class DeviceUse:
     allocated_bytes: float = 0.0
     peak_bytes: int = 0
     kept_bytes: float = 0.0
+    busy_us: float = 0.0
+    main_stream_us: float = 0.0
+    to_device_us: float = 0.0
+    to_host_us: float = 0.0
+    traced_us: float = 0.0
+    launching_us: float = 0.0
+    launch_delay_us: float = 0.0
+    waits: tuple[DeviceWait, ...] = ()
+    idle_host_us: float = 0.0
+    idle_kernel_us: float = 0.0
+    idle_other_us: float = 0.0
+    synchronized_us: float | None = None
+    bound_by: Bound | None = None
+    evidence: str = ""
+
+    @property
+    def wait_us(self) -> float:
+        """Time in which the host waits for the device."""
+        return sum(wait.time_us for wait in self.waits)
+
+    @property
+    def idle_us(self) -> float:
+        """Idle time of the device for all causes."""
+        return self.idle_host_us + self.idle_kernel_us + self.idle_other_us
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSummary:
+    """An accelerator over a whole rollout; times per step.
+
+    Args:
+        name: Such as ``cuda:0``.
+        asynchronous_us: Time of a step if the host waits only where the rollout does. ``None``: the
+            profile was measured in sync mode.
+        synchronized_us: Time of a step if the host waits around each part. ``None``: not measured.
+        span_us: Time between the first and the last event, without the cost of the events.
+        events_us: Cost of the events, which is subtracted from all spans.
+        traced_us: Time of a step in the traced rollout, which ``busy_us`` and the idle times sum up
+            to. ``None``: the device reports no work.
+        busy_us: Time in which it works; work on several streams at a time counts once.
+        unattributed_us: The part of it that no part of the rollout launched.
+        idle_host_us: Idle because nothing was launched.
+        idle_kernel_us: Idle between consecutive kernels.
+        idle_other_us: Idle for other reasons.
+        torch_bytes: Memory that torch's allocator holds at the end. ``None``: not reported.
+        gpu: State that the driver reports after the measurement. ``None``: it does not.
+    """
+
+    name: str
+    asynchronous_us: float | None = None
+    synchronized_us: float | None = None
+    span_us: float = 0.0
+    events_us: float = 0.0
+    traced_us: float | None = None
+    busy_us: float = 0.0
+    unattributed_us: float = 0.0
+    idle_host_us: float = 0.0
+    idle_kernel_us: float = 0.0
+    idle_other_us: float = 0.0
+    torch_bytes: int | None = None
+    gpu: GpuState | None = None
+
+    @property
+    def unattributed(self) -> float:
+        """Share of the work that no part of the rollout launched, from 0 to 1."""
+        return self.unattributed_us / self.busy_us if self.busy_us else 0.0
+
+    @property
+    def message(self) -> str | None:
+        """How much of a step it works; ``None`` if it does not report that."""
+        if not self.traced_us:
+            return None
+        busy = f"busy for {self.busy_us / self.traced_us:.0%} of a traced step"
+        return f"{busy}, {self.unattributed:.1%} of its work is unattributed"
 
 
 @dataclass(frozen=True)
@@ -268,6 +382,8 @@ class ModeProfile:
         memory: Memory by row key; empty without that pass.
         operators: Operators by row key, most expensive first; empty without that pass.
         on_device: Device work by row key; empty without an accelerator.
+        device: The accelerator over the whole rollout. ``None``: there is none, or it was not
+            measured.
         processor: Use of the processor in each repeat; empty if it was not read.
         notes: Notes for the reader, each a sentence.
         error: Why the measurement ended early. ``None``: it did not. Rows hold the measurements
@@ -283,6 +399,7 @@ class ModeProfile:
     memory: dict[tuple[str, Lane], MemoryUse] = field(default_factory=dict)
     operators: dict[tuple[str, Lane], tuple[OperatorUse, ...]] = field(default_factory=dict)
     on_device: dict[tuple[str, Lane], DeviceUse] = field(default_factory=dict)
+    device: DeviceSummary | None = None
     processor: tuple[ProcessorUse, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None

@@ -184,10 +184,16 @@ class _Measurement:
         """Measure and return the results."""
         profile = self._measure_time()
         for name in self._plan.passes:
-            for observer in make_observers(name, self._device.accelerator):
+            for observer in make_observers(name, self._device.accelerator, self._plan.clock):
                 if profile.error is None:
                     self._plan.report_progress(f"{self._mode}: {name}", 0, 1)
                     profile = self._run_observer(observer, name, profile)
+        if profile.device is not None:
+            step_us = profile.step_us
+            device = replace(profile.device, asynchronous_us=step_us)
+            if self._plan.sync:
+                device = replace(profile.device, synchronized_us=step_us)
+            profile = replace(profile, device=device)
         return profile
 
     def _measure_time(self) -> ModeProfile:
@@ -282,12 +288,17 @@ class _Measurement:
         plan, steps_run, error = self._plan, 0, None
         most = MAX_DEVICE_STEPS if name == "device" else MAX_HOST_STEPS
         steps = min(plan.steps, most)
+        warmup = max(1, min(plan.warmup, steps))
         try:
             self._seed()
             with timed_env(self._env, observer, all_wrappers=self._plan.all_wrappers):
                 # The set-up work of first calls is not part of a step.
-                sum(self._run_steps(max(1, min(plan.warmup, steps))))
+                if not observer.records_warmup:
+                    sum(self._run_steps(warmup))
                 with observer.recording():
+                    if observer.records_warmup:
+                        sum(self._run_steps(warmup))
+                        observer.discard()
                     for chunk in self._run_steps(steps):
                         steps_run += chunk
         except KeyboardInterrupt:

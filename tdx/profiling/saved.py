@@ -22,6 +22,7 @@ from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse
 from tdx.profiling.result import (
     Counts,
+    DeviceSummary,
     DeviceUse,
     MemoryUse,
     Mode,
@@ -164,6 +165,7 @@ class ModeReport(Result):
         ),
         *(Entry(name, f"mode.{name}") for name in ("processor", "preemption", "notes", "error")),
         *("rows", "memory", "operators", "on_device"),
+        Entry("device", "mode.device", omit_none=True),
     )
 
     mode: ModeProfile
@@ -327,7 +329,8 @@ def _parse_mode(data: Mapping[str, Any], samples: SampleDecoder) -> ModeProfile:
         memory={key: from_plain(MemoryUse, use) for key, use in _by_key(data["memory"])},
         operators=operators,
         on_device={key: from_plain(DeviceUse, use) for key, use in _by_key(data["on_device"])},
-        # Profiles of earlier versions have none.
+        # Profiles of earlier versions have neither of these.
+        device=None if data.get("device") is None else from_plain(DeviceSummary, data["device"]),
         processor=tuple(from_plain(ProcessorUse, use) for use in data.get("processor", ())),
         notes=tuple(map(str, data["notes"])),
         error=None if data["error"] is None else str(data["error"]),

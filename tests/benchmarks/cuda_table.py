@@ -32,8 +32,8 @@ from tests.benchmarks.chains import chain_6
 PIXEL_BATCHES = (1, 64, 1024)
 NATIVE_BATCH = 4096
 HEAD = (
-    *("part", "lane", "host µs", "device µs", "kernels", "kernel µs", "launches"),
-    *("to device", "to host", "added", "peak", "syncs", "launch-bound"),
+    *("part", "lane", "host µs", "span µs", "busy µs", "wait µs", "kernels", "kernel µs"),
+    *("launches", "to device", "to host", "added", "peak", "syncs", "bound by"),
 )
 
 
@@ -119,13 +119,17 @@ def _mode_table(mode: ModeProfile) -> str:
         lines.append(_line([*key, hosts.get(key, ""), *cells]))
     device = sum(use.time_us for use in mode.on_device.values())
     host = sum(mode.step_share_us(row) for row in mode.rows)
-    lines.append(_line(["all", "", f"{host:,.1f}", f"{device:,.1f}", *[""] * (len(HEAD) - 4)]))
+    busy = "" if mode.device is None else f"{mode.device.busy_us:,.1f}"
+    totals = ["all", "", f"{host:,.1f}", f"{device:,.1f}", busy]
+    lines.append(_line([*totals, *[""] * (len(HEAD) - len(totals))]))
     return "\n".join([*lines, *(f"\n{note}" for note in mode.notes)])
 
 
 def _cells(use: DeviceUse) -> list[str]:
     return [
         f"{use.time_us:,.1f}",
+        f"{use.busy_us:,.1f}",
+        f"{use.wait_us:,.1f}",
         f"{use.kernels:.2f}",
         f"{use.kernel_us:,.1f}",
         f"{use.launches:.2f}",
@@ -134,7 +138,7 @@ def _cells(use: DeviceUse) -> list[str]:
         f"{use.allocated_bytes:,.0f}",
         f"{use.peak_bytes:,}",
         ", ".join(f"{place} {count:.2f}" for place, count in use.syncs.items()),
-        "yes" if use.launch_bound else "",
+        use.bound_by or "",
     ]
 
 

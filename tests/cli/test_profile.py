@@ -17,7 +17,7 @@ from tdx.cli.charts import flame_chart, growth_plot
 from tdx.cli.html import html_page
 from tdx.cli.progress import activity_on
 from tdx.cli.views.profile import profile_view
-from tdx.core.meter import Part
+from tdx.core.meter import Lane, Part
 from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile, read_profile
 from tdx.profiling.traces import build_mean_step
@@ -128,6 +128,18 @@ def test_trace_files_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) ->
     golden("profile_flames.svg", flame_chart(build_mean_step(mode_profile())) + "\n")
 
 
+def test_summary_lists_a_slow_kernel_first(tdx: Tdx, measures: Any) -> None:
+    mode = on_device(mode_profile())
+    key: tuple[str, Lane] = ("1 ActionScaling", "inverse")
+    slow = replace(mode.on_device[key], time_us=900.0, busy_us=890.0)
+    measures(sample_profile(replace(mode, on_device={**mode.on_device, key: slow})))
+    lines = tdx(*PENDULUM, "--top", "2").out.splitlines()
+    head = next(at for at, line in enumerate(lines) if line.startswith("part "))
+    assert lines[head + 1].split()[:6] == ["1", "ActionScaling", "10.2", "900", "890", "kernels"]
+    assert lines[head + 2].startswith("env Pendulum-v1")
+    assert "  cuda:0: busy for 38% of a traced step, 1.0% of its work is unattributed" in lines
+
+
 def test_html_page_is_self_contained() -> None:
     html = html_page(profile_view(both()).blocks())
     page = Page(html)
@@ -136,10 +148,12 @@ def test_html_page_is_self_contained() -> None:
     assert "default-src 'none'" in html
     for part in ("modes", "eager", "planned"):
         assert re.search(f"<h2 [^>]*><a [^>]*>{part}</a>", html)
-    for part in ("mean step", "distribution of times", "memory", "operators"):
+    for part in ("mean step", "distribution of times", "device", "memory", "operators"):
         assert f"<h3>{part} " in html
     assert page.tags.count("svg") == 2 * (1 + 5)
     assert "aten::where" in page.text
+    assert "bound by launches" in page.text
+    assert "in cudaStreamSynchronize at reward_sum.py:40" in page.text
     assert "Example CPU" in page.text
 
 

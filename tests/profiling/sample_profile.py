@@ -8,9 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tdx.core.meter import UNATTRIBUTED, Part
+from tdx.foundation.nvml import GpuState
 from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
+    DeviceSummary,
     DeviceUse,
+    DeviceWait,
     MemoryUse,
     Mode,
     ModeProfile,
@@ -105,20 +108,44 @@ def mode_profile(
 
 def on_device(mode: ModeProfile) -> ModeProfile:
     """Return the profile with the columns of an accelerator."""
-    uses = {
-        row.key: DeviceUse(
-            time_us=mode.step_share_us(row) / 4,
+    uses = {}
+    for row in mode.rows:
+        host_us, is_env = mode.step_share_us(row), row.part.work == "env"
+        waits = (DeviceWait("cudaStreamSynchronize", "reward_sum.py:40", 1.0, host_us / 2),)
+        uses[row.key] = DeviceUse(
+            time_us=host_us / 4,
             kernels=2.0,
-            kernel_us=mode.step_share_us(row) / 8,
+            kernel_us=host_us / 8,
             launches=2.0,
             to_device_bytes=4096.0,
             to_host_bytes=16.0,
             syncs={"reward_sum.py:40": 1.0} if row.part.work == "stage" else {},
-            launch_bound=row.part.work == "env",
+            launch_bound=is_env,
+            busy_us=host_us / 8,
+            main_stream_us=host_us / 8,
+            traced_us=host_us,
+            launching_us=host_us / 2 if is_env else 1.0,
+            launch_delay_us=4.5,
+            waits=waits if row.part.work == "stage" else (),
+            idle_host_us=host_us / 8,
+            bound_by="launches" if is_env else "kernels",
+            evidence="the device is busy for 2 of 4 µs",
         )
-        for row in mode.rows
-    }
-    return replace(mode, on_device=uses)
+    summary = DeviceSummary(
+        "cuda:0",
+        asynchronous_us=mode.step_us,
+        synchronized_us=mode.step_us * 1.5,
+        span_us=mode.step_us / 4,
+        events_us=8.5,
+        traced_us=mode.step_us / 3,
+        busy_us=mode.step_us / 8,
+        unattributed_us=mode.step_us / 800,
+        idle_host_us=mode.step_us / 8,
+        idle_other_us=0.5,
+        torch_bytes=1 << 30,
+        gpu=GpuState("Example GPU", "570.1", 80 << 30, 3 << 30, 2 << 30, 1980, 1980, 2619),
+    )
+    return replace(mode, on_device=uses, device=summary)
 
 
 def sample_profile(*modes: ModeProfile) -> Profile:

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import Compose, GymEnv, TransformedEnv
-from tdx.core.meter import TRANSFERS, base_parts
+from tdx.core.meter import TRANSFERS
 from tdx.foundation.errors import DeviceError, ExitCode
 from tdx.profiling import run
 from tdx.profiling.clock import ClockMeter
@@ -18,13 +18,11 @@ from tdx.profiling.passes.accelerator import (
     NO_SYNC_NOTE,
     SYNC_NOTE,
     TorchAccelerator,
-    TraceEvent,
-    TraceKind,
     list_accelerators,
-    read_trace,
 )
 from tdx.profiling.passes.choice import AcceleratorLookup, make_observers
-from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, DeviceWork, attribute_work
+from tdx.profiling.passes.device import WAITING_PART, DeviceTimes
+from tdx.profiling.passes.device_trace import TraceEvent, TraceKind, attribute_work, read_trace
 from tdx.profiling.passes.observer import RANGE_PREFIX
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
@@ -84,13 +82,20 @@ def forward(mode: ModeProfile) -> list[DeviceUse]:
 
 def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
     setting.waits = False
-    device, seen = setting.device, DeviceTimes(setting.device)
+    device, seen = setting.device, DeviceTimes(setting.device, setting.clock)
     with timed_env(setting.env, seen), seen.recording():
+        begin = setting.clock.now
         setting.env.rollout(STEPS)
-    loop = device.marks[-1].at_ns - device.marks[0].at_ns
+        loop = max(*device.done_ns.values(), setting.clock.now) - begin
     none = np.zeros(0, np.int64)
-    uses = seen.add_results(ModeProfile("eager", (), none, none, none), STEPS).on_device
-    assert sum(use.time_us for use in uses.values()) * STEPS * US == pytest.approx(loop)
+    mode = seen.add_results(ModeProfile("eager", (), none, none, none), STEPS)
+    uses, summary = mode.on_device, mode.device
+    assert summary is not None
+    assert summary.events_us > 0
+    # All that the loop takes is a span, or the cost of the events.
+    times = sum(use.time_us for use in uses.values())
+    assert (times + summary.events_us) * STEPS * US == pytest.approx(loop, rel=0.01)
+    assert summary.span_us == pytest.approx(times)
     # The host records the next events without waiting for the device.
     assert uses[STAGES[0], "forward"].time_us >= 300
     assert uses[STAGES[2], "forward"].time_us == 0
@@ -98,13 +103,50 @@ def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
 
 def test_host_synchronizes_only_at_the_end(setting: Setting) -> None:
     setting.waits = False
-    seen = DeviceTimes(setting.device)
+    seen = DeviceTimes(setting.device, setting.clock)
     with timed_env(setting.env, seen), seen.recording():
+        setting.device.log.clear()
         setting.env.rollout(STEPS)
-    runs = [
-        each for at, each in enumerate(setting.device.log) if setting.device.log[at - 1] != each
+    log = setting.device.log
+    assert [call for at, call in enumerate(log) if at == 0 or log[at - 1] != call] == [
+        "mark",
+        "synchronize",
+        "read",
     ]
-    assert runs == ["synchronize", "mark", "synchronize", "read"]
+
+
+def test_events_are_reused(setting: Setting) -> None:
+    device = setting.device
+    for _ in range(3):
+        seen = DeviceTimes(device, setting.clock)
+        with timed_env(setting.env, seen), seen.recording():
+            setting.env.rollout(STEPS)
+            seen.discard()
+            setting.env.rollout(STEPS)
+    made = [mark for mark in device.marks if mark is device.marks[0]]
+    assert len(made) > 1
+    assert device.created < len(device.marks) / 6
+
+
+def test_captured_graphs_are_neither_timed_nor_waited_for(setting: Setting) -> None:
+    device = setting.device
+
+    def start(_: float) -> None:
+        device.capturing = True
+
+    def end(_: float) -> None:
+        device.capturing = False
+        device.launch(70)
+
+    setting.env.transform[0].spin, setting.env.transform[1].spin = start, end
+    for observer in make_observers("device", device, setting.clock):
+        with timed_env(setting.env, observer), observer.recording():
+            setting.env.rollout(STEPS)
+        if isinstance(observer, DeviceTimes):
+            none = np.zeros(0, np.int64)
+            mode = observer.add_results(ModeProfile("eager", (), none, none, none), STEPS)
+            assert mode.on_device[STAGES[1], "forward"].time_us >= 70
+            assert "A graph was captured during 1 SpinningCall forward" in mode.notes[0]
 
 
 def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,56 +156,10 @@ def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch
     assert (trifle.kernels, trifle.launches, trifle.kernel_us) == (10, 10, 10)
     assert (hold.allocated_bytes, hold.peak_bytes, hold.kept_bytes) == (1000, 1000, 400)
     assert (wait.to_device_bytes, wait.to_host_bytes, wait.copy_us) == (64, 32, 10)
+    assert (wait.to_device_us, wait.to_host_us) == (4, 6)
     assert [use.syncs for use in (work, trifle, hold, wait)] == [{}, {}, {}, {WHERE: 1.0}]
     assert mode.error is None
     assert mode.notes == ()
-
-
-def test_launch_bound_marks_parts_with_an_idle_device(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Without the large kernel, the queue becomes empty and the device waits.
-    setting.env.transform[0].spin = lambda _: None
-    assert [use.launch_bound for use in forward(setting.rows(monkeypatch, PLAN))[1:]] == [
-        True,
-        False,
-        False,
-    ]
-
-
-def test_transfers_move_time_to_a_separate_row(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mode = setting.rows(monkeypatch, PLAN)
-    moved = mode.on_device[TRANSFERS.label, TRANSFERS.lane]
-    assert (moved.time_us, moved.to_device_bytes, moved.to_host_bytes) == (10, 64, 32)
-    setting.waits = False
-    mode = setting.rows(monkeypatch, PLAN)
-    assert (TRANSFERS.label, TRANSFERS.lane) not in mode.on_device
-
-
-def test_transfers_of_tdx_are_in_the_same_row(setting: Setting) -> None:
-    def event(kind: TraceKind, name: str, start: int, end: int, link: int = -1) -> TraceEvent:
-        return TraceEvent(kind, name, start, end - start, 1, link, 64)
-
-    seen = DeviceWork(setting.device)
-    seen.parts = [base_parts(setting.env.base_env)[0], TRANSFERS]
-    seen._trace = [
-        event("part", f"{RANGE_PREFIX}{0}", 0, 100_000),
-        event("launch", "cudaMemcpyAsync", 10_000, 12_000, 1),
-        event("part", f"{RANGE_PREFIX}{1}", 20_000, 60_000),
-        event("launch", "cudaMemcpyAsync", 30_000, 32_000, 2),
-        event("copy", "Memcpy DtoH", 40_000, 44_000, 1),
-        event("copy", "Memcpy HtoD", 50_000, 57_000, 2),
-    ]
-    key, row = ("env SpinningEnv", "step"), ("transfers", "step")
-    before = {key: DeviceUse(60.0), row: DeviceUse(40.0)}
-    none = np.zeros(0, np.int64)
-    mode = ModeProfile("eager", (), none, none, none, on_device=before)  # type: ignore[arg-type]
-    after = seen.add_results(mode, 1).on_device
-    assert [(use.time_us, use.copy_us) for use in after.values()] == [(56, 4), (44, 11)]
-    moved = after["transfers", "step"]
-    assert (moved.to_device_bytes, moved.to_host_bytes) == (64, 64)
 
 
 def test_transfers_of_a_gymnasium_env_take_host_time() -> None:
@@ -222,7 +218,7 @@ def test_device_that_reports_only_times_has_no_other_figures(
     mode = Setting(seen=False).rows(monkeypatch, PLAN)
     work = forward(mode)[0]
     assert work.time_us > 0
-    assert replace(work, time_us=0.0) == DeviceUse(0.0)
+    assert replace(work, time_us=0.0, synchronized_us=None) == DeviceUse(0.0)
 
 
 def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
@@ -232,7 +228,7 @@ def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
         return setting.env.rollout(STEPS)
 
     plain = rolled()
-    for observer in make_observers("device", setting.device):
+    for observer in make_observers("device", setting.device, setting.clock):
         with timed_env(setting.env, observer), observer.recording():
             assert (plain == rolled()).all()
         with pytest.raises(ZeroDivisionError), observer.recording():
@@ -281,7 +277,70 @@ def test_work_of_a_recorded_torch_trace_is_attributed() -> None:
             event("kernel", "another", 240, 9, 7, correlation=5),
         )
     )
-    outer, inner = attribute_work(read_trace(f'{{"traceEvents": [{text}]}}')).values()
+    result = attribute_work(read_trace(f'{{"traceEvents": [{text}]}}'))
+    outer, inner = result.parts[0], result.parts[1]
     assert (outer.kernels, outer.kernel_ns, outer.launches) == (1, 10_500, 2)
     assert (inner.kernels, inner.kernel_ns, inner.launches) == (1, 1_000, 1)
     assert (inner.to_host, inner.to_device, inner.copy_ns) == (96, 0, 2_000)
+    # A copy is launched too.
+    assert list(inner.launching.values()) == [5_000, 5_000]
+    # The operator is the launch, not the call of the driver inside it.
+    assert list(outer.launching.values()) == [20_000, 5_000]
+    assert (result.unattributed.kernels, result.unattributed.kernel_ns) == (1, 9_000)
+
+
+def test_lines_explain_the_waits_before_or_inside_them() -> None:
+    def event(kind: TraceKind, name: str, start: int, end: int) -> TraceEvent:
+        return TraceEvent(kind, name, start, end - start, 1)
+
+    events = [
+        event("part", f"{RANGE_PREFIX}{0}", 0, 1000),
+        # Another library waits; torch does not warn.
+        event("call", "cudaDeviceSynchronize", 10, 30),
+        event("operator", "aten::item", 100, 200),
+        event("operator", "aten::_local_scalar_dense", 110, 190),
+        event("call", "cudaStreamSynchronize", 120, 150),
+        event("call", "cudaStreamSynchronize", 160, 180),
+        # Torch warns for each of both when the operator returns to Python.
+        event("line", "item.py:1", 210, 212),
+        event("line", "item.py:1", 213, 215),
+        event("call", "cudaStreamSynchronize", 300, 340),
+        event("line", "stream.py:2", 350, 352),
+        event("wait", "event.py:3", 400, 500),
+        event("call", "cudaEventSynchronize", 410, 490),
+        event("call", "cudaEventSynchronize", 600, 605),
+        event("part", f"{RANGE_PREFIX}{1}", 700, 800),
+        event("line", "other.py:4", 710, 712),
+    ]
+    waits = attribute_work(events).parts[0].waits
+    assert waits == {
+        ("cudaDeviceSynchronize", ""): (1, 20),
+        ("cudaStreamSynchronize", "item.py:1"): (2, 50),
+        ("cudaStreamSynchronize", "stream.py:2"): (1, 40),
+        ("cudaEventSynchronize", "event.py:3"): (1, 80),
+        ("cudaEventSynchronize", ""): (1, 5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "copy", "returns_us", "waits"),
+    [
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", 30, True),
+        # The driver has made a copy of the memory for itself, and returned.
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", 15, False),
+        ("cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)", 30, False),
+        ("cudaMemcpy", "Memcpy DtoH (Device -> Pinned)", 30, True),
+        ("hipMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", 30, True),
+        ("cudaMemcpyAsync", "Memcpy DtoD (Device -> Device)", 30, False),
+    ],
+)
+def test_copies_that_return_late_are_waits(
+    call: str, copy: str, returns_us: int, waits: bool
+) -> None:
+    events = [
+        TraceEvent("part", f"{RANGE_PREFIX}{0}", 0, 100 * US, 1),
+        TraceEvent("call", call, 5 * US, (returns_us - 5) * US, 1, 7),
+        TraceEvent("copy", copy, 10 * US, 10 * US, 0, 7, 4096),
+    ]
+    expected = {(call, ""): (1, (returns_us - 5) * US)} if waits else {}
+    assert attribute_work(events).parts[0].waits == expected

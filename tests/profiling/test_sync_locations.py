@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,9 +31,21 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return values
 
 
+def noting(places: list[str]) -> Callable[[str, bool], AbstractContextManager[None]]:
+    """Return a callback that appends each place."""
+
+    @contextmanager
+    def note(place: str, is_over: bool) -> Iterator[None]:
+        assert is_over
+        places.append(place)
+        yield
+
+    return note
+
+
 def test_each_sync_is_reported_with_its_line(modes: list[object]) -> None:
     places: list[str] = []
-    with watch_syncs(places.append):
+    with watch_syncs(noting(places)):
         for _ in range(2):
             line = sys._getframe().f_lineno + 1
             warnings.warn(WAIT, stacklevel=1)
@@ -46,16 +60,37 @@ def test_reported_line_is_outside_torch() -> None:
     exec(compile(source, str(Path(torch.__file__).with_name("_tensor.py")), "exec"), module)
     item = module["item"]
     assert callable(item)
-    with watch_syncs(places.append):
+    with watch_syncs(noting(places)):
         item()
     assert [Path(place).name.partition(":")[0] for place in places] == ["test_sync_locations.py"]
 
 
 def test_other_warnings_are_not_affected(modes: list[object]) -> None:
     shown, filters = warnings.showwarning, list(warnings.filters)
-    with pytest.warns(UserWarning, match="something else"), watch_syncs(pytest.fail):
+    with pytest.warns(UserWarning, match="something else"), watch_syncs(noting([])):
         warnings.warn("something else", stacklevel=1)
-    with pytest.raises(DeprecationWarning), watch_syncs(pytest.fail):
+    with pytest.raises(DeprecationWarning), watch_syncs(noting([])):
         warnings.warn("an error here", DeprecationWarning, stacklevel=1)
     assert (warnings.showwarning, list(warnings.filters)) == (shown, filters)
     assert modes[-1] == 0
+
+
+def test_functions_that_wait_without_a_warning_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+
+    @contextmanager
+    def around(place: str, is_over: bool) -> Iterator[None]:
+        assert not is_over
+        log.append(place)
+        yield
+        log.append("end")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("waited"))
+    with watch_syncs(around):
+        line = sys._getframe().f_lineno + 1
+        torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    place = f"tests/profiling/test_sync_locations.py:{line}"
+    assert log == [place, "waited", "end", "waited"]

@@ -11,10 +11,10 @@ import torch
 from tdx import GymEnv
 from tdx.foundation import accelerators
 from tdx.profiling.passes import accelerator, choice
-from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
+from tdx.profiling.passes.accelerator import TorchAccelerator
 from tdx.profiling.passes.choice import find_accelerator
-from tdx.profiling.passes.device import attribute_work
-from tdx.profiling.passes.observer import RANGE_PREFIX
+from tdx.profiling.passes.device_trace import TraceEvent, attribute_work
+from tdx.profiling.passes.observer import LINE_PREFIX, RANGE_PREFIX, START_RANGE
 
 STREAM = object()
 
@@ -31,6 +31,7 @@ class FakeTorch:
         monkeypatch.setattr(TorchAccelerator, "_initialize", lambda _: self.log.append("set up"))
         stats = {"allocated": 900, "current": 300, "peak": 500}
         named = {f"allocated_bytes.all.{name}": value for name, value in stats.items()}
+        named["reserved_bytes.all.current"] = 1200
         for name, value in (
             ("synchronize", None),
             ("current_stream", STREAM),
@@ -73,7 +74,9 @@ def test_marks_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (device.name, device.timing_error, device.reports_syncs) == ("cuda:1", None, True)
     earlier, later = device.mark(), device.mark()
     assert device.elapsed_ns(earlier, later) == 1_000_000
-    assert device.memory() == (900, 300, 500)
+    assert (device.memory(), device.reserved_bytes()) == ((900, 300, 500), 1200)
+    device.release([earlier])
+    assert device.mark() is earlier
     fake.log.clear()
     device.reset_peak()
     device.synchronize()
@@ -113,11 +116,20 @@ def test_trace_of_torch_contains_the_parts(monkeypatch: pytest.MonkeyPatch) -> N
     device, events = TorchAccelerator("mps"), list[TraceEvent]()
     fake.log.clear()
     with device.record_trace(events):
+        with torch.autograd.profiler.record_function(START_RANGE):
+            pass
         for place in (0, 1, 0):
             with torch.autograd.profiler.record_function(f"{RANGE_PREFIX}{place}"):
                 torch.ones(3)
-    assert [each.name for each in events] == [f"{RANGE_PREFIX}{place}" for place in (0, 1, 0)]
-    assert all(each.duration_ns > 0 for each in events)
-    assert attribute_work(events) == {}
+        with torch.autograd.profiler.record_function(f"{LINE_PREFIX}stage.py:7"):
+            pass
+    assert [event.name for event in events if event.kind == "line"] == ["stage.py:7"]
+    assert [event.kind for event in events].count("start") == 1
+    parts = [event for event in events if event.kind == "part"]
+    assert [each.name for each in parts] == [f"{RANGE_PREFIX}{place}" for place in (0, 1, 0)]
+    assert all(each.duration_ns > 0 for each in parts)
+    result = attribute_work(events)
+    assert (set(result.parts), result.busy_ns) == ({0, 1}, 0)
+    assert all(work.host_ns > 0 and not work.launches for work in result.parts.values())
     # Queued work is finished before the trace ends.
     assert fake.log == ["synchronize mps"]

@@ -48,11 +48,12 @@ from tdx.cli.views.profile_table import (
 from tdx.core.meter import Lane
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.text import count_text
-from tdx.profiling.bottleneck import list_kind_costs, list_part_costs, suggest_measurements
+from tdx.profiling.bottleneck import Cost, list_kind_costs, list_part_costs, suggest_measurements
 from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
-from tdx.profiling.machine import Machine
+from tdx.profiling.machine import Machine, format_bytes
 from tdx.profiling.result import (
+    DeviceSummary,
     DeviceUse,
     MemoryUse,
     ModeProfile,
@@ -201,36 +202,66 @@ def _mode_summary(profile: Profile, mode: ModeProfile, options: TableOptions) ->
     if not mode.rows:
         return
     costs = list_part_costs(mode)
+    if mode.on_device:
+        # Launching an expensive kernel costs the host little.
+        costs.sort(key=lambda cost: -max(cost.step_us, _span_us(mode, cost)))
     count = options.top or _MAX_PARTS
     if options.top is None and len(costs) == count + 1:
         # A single other part takes no more space than the sum of it.
         count += 1
     shown, others = costs[:count], costs[count:]
-    rows = [_cost_row(cost.name, cost.step_us, cost.share, costs[0].share) for cost in shown]
+    has_device = bool(mode.on_device)
+    largest = max(cost.share for cost in costs)
+    rows = [_cost_row(cost, largest, mode if has_device else None) for cost in shown]
     if others:
         step_us, share = sum(cost.step_us for cost in others), sum(cost.share for cost in others)
-        rows.append(
-            _cost_row(count_text(len(others), "other part"), step_us, share, costs[0].share)
-        )
-    rows.append([Cell("whole step", "name"), Cell(micros(mode.step_us)), Cell(""), Cell("")])
+        calls = tuple(row for cost in others for row in cost.rows)
+        other = Cost(count_text(len(others), "other part"), step_us, 0.0, share, calls)
+        row = _cost_row(other, largest, mode if has_device else None)
+        # No one thing bounds them.
+        rows.append([*row[:4], Cell(""), *row[5:]] if has_device else row)
+    total = [Cell("whole step", "name"), Cell(micros(mode.step_us)), Cell(""), Cell("")]
+    if has_device:
+        uses = mode.on_device.values()
+        spans, busy = sum(use.time_us for use in uses), sum(use.busy_us for use in uses)
+        busy = mode.device.busy_us if mode.device is not None else busy
+        total[2:2] = [Cell(micros(spans)), Cell(micros(busy)), Cell("")]
+    rows.append(total)
+    device = ("span µs", "busy µs", "bound by") if has_device else ()
     yield Table.of(
-        ("part", "µs/step", "share", ""),
+        ("part", "host µs/step" if has_device else "µs/step", *device, "share", ""),
         rows,
         fixed=True,
-        numbers=("µs/step", "share"),
-        optional=("",),
+        numbers=("µs/step", "host µs/step", "span µs", "busy µs", "share"),
+        optional=("", "bound by"),
     )
     kinds = list_kind_costs(mode)
     shares = ", ".join(f"{kind.name} {kind.share:.0%}" for kind in kinds)
     cells = [Cell("bound by: ", "dim"), Cell(kinds[0].name, "name"), Cell(f" ({shares})")]
     yield Paragraph(cells, indent=2)
+    if mode.device is not None and (message := mode.device.message) is not None:
+        yield fact(mode.device.name, message)
     if options.passes:
         yield from details(mode, mode.rows)
 
 
-def _cost_row(name: str, step_us: float, share: float, largest: float) -> list[Cell]:
-    bar = share_bar(share, largest)
-    return [Cell(name, "name"), Cell(micros(step_us)), Cell(f"{share:.1%}"), Cell(bar, "added")]
+def _span_us(mode: ModeProfile, cost: Cost) -> float:
+    uses = (mode.on_device.get(row.key) for row in cost.rows)
+    return sum(use.time_us for use in uses if use is not None)
+
+
+def _cost_row(cost: Cost, largest: float, on_device: ModeProfile | None) -> list[Cell]:
+    """Return the cells of a part; with its figures on the device, if there is one."""
+    device: list[Cell] = []
+    if on_device is not None:
+        uses = [use for row in cost.rows if (use := on_device.on_device.get(row.key)) is not None]
+        first = max(uses, key=lambda use: use.time_us, default=None)
+        busy = sum(use.busy_us for use in uses)
+        bound = first.bound_by or "" if first is not None else ""
+        device = [Cell(micros(_span_us(on_device, cost))), Cell(micros(busy)), Cell(bound)]
+    bar = share_bar(cost.share, largest)
+    numbers = [Cell(micros(cost.step_us)), *device, Cell(f"{cost.share:.1%}")]
+    return [Cell(cost.name, "name"), *numbers, Cell(bar, "added")]
 
 
 def _suggestions(profile: Profile, extras: Extras) -> Iterator[Block]:
@@ -381,11 +412,11 @@ Key = tuple[str, Lane]
 
 _BINS, _BAR = 8, 30
 _OPTIONAL_COLUMNS = (
-    *("objects kept", "objects' peak", "kernel µs", "copy µs", "added", "peak", "launches"),
-    *("bytes out", "bytes in", "kernels", "bound", "lane"),
+    *("objects kept", "objects' peak", "added", "peak", "delay µs", "kernels", "launches"),
+    *("bytes out", "bytes in", "syncs", "idle µs", "lane", "wait µs"),
 )
 """Columns that may be dropped, the first one first."""
-_TEXT_COLUMNS = ("part", "lane", "bound", "operator")
+_TEXT_COLUMNS = ("part", "lane", "bound by", "operator")
 _MAX_OPERATORS = 10
 """Operators to show on a terminal; a pipe gets all of them."""
 
@@ -462,9 +493,13 @@ def details(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[Block]:
     device, memory = select(mode.on_device), select(mode.memory)
     operators = select(mode.operators)
     if device:
-        yield Heading("device", "per step", level=3)
-        yield _device(device)
-        yield from _syncs(device)
+        yield Heading("device", "per step, the most expensive part first", level=3)
+        if mode.device is not None:
+            yield from _device_facts(mode.device)
+        hosts = {row.key: mode.step_share_us(row) for row in rows}
+        device = dict(sorted(device.items(), key=lambda item: -item[1].time_us))
+        yield _device(device, hosts)
+        yield from _device_notes(device, mode.step_us)
     if memory:
         yield Heading("memory", "bytes per step; peak above the level before a call", level=3)
         yield _memory(memory)
@@ -473,45 +508,87 @@ def details(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[Block]:
         yield Fluid(partial(_operators, operators))
 
 
-def _device(uses: Mapping[Key, DeviceUse]) -> Table:
+def _device_facts(device: DeviceSummary) -> Iterator[Block]:
+    """Yield the device over the whole step: its state, timing modes, work, idle time and memory."""
+    if (gpu := device.gpu) is not None:
+        clocks = f"{gpu.sm_mhz:,} of {gpu.max_sm_mhz:,} MHz, memory {gpu.memory_mhz:,} MHz"
+        yield fact("card", f"{device.name}, {gpu.name}, driver {gpu.driver}; clock {clocks}")
+    timings = [
+        f"{micros(step_us)} µs {how}"
+        for how, step_us in (
+            ("asynchronous", device.asynchronous_us),
+            ("if the host waits for the device around each part", device.synchronized_us),
+        )
+        if step_us is not None
+    ]
+    yield fact("step", ", ".join(timings))
+    events = f"{micros(device.span_us)} µs, without {micros(device.events_us)} µs for the events"
+    yield fact("span", events)
+    if device.traced_us is not None:
+        idle = ", ".join(
+            f"{micros(time_us)} {cause}"
+            for cause, time_us in (
+                ("nothing launched", device.idle_host_us),
+                ("between kernels", device.idle_kernel_us),
+                ("other", device.idle_other_us),
+            )
+        )
+        work = f"busy {micros(device.busy_us)} of {micros(device.traced_us)} µs, idle: {idle}"
+        yield fact("traced", f"{work}; unattributed: {device.unattributed:.1%} of the work")
+    memory = []
+    if device.torch_bytes is not None:
+        memory.append(f"{format_bytes(device.torch_bytes)} held by torch")
+    if gpu is not None:
+        if gpu.process_bytes is not None:
+            memory.append(f"{format_bytes(gpu.process_bytes)} by this process")
+        total = format_bytes(gpu.total_bytes)
+        memory.append(f"{format_bytes(gpu.used_bytes)} of {total} by all processes")
+    if memory:
+        yield fact("memory", ", ".join(memory))
+
+
+def _device(uses: Mapping[Key, DeviceUse], hosts: Mapping[Key, float]) -> Table:
     rows = []
     for key, use in uses.items():
-        copies = (use.to_device_bytes, use.to_host_bytes)
-        numbers = (use.kernels, use.launches, *copies, use.allocated_bytes, use.peak_bytes)
+        times = (use.time_us, use.busy_us, use.wait_us, use.idle_us, use.launch_delay_us)
+        numbers = (use.kernels, use.launches, use.to_device_bytes, use.to_host_bytes)
         rows.append(
             [
                 *_name_cells(key),
-                Cell(micros(use.time_us)),
-                Cell(micros(use.kernel_us)),
-                Cell(micros(use.copy_us)),
+                *(Cell(micros(time_us)) for time_us in (hosts.get(key), *times)),
                 *(Cell(_number(number)) for number in numbers),
+                *(Cell(_number(number)) for number in (use.allocated_bytes, use.peak_bytes)),
                 Cell(_number(sum(use.syncs.values())), "bad" if use.syncs else ""),
-                Cell("launch" if use.launch_bound else "", "changed"),
+                Cell(use.bound_by or "", "changed" if use.launch_bound else ""),
             ]
         )
     titles = (
-        "µs",
-        "kernel µs",
-        "copy µs",
-        "kernels",
-        "launches",
-        "bytes in",
-        "bytes out",
-        "added",
-        "peak",
-        "syncs",
-        "bound",
+        *("host µs", "span µs", "busy µs", "wait µs", "idle µs", "delay µs", "kernels", "launches"),
+        *("bytes in", "bytes out", "added", "peak", "syncs", "bound by"),
     )
     return number_table(("part", "lane", *titles), rows, _TEXT_COLUMNS, _OPTIONAL_COLUMNS)
 
 
-def _syncs(uses: Mapping[Key, DeviceUse]) -> Iterator[Paragraph]:
-    """Yield the lines of code that synchronize with the device."""
+def _device_notes(uses: Mapping[Key, DeviceUse], step_us: float) -> Iterator[Paragraph]:
+    """Yield why each part of at least 1 % of a step is bound by what it is, and the waits."""
     for (label, lane), use in uses.items():
+        name = Cell(f"{label} {lane}", "name")
+        if use.bound_by is not None and max(use.time_us, use.traced_us) >= step_us / 100:
+            yield Paragraph([name, Cell(f": bound by {use.bound_by}: {use.evidence}")], indent=2)
+        for wait in use.waits:
+            where = f" at {wait.line}" if wait.line else ""
+            text = (
+                f": waits {micros(wait.time_us)} µs {_per_step(wait.calls)} in {wait.call}{where}"
+            )
+            yield Paragraph([name, Cell(text)], indent=2)
         for line, count in use.syncs.items():
-            times = "once" if count == 1 else f"{_number(count)} times"
-            text = Cell(f": waits for the device {times} per step at {line}")
-            yield Paragraph([Cell(f"{label} {lane}", "name"), text], indent=2)
+            if line not in [wait.line for wait in use.waits]:
+                text = f": waits for the device {_per_step(count)} at {line}"
+                yield Paragraph([name, Cell(text)], indent=2)
+
+
+def _per_step(count: float) -> str:
+    return f"{'once' if count == 1 else f'{_number(count)} times'} per step"
 
 
 def _memory(uses: Mapping[Key, MemoryUse]) -> Table:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -17,88 +16,37 @@ from torch import nn
 from tdx.core.envs import EnvBase
 from tdx.core.envs.env_specs import available_device
 from tdx.foundation import accelerators
+from tdx.foundation.nvml import GpuState, read_gpu
 from tdx.foundation.simulated_cuda import calling_line
-from tdx.profiling.passes.observer import parse_part_index
-
-TraceKind = Literal["part", "launch", "kernel", "copy", "fill"]
-_TRACE_KINDS: dict[str, TraceKind] = {
-    "user_annotation": "part",
-    "cpu_op": "part",
-    "cuda_runtime": "launch",
-    "cuda_driver": "launch",
-    "xpu_runtime": "launch",
-    "xpu_driver": "launch",
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "gpu_memset": "fill",
-}
-
-
-class TraceEvent(NamedTuple):
-    """An event on the host or the device.
-
-    Args:
-        kind: Call of a part or launch on the host; kernel, copy or fill on the device.
-        name: Name.
-        start_ns: Start.
-        duration_ns: Duration.
-        thread: Thread of the host.
-        link: Shared by a launch and its work on the device; -1 for none.
-        nbytes: Copied bytes.
-    """
-
-    kind: TraceKind
-    name: str
-    start_ns: int
-    duration_ns: int
-    thread: int = 0
-    link: int = -1
-    nbytes: int = 0
-
-
-def read_trace(text: str) -> list[TraceEvent]:
-    """Parse the relevant events of a Chrome trace written by torch.
-
-    Example:
-        >>> read_trace('{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2,'
-        ...     '"name": "Memcpy HtoD", "tid": 7, "args": {"bytes": 64, "correlation": 3}}]}')
-        [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
-        link=3, nbytes=64)]
-    """
-    events = []
-    for entry in json.loads(text)["traceEvents"]:
-        kind = _TRACE_KINDS.get(entry.get("cat", ""))
-        if kind is None or entry.get("ph") != "X":
-            continue
-        if kind == "part" and parse_part_index(entry["name"]) < 0:
-            continue
-        args = entry.get("args", {})
-        events.append(
-            TraceEvent(
-                kind,
-                entry["name"],
-                round(float(entry["ts"]) * 1000),
-                round(float(entry.get("dur", 0)) * 1000),
-                int(entry["tid"]),
-                int(args.get("correlation", -1)),
-                int(args.get("bytes", 0)),
-            )
-        )
-    return events
-
+from tdx.profiling.passes.device_trace import TraceEvent, read_trace
 
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
 _PROFILER = (f"{Path(__file__).parents[1]}{os.sep}",)
 
 
+OnSync = Callable[[str, bool], AbstractContextManager[object]]
+"""Callback for a synchronization, with its ``file:line``. ``True``: it is over; otherwise, it is in
+the context that is returned."""
+
+
 @contextmanager
-def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
+def watch_syncs(callback: OnSync) -> Iterator[None]:
     """Call a function with the place, ``file:line``, of each synchronization in the block.
 
-    torch warns about each; other warnings are unchanged. Libraries that wait without torch are not
-    detected.
+    torch warns about most of them; other warnings are unchanged. Torch keeps warnings until the
+    call that caused them returns to Python, so those are over. ``synchronize`` of ``torch.cuda``,
+    of its events and of ``torch.accelerator`` do not warn, so they are replaced. Libraries that
+    wait without torch are not detected, nor is ``torch.Event.synchronize``.
     """
+
+    def reporting(function: Callable[..., object]) -> Callable[..., object]:
+        def synchronize(*args: Any, **kwargs: Any) -> object:
+            with callback(calling_line(_PROFILER), False):
+                return function(*args, **kwargs)
+
+        return synchronize
+
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         show = warnings.showwarning
@@ -112,7 +60,8 @@ def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if _SYNC_WARNING in str(message):
-                callback(calling_line(_PROFILER) or f"{filename}:{lineno}")
+                with callback(calling_line(_PROFILER) or f"{filename}:{lineno}", True):
+                    pass
             else:
                 show(message, category, filename, lineno, file, line)
 
@@ -120,9 +69,17 @@ def watch_syncs(callback: Callable[[str], None]) -> Iterator[None]:
         warnings.filterwarnings("ignore", message=_PROTOTYPE_WARNING)
         warnings.showwarning = shown
         torch.cuda.set_sync_debug_mode("warn")
+        silent: list[Any] = [torch.cuda, torch.cuda.Event]
+        # torch 2.5 has none.
+        silent += [torch.accelerator] if hasattr(torch, "accelerator") else []
+        originals = [owner.synchronize for owner in silent]
         try:
+            for owner, function in zip(silent, originals, strict=True):
+                owner.synchronize = reporting(function)
             yield
         finally:
+            for owner, function in zip(silent, originals, strict=True):
+                owner.synchronize = function
             torch.cuda.set_sync_debug_mode(before)
 
 
@@ -152,6 +109,22 @@ class Accelerator(Protocol):
         """Put an event into the queue of the device, which records when the device reaches it."""
         ...
 
+    def release(self, events: list[Any]) -> None:
+        """Reuse events whose times were read."""
+        ...
+
+    def is_capturing(self) -> bool:
+        """Return True if work is recorded into a graph, in which it must not wait or be timed."""
+        ...
+
+    def occupy(self) -> None:
+        """Queue work for some milliseconds."""
+        ...
+
+    def gpu(self) -> GpuState | str:
+        """Return the state that the driver reports, or why there is none, as a sentence."""
+        ...
+
     def elapsed_ns(self, earlier: Any, later: Any) -> int:
         """Return the time between two events after both were reached."""
         ...
@@ -164,11 +137,15 @@ class Accelerator(Protocol):
         """Return bytes allocated so far, bytes in use, and the peak since :meth:`reset_peak`."""
         ...
 
+    def reserved_bytes(self) -> int:
+        """Return the bytes that torch holds, in use or for later use."""
+        ...
+
     def reset_peak(self) -> None:
         """Reset the peak to the current memory use."""
         ...
 
-    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
+    def record_syncs(self, callback: OnSync) -> AbstractContextManager[None]:
         """Call a function with the place, ``file:line``, of each synchronization in the block."""
         ...
 
@@ -187,6 +164,8 @@ class TorchAccelerator:
     def __init__(self, device: torch.device | str) -> None:
         self._device = available_device(device)
         self.name = str(self._device)
+        self._events: list[torch.Event] = []
+        self._load: torch.Tensor | None = None
         kind = self._device.type
         activity = getattr(torch.profiler.ProfilerActivity, _ACTIVITIES.get(kind, ""), None)
         self._activity = activity if activity in torch.profiler.supported_activities() else None
@@ -212,6 +191,7 @@ class TorchAccelerator:
             first, second = self.mark(), self.mark()
             self.synchronize()
             self.elapsed_ns(first, second)
+            self.release([first, second])
         except (RuntimeError, NotImplementedError) as error:
             return next(iter(str(error).splitlines()), type(error).__name__)
         return None
@@ -230,9 +210,30 @@ class TorchAccelerator:
 
     def mark(self) -> torch.Event:
         """See :class:`Accelerator`; uses the current stream."""
-        event = torch.Event(device=self._device, enable_timing=True)
+        if self._events:
+            event = self._events.pop()
+        else:
+            event = torch.Event(device=self._device, enable_timing=True)
         event.record(accelerators.current_stream(self._device))
         return event
+
+    def release(self, events: list[torch.Event]) -> None:
+        self._events += events
+
+    def is_capturing(self) -> bool:
+        return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def occupy(self) -> None:
+        """See :class:`Accelerator`; multiplications that take 17 billion operations each."""
+        if self._load is None:
+            self._load = torch.zeros(2048, 2048, device=self._device)
+        for _ in range(50):
+            torch.mm(self._load, self._load)
+
+    def gpu(self) -> GpuState | str:
+        if self._device.type != "cuda":
+            return f"{self.name}: total memory and clocks are read on NVIDIA GPUs only."
+        return read_gpu(self._device)
 
     def elapsed_ns(self, earlier: torch.Event, later: torch.Event) -> int:
         return round(earlier.elapsed_time(later) * 1e6)
@@ -245,10 +246,14 @@ class TorchAccelerator:
         prefix = "allocated_bytes.all."
         return stats[prefix + "allocated"], stats[prefix + "current"], stats[prefix + "peak"]
 
+    def reserved_bytes(self) -> int:
+        reserved: int = accelerators.memory_stats(self._device)["reserved_bytes.all.current"]
+        return reserved
+
     def reset_peak(self) -> None:
         accelerators.reset_peak_memory_stats(self._device)
 
-    def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
+    def record_syncs(self, callback: OnSync) -> AbstractContextManager[None]:
         return watch_syncs(callback)
 
     @contextmanager
@@ -303,7 +308,8 @@ def synchronized_clock(
         return clock
 
     def read() -> int:
-        accelerator.synchronize()
+        if not accelerator.is_capturing():
+            accelerator.synchronize()
         return clock()
 
     return read

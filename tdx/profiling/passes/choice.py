@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from tdx.core.envs import EnvBase
 from tdx.profiling.passes.accelerator import Accelerator, TorchAccelerator, list_accelerators
-from tdx.profiling.passes.device import DeviceMemory, DeviceTimes, DeviceWork, Syncs
+from tdx.profiling.passes.device import (
+    DeviceMemory,
+    DeviceTimes,
+    DeviceWork,
+    SynchronizedTimes,
+    Syncs,
+)
 from tdx.profiling.passes.host import ObjectMemory, Operators, TensorMemory
 from tdx.profiling.passes.observer import Observer
 
@@ -52,12 +60,17 @@ def find_accelerator(env: EnvBase, policy: object = None) -> AcceleratorLookup:
     return AcceleratorLookup(accelerator, (*notes, *accelerator.missing))
 
 
-def make_observers(name: PassName, accelerator: Accelerator | None) -> list[Observer]:
+def make_observers(
+    name: PassName,
+    accelerator: Accelerator | None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> list[Observer]:
     """Create the observers of a pass, each with its own rollout.
 
     Args:
         name: Name of the pass.
         accelerator: Accelerator of the env. ``None``: no accelerator.
+        clock: Returns nanoseconds.
     """
     if name == "memory":
         return [TensorMemory(), ObjectMemory()]
@@ -65,7 +78,11 @@ def make_observers(name: PassName, accelerator: Accelerator | None) -> list[Obse
         return [Operators()]
     if accelerator is None:
         return []
-    observers: list[Observer] = [DeviceTimes(accelerator)]
-    observers += [DeviceMemory(accelerator)] if accelerator.reports_memory else []
-    observers += [Syncs(accelerator)] if accelerator.reports_syncs else []
-    return observers + ([DeviceWork(accelerator)] if accelerator.reports_work else [])
+    observers: list[Observer] = []
+    if accelerator.reports_work:
+        observers.append(DeviceWork(accelerator))
+    elif accelerator.reports_syncs:
+        observers.append(Syncs(accelerator))
+    # After those: the time on the device depends on where the host waits.
+    observers += [DeviceTimes(accelerator, clock), SynchronizedTimes(accelerator, clock)]
+    return observers + ([DeviceMemory(accelerator)] if accelerator.reports_memory else [])

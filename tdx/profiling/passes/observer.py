@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 from weakref import WeakSet
 
 import torch
@@ -25,6 +25,9 @@ class Observer(ABC):
 
     It observes only while :meth:`recording`, in a separate rollout, as observing takes time.
     """
+
+    records_warmup: ClassVar[bool] = False
+    """Whether steps are recorded and discarded before those that count, to warm the observer up."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -77,6 +80,9 @@ class Observer(ABC):
         """Return the context in which calls are observed."""
         return nullcontext()
 
+    def discard(self) -> None:  # noqa: B027 - only observers that record the warm-up need it
+        """Discard the observations so far; see :attr:`records_warmup`."""
+
     def _updated(
         self,
         uses: Mapping[RowKey, U],
@@ -108,6 +114,11 @@ MEMORY_EVENT = "[memory]"
 PROFILER_BUSY = "torch's profiler is already running, so the passes that use it were skipped."
 RANGE_PREFIX = "tdx part "
 """Name of the range of a part, before its index."""
+LINE_PREFIX, WAIT_PREFIX = "tdx line ", "tdx wait "
+"""Names of the ranges of a line that waits for the device, before ``file:line``: after the wait, or
+around it."""
+START_RANGE = "tdx start"
+"""Name of the range after the steps that warm the profiler up."""
 
 
 class HostEvent(NamedTuple):
@@ -151,8 +162,12 @@ class TorchProfilerObserver(Observer):
             if profiler.kineto_results is not None:
                 self.events += collect_host_events(profiler.kineto_results.events())
 
+    def _range(self, name: str) -> AbstractContextManager[object]:
+        """Return a context that becomes a range in the trace."""
+        return record_function(name)
+
     def _begin(self, place: int) -> None:
-        opened = record_function(f"{RANGE_PREFIX}{place}")
+        opened = self._range(f"{RANGE_PREFIX}{place}")
         opened.__enter__()
         self._open.append(opened)
 

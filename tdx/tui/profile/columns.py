@@ -274,7 +274,8 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
             lambda line: line.row.device_us,
             lambda line: "warning" if line.row.launch_bound else "",
         )
-        ranked.append(device)
+        busy = _time_column("busy", f"busy {unit}", unit, lambda line: line.row.busy_us)
+        ranked += [device, busy]
     ranked.append(_SHARE)
     if any(row.marginals for row in rows):
         ranked.append(_saving_column(unit))
@@ -307,6 +308,6 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
 
 
 _ORDER = (
-    *("part", "before", "step", "delta", "device", "kernels", "syncs", "marginal"),
+    *("part", "before", "step", "delta", "device", "busy", "kernels", "syncs", "marginal"),
     *("median", "share", "bar", "memory"),
 )

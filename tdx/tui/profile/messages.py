@@ -45,12 +45,16 @@ class Sync:
     """A place where the host waits for the accelerator.
 
     Args:
-        where: ``file:line``.
+        where: ``file:line``. Empty: unknown.
         calls: Calls per step.
+        call: Function that waits. Empty: unknown.
+        time_us: Time of the waits per step. ``None``: not measured.
     """
 
     where: str
     calls: float
+    call: str = ""
+    time_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,11 @@ class CostRow:
         repeats_us: Time in the mean step of each repeat.
         calls: Its calls, the most expensive first.
         allocated_bytes: Bytes allocated per step. ``None``: not measured.
-        device_us: Time on the accelerator per step. ``None``: there is none.
+        device_us: Time between events on the accelerator per step. ``None``: there is none.
+        busy_us: Time in which the accelerator works for it, per step. ``None``: not measured.
+        idle_us: Time in which the accelerator is idle before its work, per step.
+        bound_by: What takes most of its time. Empty: not measured.
+        evidence: Figures that this follows from.
         kernels: Kernels per step.
         launch_bound: True if the accelerator waits for the host.
         syncs: Places where the host waits for the accelerator.
@@ -131,6 +139,10 @@ class CostRow:
     calls: tuple[CallCost, ...] = ()
     allocated_bytes: float | None = None
     device_us: float | None = None
+    busy_us: float | None = None
+    idle_us: float = 0.0
+    bound_by: str = ""
+    evidence: str = ""
     kernels: float | None = None
     launch_bound: bool = False
     syncs: tuple[Sync, ...] = ()

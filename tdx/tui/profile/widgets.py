@@ -64,7 +64,9 @@ def histogram_text(row: CostRow, width: int, height: int) -> Content:
     facts = "  ".join(f"{name} {format_duration(us)}" for name, us in call.figures.items())
     if row.device_us is not None:
         waits = ", waits for the host" if row.launch_bound else ""
-        facts += f"  GPU {format_duration(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
+        kernels = f"busy {format_duration(row.busy_us or 0.0)} in {row.kernels or 0:.1f} kernels"
+        idle = f", idle {format_duration(row.idle_us)}" if row.idle_us else ""
+        facts += f"  GPU {format_duration(row.device_us)}, {kernels}{idle}{waits}"
     notes = list(_notes(row))
     if others:
         listed = ", ".join(f"{other.name} {format_duration(other.step_us)}" for other in others)
@@ -92,8 +94,13 @@ def histogram_text(row: CostRow, width: int, height: int) -> Content:
 
 def _notes(row: CostRow) -> Iterator[Content]:
     """Yield where the host waits, and what the chain saves without the stages of a row."""
+    if row.bound_by:
+        yield Content.assemble((f"bound by {row.bound_by}: ", "dim"), row.evidence)
     for sync in row.syncs:
-        text = f"waits for the GPU {format_count(sync.calls)} × per step at {sync.where}"
+        text = f"waits for the GPU {format_count(sync.calls)} × per step"
+        text += f" in {sync.call}" if sync.call else ""
+        text += f" at {sync.where}" if sync.where else ""
+        text += "" if sync.time_us is None else f": {format_duration(sync.time_us)}"
         yield Content.styled(text, "$text-warning")
     for index, saving in sorted(row.marginals.items()):
         name = f"without {row.number(index)} {saving.name}"

@@ -93,6 +93,10 @@ def add_savings(costs: Costs, found: MarginalCosts) -> Costs:
 
 def _mode_costs(mode: ModeProfile) -> ModeCosts:
     noise = mode.noise
+    # The tab shows the others itself.
+    notes = [note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE, SAMPLES_NOTE)]
+    if mode.device is not None and (message := mode.device.message) is not None:
+        notes.append(f"{mode.device.name}: {message}.")
     return ModeCosts(
         mode=mode.mode,
         rows=tuple(_cost_row(mode, cost) for cost in list_part_costs(mode)),
@@ -104,10 +108,7 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         judgement=noise.judgement,
         noise_text=noise.message,
         preemption=mode.preemption,
-        # The tab shows these itself.
-        notes=tuple(
-            note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE, SAMPLES_NOTE)
-        ),
+        notes=tuple(notes),
         error=mode.error,
     )
 
@@ -126,8 +127,21 @@ def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
         more["device_us"] = sum(use.time_us for use in devices)
         more["kernels"] = sum(use.kernels for use in devices)
         more["launch_bound"] = any(use.launch_bound for use in devices)
-        more["syncs"] = tuple(
-            Sync(where, often) for use in devices for where, often in use.syncs.items()
+        more["busy_us"] = sum(use.busy_us for use in devices)
+        more["idle_us"] = sum(use.idle_us for use in devices)
+        largest = max(devices, key=lambda use: use.time_us)
+        more["bound_by"], more["evidence"] = largest.bound_by or "", largest.evidence
+        waits = [wait for use in devices for wait in use.waits]
+        syncs = [Sync(wait.line, wait.calls, wait.call, wait.time_us) for wait in waits]
+        priced = {wait.line for wait in waits}
+        more["syncs"] = (
+            *syncs,
+            *(
+                Sync(line, often)
+                for use in devices
+                for line, often in use.syncs.items()
+                if line not in priced
+            ),
         )
     if mode.operators:
         operators: dict[str, OperatorCost] = {}

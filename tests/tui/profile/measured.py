@@ -79,7 +79,9 @@ def mode_costs(
     """Return a mode in which stage ``i`` takes ``2 + i`` µs, and five times that if eager."""
     times = 5.0 if mode == "eager" else 1.0
     device: dict[str, Any] = {"device_us": 1.5, "kernels": 3.0, "launch_bound": True}
-    device["syncs"] = (Sync("to_host.py:12", 2.0),)
+    device |= {"busy_us": 0.75, "idle_us": 0.25}
+    device |= {"bound_by": "a wait", "evidence": "the host waits 1.2 of 2 µs"}
+    device["syncs"] = (Sync("to_host.py:12", 2.0, "cudaStreamSynchronize", 1.2),)
     device = device if gpu else {}
     rows = [row("policy", -1, "random", 0.3), row("env", -1, "Pendulum-v1", 25.0)]
     for index, stage in enumerate(pipeline.transforms):

@@ -9,7 +9,7 @@ import pytest
 from tdx.core.meter import Lane
 from tdx.pipeline import Pipeline, build_checked_env
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
-from tdx.profiling.result import DeviceUse, OperatorUse, Profile
+from tdx.profiling.result import DeviceSummary, DeviceUse, DeviceWait, OperatorUse, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.tui.profile.messages import BINS, CostRow, Costs, OperatorCost, Sync
 from tdx.tui.profile.widgets import histogram_text
@@ -31,14 +31,28 @@ def row_of(costs: Costs, key: Key = KEY) -> CostRow:
 
 
 def test_columns_of_the_accelerator(profile: Profile) -> None:
-    use = DeviceUse(7.5, kernels=3.0, launch_bound=True, syncs={"a.py:3": 2.0})
+    use = DeviceUse(
+        7.5,
+        kernels=3.0,
+        launch_bound=True,
+        syncs={"a.py:3": 2.0, "b.py:9": 1.0},
+        busy_us=2.5,
+        waits=(DeviceWait("cudaStreamSynchronize", "b.py:9", 1.0, 4.5),),
+        bound_by="a wait",
+        evidence="the host waits",
+    )
     (mode,) = profile.modes
     operators: dict[Key, tuple[OperatorUse, ...]] = {KEY: (OperatorUse("aten::add", 2.0, 1.5),)}
-    mode = replace(mode, on_device={KEY: use}, operators=operators)
+    device = DeviceSummary("cuda:0", traced_us=40.0, busy_us=10.0, unattributed_us=1.0)
+    mode = replace(mode, on_device={KEY: use}, device=device, operators=operators)
     costs = build_costs(replace(profile, modes=(mode,)))
+    note = "cuda:0: busy for 25% of a traced step, 10.0% of its work is unattributed."
+    assert costs.modes[0].notes == (note,)
     row = row_of(costs)
     assert (row.device_us, row.kernels, row.launch_bound) == (7.5, 3.0, True)
-    assert row.syncs == (Sync("a.py:3", 2.0),)
+    assert (row.busy_us, row.bound_by, row.evidence) == (2.5, "a wait", "the host waits")
+    # A wait whose time is known is listed once.
+    assert row.syncs == (Sync("b.py:9", 1.0, "cudaStreamSynchronize", 4.5), Sync("a.py:3", 2.0))
     assert row.operators == (OperatorCost("aten::add", 2.0, 1.5),)
     other = row_of(costs, ("1 StepCounter", "forward"))
     assert (other.device_us, other.syncs, other.operators) == (None, (), ())

@@ -190,7 +190,7 @@ async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
     async with profiling(*CHAIN) as app:
         app.backend.gpu = True
         await app.press("r")
-        assert {"GPU µs", "kernels", "syncs"} <= set(app.titles)
+        assert {"GPU µs", "busy µs", "kernels", "syncs"} <= set(app.titles)
         assert "CPU µs/step↓" in app.titles
         app.app.query_one(CostTable).focus()
         await app.press("down")
@@ -198,8 +198,12 @@ async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
             "#profile-summary"
         )
         text = app.text("#profile-histogram")
-        assert "waits for the GPU 2 × per step at to_host.py:12" in text
-        assert "GPU 1.50 µs in 3.0 kernels, waits for the host" in text
+        assert (
+            "waits for the GPU 2 × per step in cudaStreamSynchronize at to_host.py:12: 1.20 µs"
+            in text
+        )
+        assert "bound by a wait: the host waits 1.2 of 2 µs" in text
+        assert "GPU 1.50 µs, busy 0.75 µs in 3.0 kernels, idle 0.25 µs, waits for the host" in text
 
 
 async def test_missing_pipeline_is_reported() -> None:
