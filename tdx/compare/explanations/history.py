@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdx.compare.edits import Edit, Sides
-from tdx.compare.explanations.model import differing_from
+from tdx.compare.explanations.model import misses
 from tdx.compare.values import Tolerance
 
 Fill = Literal["first", "zeros", "unknown"]
@@ -117,7 +117,7 @@ def find_histories(
                 predicted = history.apply(frames, episodes)
                 if fill == "unknown":
                     predicted = torch.where(predicted.isnan(), stacks, predicted)
-                if bool(differing_from(predicted, stacks, tolerance).any()):
+                if misses(predicted, stacks, tolerance):
                     break
             else:
                 found.append(history)

@@ -9,8 +9,8 @@ from tdx.compare.edits import Edit, Explanation, Sides
 from tdx.compare.explanations.history import history_edits
 from tdx.compare.explanations.images import crop_edits, gray_edits, resampling_edits
 from tdx.compare.explanations.model import (
-    differing_from,
     is_accepted,
+    misses,
     reproduces,
 )
 from tdx.compare.explanations.vectors import (
@@ -53,7 +53,7 @@ def explain(sides: Sides) -> Explanation | None:
     if sides.target.numel() == 0 or sides.reference.shape[:2] != sides.target.shape[:2]:
         return None
     same = sides.reference.shape == sides.target.shape
-    if same and not bool(differing_from(sides.reference, sides.target, sides.tolerance).any()):
+    if same and not misses(sides.reference, sides.target, sides.tolerance):
         return None
     few = _first_records(sides)
     accepted = [

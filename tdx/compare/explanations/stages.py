@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.compare.edits import Sides
 from tdx.compare.explanations.history import find_histories
 from tdx.compare.explanations.images import image_stages
-from tdx.compare.explanations.model import differing_from
+from tdx.compare.explanations.model import misses
 from tdx.compare.explanations.vectors import channel_maps, fit_map, match_features
 
 
@@ -35,8 +35,8 @@ def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None
         return None
     for stage, slack in _candidates(sides, own, is_same_shape=own.shape == received.shape):
         made = stage(own)
-        if made.shape == sides.reference.shape and not bool(
-            differing_from(made, sides.reference, sides.tolerance, slack).any()
+        if made.shape == sides.reference.shape and not misses(
+            made, sides.reference, sides.tolerance, slack
         ):
             return stage(received), slack
     return None

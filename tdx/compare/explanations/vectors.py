@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tdx.compare.edits import Edit, Sides
-from tdx.compare.explanations.model import differing_from
+from tdx.compare.explanations.model import differing_from, misses
 from tdx.compare.orders import find_order
 from tdx.compare.values import EXACT, Tolerance, differing_elements, format_number
 
@@ -111,7 +111,7 @@ def fit_map(
         if not joint:
             factor, offset = (part.reshape(one.shape[2:]) for part in fitted)
         found = FeatureMap(factor, offset, limits)
-        if not bool(differing_from(found.apply(one), other, tolerance).any()):
+        if not misses(found.apply(one), other, tolerance):
             return found
     return None
 
