@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -118,6 +119,42 @@ def _check_stack(
         tuple(findings),
         hidden=tuple(hidden),
         notes=list_notes(context, chosen, lints),
+    )
+
+
+def check_on_accelerator(
+    report: CheckReport, build: Callable[[], Stack], seed: int, rules: Sequence[Rule]
+) -> CheckReport:
+    """Add what the rules about accelerators find when the stages run on a simulated one.
+
+    Args:
+        report: Report of the other checks.
+        build: Creates a stack that is a chain of tdx or TorchRL.
+        seed: Seed of the env.
+        rules: Lint rules to apply.
+    """
+    from tdx.inspection.lint.context import DeviceContext
+    from tdx.stacks.device_calls import count_device_calls
+
+    with ExitStack() as opened:
+        stacks: list[Stack] = []
+
+        def build_env() -> EnvBase:
+            stacks.append(build())
+            opened.callback(stacks[0].close)
+            env = stacks[0].chain_env
+            assert env is not None
+            return env
+
+        calls = count_device_calls(build_env, seed=seed)
+        context = DeviceContext(calls, 0, [stage.name for stage in stacks[0].stages])
+        found = [
+            Finding.from_lint_at(match, _where(match, stacks[0])) for match in lint(context, rules)
+        ]
+    return replace(
+        report,
+        checks=(*report.checks, "accelerator"),
+        findings=(*report.findings, *(replace(finding, check="accelerator") for finding in found)),
     )
 
 

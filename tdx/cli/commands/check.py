@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _RULES = "Rules"
 _STDIN = "<stdin>"
+_NOT_ON_ACCELERATOR = "the chain did not run on the simulated GPU because of the errors"
 NOTHING_TO_FIX = "nothing to fix"
 _NOT_FOR_DESCRIPTORS = (
     "policy",
@@ -466,12 +467,11 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     if options.samples is not None and not config.is_factory:
         raise ArgumentError("--samples needs --against or module:function", hint="leave it out")
     if config.is_factory:
-        if options.accelerator:
-            raise ArgumentError(
-                "--accelerator needs a pipeline of tdx",
-                hint="tdx init --from writes one for wrappers that have counterparts",
-            )
-        stack = _check_stack(config, one, rules, options.samples, evaluation=options.evaluation)
+        stack = _check_stack(
+            *(config, one, rules, options.samples),
+            evaluation=options.evaluation,
+            accelerator=options.accelerator,
+        )
         if stack is not None:
             if options.diff or options.fix:
                 reason = f"nothing to fix: the stages of {config.env.id} are Python code"
@@ -493,8 +493,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
             accelerator=options.accelerator,
         )
     if options.accelerator and "accelerator" not in report.checks:
-        note = "the chain did not run on the simulated GPU because of the errors"
-        report = replace(report, notes=(*report.notes, note))
+        report = replace(report, notes=(*report.notes, _NOT_ON_ACCELERATOR))
     report = _with_recorded_data(report, pipeline.target, *chosen)
     text = None
     if not pipeline.transforms and source is not None:
@@ -564,11 +563,13 @@ def _check_stack(
     samples: str | None,
     *,
     evaluation: bool,
+    accelerator: bool,
 ) -> CheckReport | None:
     """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import CHECK_SEED, check_pipeline
     from tdx.inspection.stack_check import check as check_stack
+    from tdx.inspection.stack_check import check_on_accelerator
     from tdx.pipeline import check_arguments
     from tdx.rollouts.samples import read_samples
     from tdx.stacks.building import build_stack
@@ -580,19 +581,37 @@ def _check_stack(
             config, options.allow_code, None if samples is None else read_samples(samples)
         )
         try:
-            if config.policy not in (None, "random"):
-                if (base := stack.chain_env) is not None:
-                    return check_pipeline(
-                        config, allow_code=True, rules=rules, base=base, evaluation=evaluation
-                    )
+            if accelerator and stack.chain_env is None:
                 raise ArgumentError(
-                    f"--policy does not apply to a stack of the kind {stack.kind!r}",
-                    hint="leave it out: the steps of the check have random actions",
+                    f"--accelerator does not apply to a stack of the kind {stack.kind!r}, which "
+                    "calls no accelerator",
+                    hint="for wrappers that have counterparts, tdx init --from writes a pipeline "
+                    "of tdx, which runs on one",
                 )
             seed = CHECK_SEED if config.env.seed is None else config.env.seed
-            return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
+            if config.policy not in (None, "random"):
+                if (base := stack.chain_env) is not None:
+                    report = check_pipeline(
+                        config, allow_code=True, rules=rules, base=base, evaluation=evaluation
+                    )
+                else:
+                    raise ArgumentError(
+                        f"--policy does not apply to a stack of the kind {stack.kind!r}",
+                        hint="leave it out: the steps of the check have random actions",
+                    )
+            else:
+                report = check_stack(
+                    stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation
+                )
         finally:
             stack.close()
+        if not accelerator:
+            return report
+        if any(finding.severity == "error" for finding in report.findings):
+            return replace(report, notes=(*report.notes, _NOT_ON_ACCELERATOR))
+        return check_on_accelerator(
+            report, lambda: build_stack(config, options.allow_code, None), seed, rules
+        )
 
 
 def _write_report(checked: _Checked, options: FindingsOptions, *, verbose: bool) -> None:

@@ -347,6 +347,11 @@ class TorchRLChain(TransformedEnv):
         """Write a random action as the env of TorchRL draws it, for example with its mask."""
         return self.original.rand_action(tensordict)
 
+    def _move(self, device: torch.device) -> None:
+        # Its transforms read the specs that it has cached, which would stay on the other device.
+        self.__dict__["original"] = self.original.to(device)
+        super()._move(device)
+
 
 def convert_env(env: object, seed_options: SeedOptions | None = None) -> EnvBase:
     """Convert an env of TorchRL; see :func:`tdx.from_torchrl`.
