@@ -287,12 +287,11 @@ def profile(
 
     If the env fails or you press Ctrl-C, the measurements so far are shown.
     `tdx profile compare A.json B.json` compares two profiles saved by --out.
+    `tdx profile --trace FILE` without a pipeline reads a trace of the torch profiler.
 
     tdx profile Pendulum-v1 -t RewardSum --mode eager,planned
 
     tdx profile pendulum.yaml --passes none -o base.json --force
-
-    tdx profile --trace FILE reads a trace of torch's profiler.
     """
     silence_kineto()
     from tdx.cli.views.profile import TableOptions
