@@ -31,6 +31,7 @@ DOCUMENTS: Mapping[str, str] = {
     "profile_estimate": "tdx profile --dry-run",
     "profile_calibration": "tdx profile --calibrate",
     "profile_devices": "tdx profile --device simulated",
+    "profile_trace": "tdx profile --trace",
     "rollout": "tdx rollout, and tdx replay",
     "sharded_rollout": "tdx rollout --shards",
     "rollout_estimate": "tdx rollout --dry-run",
@@ -102,6 +103,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.inspection.watch_records import WatchReport
     from tdx.profiling.compare import Calibration, ProfileComparison
     from tdx.profiling.interleaved import MarginalCosts
+    from tdx.profiling.passes.trace_file import TraceSummary
     from tdx.profiling.run import Estimate as ModeEstimate
     from tdx.profiling.saved import ProfileReport
     from tdx.profiling.suggestions import Suggestions
@@ -151,6 +153,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "profile_estimate": Document(extra=estimate),
         "profile_calibration": Document(Calibration),
         "profile_devices": Document(DeviceCalls),
+        "profile_trace": Document(TraceSummary),
         "rollout": Document(DumpSummary),
         "sharded_rollout": Document(DumpSummary, extra=failures),
         "rollout_estimate": Document(Estimate),

@@ -54,6 +54,7 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "profile_comparison": [("profile", "compare", "profile.json", "profile.json")],
     "profile_sweep": [("profile", "Pendulum-v1", *SHORT, "--sweep", "num_envs=1,2")],
     "profile_devices": [("profile", "Pendulum-v1", "--steps", "3", "--device", "simulated")],
+    "profile_trace": [("profile", "--trace", "recorded.json")],
     "profile_estimate": [("profile", "Pendulum-v1", *SHORT, "--dry-run")],
     "profile_calibration": [("profile", "Pendulum-v1", *SHORT, "--calibrate")],
     "rollout_estimate": [("rollout", *CHAIN, "--steps", "5", "--dry-run")],
@@ -93,6 +94,9 @@ WRITTEN = {"profile": "profile.json", "rollout": "runs/a", "export": "a.jsonl"}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create a folder that the commands share."""
     folder = tmp_path_factory.mktemp("documents")
+    (folder / "recorded.json").write_text(
+        '[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "tid": 7}]'
+    )
     (folder / "a.yaml").write_text("version: 1\nenv: Pendulum-v1\ntransforms: [StepCounter]\n")
     (folder / "bad.yaml").write_text(
         "version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum, RewardSum, RewardScaling: [0, 1]]\n"

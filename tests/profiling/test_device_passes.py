@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -277,7 +278,7 @@ def test_work_of_a_recorded_torch_trace_is_attributed() -> None:
             event("kernel", "another", 240, 9, 7, correlation=5),
         )
     )
-    result = attribute_work(read_trace(f'{{"traceEvents": [{text}]}}'))
+    result = attribute_work(read_trace(json.loads(f"[{text}]")))
     outer, inner = result.parts[0], result.parts[1]
     assert (outer.kernels, outer.kernel_ns, outer.launches) == (1, 10_500, 2)
     assert (inner.kernels, inner.kernel_ns, inner.launches) == (1, 1_000, 1)

@@ -203,7 +203,11 @@ Save = Annotated[
 ]
 Trace = Annotated[
     str | None,
-    _file_option("--trace", help="Write a timeline for ui.perfetto.dev or chrome://tracing."),
+    _file_option(
+        "--trace",
+        help="Write a timeline for ui.perfetto.dev or chrome://tracing. Without a pipeline: "
+        "analyze the trace of a GPU that torch's profiler wrote to FILE.",
+    ),
 ]
 Speedscope = Annotated[
     str | None, _file_option("--speedscope", help="Write a flame chart for www.speedscope.app.")
@@ -283,6 +287,7 @@ def profile(
 
     If the env fails or you press Ctrl-C, the measurements so far are shown.
     `tdx profile compare A.json B.json` compares two profiles saved by --out.
+    `tdx profile --trace FILE` without a pipeline reads a trace of the torch profiler.
 
     tdx profile Pendulum-v1 -t RewardSum --mode eager,planned
 
@@ -293,6 +298,24 @@ def profile(
     from tdx.profiling.run import ProfilePlan
     from tdx.stacks.checkpoints import is_checkpoint
 
+    if trace is not None and pipeline == TargetOptions():
+        return _show_trace(
+            trace,
+            output,
+            ProfileFiles({"--out": save, "--speedscope": speedscope, "--html": html}, force),
+            {
+                "--mode": mode,
+                "--passes": passes,
+                "--marginal": marginal,
+                "--advice": advice,
+                "--sweep": sweep,
+                "--sync": sync,
+                "--baseline": baseline,
+                "--fail-if": fail_if,
+                "--dry-run": dry_run,
+                "--calibrate": calibrate,
+            },
+        )
     paths = {"--out": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
     wants_rows = detail or histogram or sort != "chain"
@@ -350,6 +373,19 @@ def profile(
     table = TableOptions(cast(Any, sort), top, histogram, is_summary, bool(passes))
     request = replace(request, is_summary=is_summary)
     return _show_profile(request, reference, files, table, output, marginal=marginal, advice=advice)
+
+
+def _show_trace(
+    path: str, output: OutputOptions, files: ProfileFiles, unused: Mapping[str, object]
+) -> int:
+    """Show what a trace recorded elsewhere says about its ranges."""
+    from tdx.cli.output import write_view
+    from tdx.cli.views.profile_devices import trace_view
+    from tdx.profiling.passes.trace_file import summarize_trace
+
+    _refuse("--trace without a pipeline", files, unused)
+    write_view(trace_view(summarize_trace(path)), output)
+    return ExitCode.OK
 
 
 def _pass_names(values: list[str] | None, *, is_summary: bool) -> Any:

@@ -19,6 +19,8 @@ from tdx.foundation import accelerators
 from tdx.foundation.nvml import GpuState, read_gpu
 from tdx.foundation.simulated_cuda import calling_line
 from tdx.profiling.passes.device_trace import TraceEvent, read_trace
+from tdx.profiling.passes.observer import parse_part_index
+from tdx.profiling.passes.trace_file import stream_entries
 
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
@@ -272,7 +274,12 @@ class TorchAccelerator:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, "trace.json")
                 profiler.export_chrome_trace(str(path))
-                events += read_trace(path.read_text(encoding="utf-8"))
+                # Ranges of users are no parts of the rollout.
+                events += (
+                    event
+                    for event in read_trace(stream_entries(path))
+                    if event.kind != "part" or parse_part_index(event.name) >= 0
+                )
 
 
 def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]:

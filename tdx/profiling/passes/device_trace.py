@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE, WAIT_PREFIX, parse_part_index
 
@@ -48,21 +48,24 @@ class TraceEvent(NamedTuple):
     nbytes: int = 0
 
 
-def read_trace(text: str) -> list[TraceEvent]:
-    """Parse the relevant events of a Chrome trace written by torch.
+def read_trace(entries: Iterable[Mapping[str, Any]]) -> Iterator[TraceEvent]:
+    """Convert the relevant entries of a Chrome trace written by torch.
+
+    Ranges of users keep their name as parts; :func:`attribute_work` needs those of tdx.
 
     Example:
-        >>> read_trace('{"traceEvents": [{"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2,'
-        ...     '"name": "Memcpy HtoD", "tid": 7, "args": {"bytes": 64, "correlation": 3}}]}')
+        >>> entry = {"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2, "name": "Memcpy HtoD",
+        ...     "tid": 7, "args": {"bytes": 64, "correlation": 3}}
+        >>> list(read_trace([entry]))
         [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
         link=3, nbytes=64)]
     """
-    events = []
-    for entry in json.loads(text)["traceEvents"]:
+    for entry in entries:
         kind = _TRACE_KINDS.get(entry.get("cat", ""))
         if kind is None or entry.get("ph") != "X":
             continue
-        name: str = entry["name"]
+        # A trace has millions of events, and few names.
+        name = sys.intern(entry["name"])
         if kind in ("part", "operator"):
             # torch writes a range as one or the other, depending on how it was opened.
             if parse_part_index(name) >= 0:
@@ -73,21 +76,17 @@ def read_trace(text: str) -> list[TraceEvent]:
                 kind, name = "line", name.removeprefix(LINE_PREFIX)
             elif name.startswith(WAIT_PREFIX):
                 kind, name = "wait", name.removeprefix(WAIT_PREFIX)
-            elif kind == "part":
-                continue
         args = entry.get("args", {})
-        events.append(
-            TraceEvent(
-                kind,
-                name,
-                round(float(entry["ts"]) * 1000),
-                round(float(entry.get("dur", 0)) * 1000),
-                int(entry["tid"]),
-                int(args.get("correlation", -1)),
-                int(args.get("bytes", 0)),
-            )
+        yield TraceEvent(
+            kind,
+            name,
+            # Microseconds since 1970 that are whole stay exact: a float has steps of 256 ns here.
+            round(entry["ts"] * 1000),
+            round(entry.get("dur", 0) * 1000),
+            int(entry["tid"]),
+            int(args.get("correlation", -1)),
+            int(args.get("bytes", 0)),
         )
-    return events
 
 
 _TO_DEVICE, _TO_HOST = ("htod", "m2d", "hosttodevice"), ("dtoh", "d2m", "devicetohost")

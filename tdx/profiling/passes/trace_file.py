@@ -1,0 +1,269 @@
+"""Traces recorded by torch, also elsewhere: streamed from files, and summarized by range."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+from tdx.foundation.errors import ArgumentError, explain_os_error
+from tdx.foundation.serialization import Entries, Result
+from tdx.profiling.passes.device_trace import (
+    PartWork,
+    TraceEvent,
+    attribute_work,
+    busy_time,
+    read_trace,
+)
+from tdx.profiling.passes.observer import RANGE_PREFIX
+
+_CHUNK = 1 << 20
+_LONGEST_VALUE = 1 << 26
+"""Characters after which a value without an end is not JSON; an event has a few hundred."""
+_OUTSIDE = "outside of ranges"
+
+
+class _JsonStream:
+    """Parses JSON values one after the other, of which it holds only one."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._buffer = ""
+        self._at = 0
+        # Names of kernels and paths may have raw control characters.
+        self._decode = json.JSONDecoder(strict=False).raw_decode
+
+    def peek(self) -> str:
+        """Return the next character that is no white space, without consuming it."""
+        while True:
+            while self._at < len(self._buffer) and self._buffer[self._at].isspace():
+                self._at += 1
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            self._read(_CHUNK)
+
+    def skip(self, characters: str) -> str:
+        """Consume the next character, which must be one of these."""
+        character = self.peek()
+        if character not in characters:
+            raise ValueError(f"{character!r} instead of {characters[0]!r}")
+        self._at += 1
+        return character
+
+    def value(self) -> Any:
+        self.peek()
+        while True:
+            pending = len(self._buffer) - self._at
+            try:
+                value, end = self._decode(self._buffer, self._at)
+            except json.JSONDecodeError:
+                if pending > _LONGEST_VALUE:
+                    raise
+            else:
+                # A number may go on in the next chunk.
+                if end < len(self._buffer):
+                    self._at = end
+                    return value
+            # Doubling keeps the cost of long values linear.
+            self._read(max(_CHUNK, pending))
+
+    def _read(self, size: int) -> None:
+        chunk = self._file.read(size)
+        if not chunk:
+            raise EOFError
+        self._buffer = self._buffer[self._at :] + chunk
+        self._at = 0
+
+
+def stream_entries(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a Chrome trace, plain or compressed by gzip, in bounded memory.
+
+    Args:
+        path: File; a JSON list of events, or an object with ``traceEvents``.
+
+    Raises:
+        ArgumentError: The file cannot be read, is cut off or no trace.
+    """
+    try:
+        with open(path, "rb") as raw:
+            opener = gzip.open if raw.read(2) == b"\x1f\x8b" else open
+        with opener(path, "rt", encoding="utf-8", errors="replace") as file:
+            stream = _JsonStream(file)
+            if stream.skip("{[") == "{":
+                while stream.value() != "traceEvents":
+                    stream.skip(":")
+                    stream.value()
+                    stream.skip(",")
+                stream.skip(":")
+                stream.skip("[")
+            while stream.peek() != "]":
+                entry = stream.value()
+                if not isinstance(entry, dict):
+                    raise TypeError(f"an event is {repr(entry)[:40]}")
+                yield entry
+                if stream.peek() != "]":
+                    stream.skip(",")
+    except EOFError:
+        raise ArgumentError(f"{path} is cut off", hint="record the trace again") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise ArgumentError(f"{path} is damaged: {error}", hint="copy the trace again") from None
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{path} is no trace of torch: {error}",
+            hint="write one with torch.profiler.profile.export_chrome_trace",
+        ) from None
+    except OSError as error:
+        raise ArgumentError(f"cannot read {path}: {explain_os_error(error)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeWork(Result):
+    """What a range of a trace costs; times in µs.
+
+    Args:
+        label: Name of the range.
+        busy_us: Time in which the device works for it.
+        host_us: Time of the host in it, without ranges inside.
+        kernels: Number of kernels.
+        kernel_us: Total time of kernels and fills.
+        copy_us: Total time of copies.
+        to_device_bytes: Bytes copied from the host.
+        to_host_bytes: Bytes copied to the host.
+        waits: Number of waits of the host for the device.
+        wait_us: Total time of these waits.
+        idle_host_us: Time in which the device is idle since nothing was launched.
+        idle_kernel_us: Time between a kernel and the next one, which was already launched.
+        idle_other_us: Time in which it is idle for other reasons.
+        delay_us: Mean time from a launch to the start of its kernel.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("label", "busy_us", "host_us", "kernels", "kernel_us", "copy_us", "to_device_bytes"),
+        *("to_host_bytes", "waits", "wait_us", "idle_host_us", "idle_kernel_us", "idle_other_us"),
+        "delay_us",
+    )
+
+    label: str
+    busy_us: float
+    host_us: float
+    kernels: int
+    kernel_us: float
+    copy_us: float
+    to_device_bytes: int
+    to_host_bytes: int
+    waits: int
+    wait_us: float
+    idle_host_us: float
+    idle_kernel_us: float
+    idle_other_us: float
+    delay_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary(Result):
+    """Work of the device in a trace, by range.
+
+    Args:
+        source: File.
+        traced_us: From the first to the last event.
+        busy_us: Time in which the device works.
+        unattributed: Share of the busy time of all ranges that no range launched.
+        ranges: By busy time, the longest first.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("source", "traced_us", "busy_us", "unattributed", "ranges"),
+    )
+
+    source: str
+    traced_us: float
+    busy_us: float
+    unattributed: float
+    ranges: tuple[RangeWork, ...]
+
+
+def summarize_trace(path: str | Path) -> TraceSummary:
+    """Summarize the work of the device in a trace by the ranges of ``record_function``.
+
+    Args:
+        path: Trace written by torch's profiler.
+
+    Raises:
+        ArgumentError: The file cannot be read, or it has no events of a device.
+    """
+    labels = [_OUTSIDE]
+    index_of: dict[str, int] = {}
+    events: list[TraceEvent] = []
+    try:
+        for event in read_trace(stream_entries(path)):
+            # Most events are operators, which the summary does not need.
+            if event.kind == "operator":
+                continue
+            if event.kind == "part":
+                # The schedule of torch's profiler numbers its steps.
+                label = event.name.partition("#")[0] or event.name
+                if label not in index_of:
+                    index_of[label] = len(labels)
+                    labels.append(label)
+                event = event._replace(name=f"{RANGE_PREFIX}{index_of[label]}")
+            events.append(event)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArgumentError(
+            f"{path} is no trace of torch: an event has a wrong entry: {error}"
+        ) from None
+    if not any(event.kind in ("kernel", "copy", "fill") for event in events):
+        raise ArgumentError(
+            f"{path} has no events of a device",
+            hint="record it with ProfilerActivity.CUDA among the activities",
+        )
+    # Work outside of all ranges needs a cause of its idle time too: a range around each thread.
+    first = min(event.start_ns for event in events)
+    last = max(event.start_ns + event.duration_ns for event in events)
+    hosts: Counter[int] = Counter()
+    for event in events:
+        if event.kind in ("part", "call"):
+            hosts[event.thread] += 1 if event.kind == "call" else len(events)
+    # The first thread is that whose ranges get the idle time, so it is one with ranges.
+    around = [
+        TraceEvent("part", f"{RANGE_PREFIX}0", first, last - first, thread)
+        for thread, _ in hosts.most_common()
+    ]
+    work = attribute_work(around + events)
+    outside = work.parts.pop(0, PartWork())
+    ranges = [_range_work(labels[index], part) for index, part in work.parts.items()]
+    ranges.sort(key=lambda part: (-part.busy_us, part.label))
+    outside_work = _range_work(_OUTSIDE, outside)
+    unknown = _range_work("unattributed", work.unattributed)
+    ranges += [part for part in (outside_work, unknown) if part.busy_us or part.idle_host_us]
+    total = sum(part.busy_us for part in ranges)
+    return TraceSummary(
+        str(path),
+        work.traced_ns / 1000,
+        work.busy_ns / 1000,
+        (outside_work.busy_us + unknown.busy_us) / total if total else 0.0,
+        tuple(ranges),
+    )
+
+
+def _range_work(label: str, work: PartWork) -> RangeWork:
+    return RangeWork(
+        label,
+        busy_time(work.busy) / 1000,
+        work.host_ns / 1000,
+        work.kernels,
+        work.kernel_ns / 1000,
+        work.copy_ns / 1000,
+        work.to_device,
+        work.to_host,
+        sum(count for count, _ in work.waits.values()),
+        sum(waited for _, waited in work.waits.values()) / 1000,
+        work.idle_host_ns / 1000,
+        work.idle_kernel_ns / 1000,
+        work.idle_other_ns / 1000,
+        work.delay_ns / work.kernels / 1000 if work.kernels else 0.0,
+    )

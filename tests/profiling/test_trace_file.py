@@ -1,0 +1,87 @@
+"""Traces recorded elsewhere, with known truth."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdx.foundation.errors import TdxError
+from tdx.profiling.passes.trace_file import stream_entries, summarize_trace
+
+EPOCH = 1_700_000_000_000_000
+
+
+def event(cat: str, name: str, start: int, length: int, thread: int, **args: int) -> dict[str, Any]:
+    start += EPOCH
+    return {
+        **{"ph": "X", "cat": cat, "name": name, "ts": start, "dur": length},
+        **{"pid": 1, "tid": thread, "args": args},
+    }
+
+
+EVENTS = [
+    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
+    event("user_annotation", "encode", 10, 40, 1),
+    event("cuda_runtime", "cudaLaunchKernel", 20, 5, 1, correlation=1),
+    event("kernel", "matmul", 30, 100, 7, correlation=1),
+    event("user_annotation", "decode", 60, 200, 1),
+    event("cuda_runtime", "cudaLaunchKernel", 70, 5, 1, correlation=2),
+    event("kernel", "relu", 140, 20, 7, correlation=2),
+    event("cuda_runtime", "cudaMemcpyAsync", 80, 130, 1, correlation=3),
+    event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 160, 40, 7, correlation=3, bytes=64),
+    event("cuda_runtime", "cudaLaunchKernel", 300, 5, 1, correlation=4),
+    event("kernel", "fill", 310, 10, 7, correlation=4),
+]
+
+
+def write(path: Path, text: str) -> Path:
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_ranges_of_users_have_the_work_that_they_launched(tmp_path: Path, name: str) -> None:
+    text = json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": EVENTS, "traceName": "x"})
+    trace = summarize_trace(write(tmp_path / name, text))
+    encode, decode, outside = trace.ranges
+    assert (encode.label, decode.label, outside.label) == ("encode", "decode", "outside of ranges")
+    assert (encode.busy_us, encode.kernels, encode.delay_us) == (100, 1, 10)
+    assert (decode.busy_us, decode.kernel_us, decode.copy_us) == (60, 20, 40)
+    assert (decode.waits, decode.wait_us, decode.to_host_bytes) == (1, 130, 64)
+    # From 130 to 140, the kernel was launched, but had not started.
+    assert decode.idle_other_us == 10
+    # From 10 to 30, and from 200 to 260, when the host is in the ranges.
+    assert (encode.idle_host_us, decode.idle_host_us) == (20, 60)
+    assert outside.idle_host_us == 50
+    assert (trace.traced_us, trace.busy_us) == (310, 170)
+    assert trace.unattributed == pytest.approx(10 / 170)
+
+
+def test_a_list_of_events_is_streamed_across_chunks(tmp_path: Path) -> None:
+    entries = [{"name": "x" * 1000, "ts": index} for index in range(3000)]
+    path = write(tmp_path / "list.json", json.dumps(entries))
+    assert [entry["ts"] for entry in stream_entries(path)] == list(range(3000))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (json.dumps({"traceEvents": EVENTS})[:-40].encode(), "is cut off"),
+        (gzip.compress(json.dumps({"traceEvents": EVENTS}).encode())[:-40], "is cut off"),
+        (b"", "is cut off"),
+        (b"name,time\n", "is no trace of torch"),
+        (b'{"schema_version": 1}', "is no trace of torch"),
+        (b'[{"ph": "X", "cat": "kernel", "name": "k"}]', "an event has a wrong entry"),
+        (b"[]", "has no events of a device"),
+    ],
+)
+def test_a_cut_or_foreign_file_is_one_error(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(data)
+    with pytest.raises(TdxError, match=message):
+        summarize_trace(path)
