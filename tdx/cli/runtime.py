@@ -294,14 +294,12 @@ class InterruptWatch:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._has_ended.set()
         if self._pair is not None:
             signal.set_wakeup_fd(self._previous)
-            # The thread reads the end of the stream and closes the other side, unless it has read
-            # an interrupt and ended: a signal that comes later needs somebody to receive it.
             self._pair[1].close()
-            if self._is_interrupted:
-                self._pair[0].close()
+        # Last: until here a signal needs somebody to receive it, and then the thread, which reads
+        # the end of the stream or has read an interrupt, closes the other side.
+        self._has_ended.set()
 
     @property
     def is_interrupted(self) -> bool:
@@ -320,8 +318,7 @@ class InterruptWatch:
                     kill_worker_processes()
                     os._exit(ExitCode.INTERRUPTED)
                 break
-        if not self._is_interrupted:
-            reading.close()
+        reading.close()
 
 
 def kill_worker_processes() -> None:

@@ -15,7 +15,7 @@ from tests.profiling.fake_clock import US, FakeClock, Spin, SpinningCall, Spinni
 from tests.profiling.fake_device import GPU, FakeDevice
 
 WHERE, OTHER = "stage.py:7", "other.py:12"
-STEP_US = 871.02
+STEP_US = 951
 """Length of a step: see :class:`Setting`."""
 
 
@@ -32,10 +32,10 @@ class Setting:
         streams      229 … 233    231 … 281 and 233 … 263
         host         233 … 733
         send         733 … 743    735 … 743    the call returns when the copy is done
-        gap          743 … 749    745 … 765, 780 … 800, 800.02 … 805.02
-        fetch        749 … 811.02 805.02 … 811.02
-        stop         811.02 … 871.02           launches 56, and waits on another line
-                                  813.02 … 869.02
+        gap          743 … 749    745 … 805, 845 … 865, 880 … 885
+        fetch        749 … 891    885 … 891
+        stop         891 … 951                 launches 56, and waits on another line
+                                  893 … 949
     """
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class Setting:
         self.device.launch(8, "copy", "Memcpy HtoD (Pageable -> Device)", 64, blocking=True)
 
     def gap(self, _: float) -> None:
-        self.device.launch(20)
-        self.device.launch(20, after_us=15)
-        self.device.launch(5, after_us=0.02)
+        self.device.launch(60)
+        self.device.launch(20, after_us=40)
+        self.device.launch(5, after_us=15)
 
     def fetch(self, _: float) -> None:
         self.device.fetch(6, 32, WHERE)
@@ -118,7 +118,7 @@ def near(expected: float) -> object:
 
 def test_time_on_the_host(mode: ModeProfile) -> None:
     hosts = {row.part.label: mode.step_share_us(row) for row in mode.rows}
-    expected = (2, 220, 2, 4, 500, 10, 6, 62.02, 60)
+    expected = (2, 220, 2, 4, 500, 10, 6, 142, 60)
     assert [hosts[f"{at} SpinningCall"] for at in range(9)] == [near(each) for each in expected]
 
 
@@ -134,7 +134,7 @@ def test_span_on_the_device_is_without_the_cost_of_events(
         "streams": near(0),
         "host": near(376),
         "send": near(10),
-        "gap": near(62.02),
+        "gap": near(142),
         "fetch": near(6),
         "stop": near(60),
     }
@@ -153,12 +153,12 @@ def test_busy_time_counts_overlapping_streams_once(
         "streams": near(50),
         "host": 0,
         "send": near(8),
-        "gap": near(45),
+        "gap": near(85),
         "fetch": near(6),
         "stop": near(56),
     }
     assert uses["streams"].kernel_us == near(80)
-    assert summary.busy_us == near(350 + 8 + 45 + 6 + 56)
+    assert summary.busy_us == near(350 + 8 + 85 + 6 + 56)
     assert summary.unattributed_us == 0
 
 
@@ -185,7 +185,7 @@ def test_waits_are_priced_by_function_and_line(uses: dict[str, DeviceUse]) -> No
     }
     assert waits == {
         "send": [("cudaMemcpyAsync", "", 1, near(10))],
-        "fetch": [("cudaStreamSynchronize", WHERE, 1, near(60.02))],
+        "fetch": [("cudaStreamSynchronize", WHERE, 1, near(140))],
         "stop": [("cudaDeviceSynchronize", OTHER, 1, near(56))],
     }
     assert uses["fetch"].syncs == {WHERE: 1}
@@ -202,7 +202,7 @@ def test_idle_time_by_cause_and_part(uses: dict[str, DeviceUse], summary: Device
         "kernels": (near(2), 0, 0),
         "host": (near(376), 0, 0),
         "send": (near(2), 0, 0),
-        "gap": (near(2), near(0.02), near(15)),
+        "gap": (near(2), near(15), near(40)),
         "stop": (near(4), 0, 0),
     }
     assert summary.traced_us == near(STEP_US)
@@ -214,7 +214,7 @@ def test_idle_time_by_cause_and_part(uses: dict[str, DeviceUse], summary: Device
 def test_launch_delay(uses: dict[str, DeviceUse]) -> None:
     delays = {name: uses[name].launch_delay_us for name in ("kernels", "launches", "gap", "copies")}
     # The copies are not kernels.
-    expected = {"kernels": 2, "launches": 185.5, "gap": (2 + 35 + 53.02) / 3, "copies": 0}
+    expected = {"kernels": 2, "launches": 185.5, "gap": (2 + 100 + 133) / 3, "copies": 0}
     assert delays == {name: near(delay) for name, delay in expected.items()}
     assert uses["launches"].launching_us == near(220)
 
@@ -235,7 +235,7 @@ def test_verdict_names_what_takes_the_time(uses: dict[str, DeviceUse]) -> None:
     assert uses["kernels"].evidence == "the device is busy for 300 of 302 µs"
     assert uses["streams"].evidence == "the device is busy for 50 µs, on other streams as well"
     assert uses["fetch"].evidence == (
-        f"the host waits 60.02 of 62.02 µs, mostly in cudaStreamSynchronize at {WHERE}"
+        f"the host waits 140 of 142 µs, mostly in cudaStreamSynchronize at {WHERE}"
     )
     assert uses["host"].evidence.startswith("the host spends 500 of 500 µs outside")
 
@@ -246,7 +246,7 @@ def test_both_timing_modes_and_the_card_are_named(
     assert (summary.name, summary.gpu, summary.torch_bytes) == ("fake:0", GPU, 1 << 30)
     assert summary.asynchronous_us == mode.step_us == near(STEP_US)
     # The launches no longer overlap with the kernels.
-    assert summary.synchronized_us == near(5 + 302 + 221 + 42 + 52 + 500 + 10 + 62.02 + 8 + 60)
+    assert summary.synchronized_us == near(5 + 302 + 221 + 42 + 52 + 500 + 10 + 142 + 8 + 60)
     assert uses["kernels"].synchronized_us == near(302)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tdx.cli.views import Block, Cell, Heading, View, dim, fact
+import math
+
+from tdx.cli.views import Block, Cell, Column, Heading, Table, View, dim, fact
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.foundation.text import count_text
 from tdx.profiling.machine import format_bytes
@@ -97,10 +99,19 @@ def trace_view(trace: TraceSummary) -> View:
             ]
             for part in trace.ranges
         ]
+        # A user's names can be long: they are wrapped, and no number is.
+        optional = ("next kernel", "other idle", "delay", "copies")
+        columns = [
+            Column(
+                *(title, title != "range", title != "range"),
+                optional.index(title) if title in optional else math.inf,
+            )
+            for title in titles
+        ]
         busy = trace.busy_us / trace.traced_us if trace.traced_us else 0.0
         return [
             Heading(trace.source, "times in µs", level=1),
-            number_table(titles, rows, ("range",), ("next kernel", "delay", "copies")),
+            Table(columns, rows),
             fact("busy", f"{busy:.1%} of {micros(trace.traced_us)} µs"),
             fact("unattributed", f"{trace.unattributed:.1%} of the busy time is in no range"),
         ]

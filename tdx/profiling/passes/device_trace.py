@@ -97,8 +97,11 @@ _SYNC_CALLS = frozenset(
         *("hipDeviceSynchronize", "hipStreamSynchronize", "hipEventSynchronize"),
     }
 )
-CONSECUTIVE_NS = 30
-"""Longest idle time between kernels that only comes from starting the next one."""
+CONSECUTIVE_NS = 30_000
+"""Idle time between kernels below which it comes from starting the next one.
+
+The limit of HolisticTraceAnalysis, which compares 30 with times in µs.
+"""
 
 Intervals = list[tuple[int, int]]
 """Start and end of each interval, in ns."""
@@ -355,12 +358,15 @@ def _attribute_idle(
         if gap > 0:
             call = by_link.get(event.link)
             if call is None:
-                unattributed.idle_other_ns += gap
+                if gap < CONSECUTIVE_NS:
+                    unattributed.idle_kernel_ns += gap
+                else:
+                    unattributed.idle_other_ns += gap
             elif call.event.start_ns > idle_from:
                 launched = min(call.event.start_ns, event.start_ns)
                 add_host_time(idle_from, launched)
                 parts[call.place].idle_host_ns += event.start_ns - launched
-            elif gap <= CONSECUTIVE_NS:
+            elif gap < CONSECUTIVE_NS:
                 parts[call.place].idle_kernel_ns += gap
             else:
                 parts[call.place].idle_other_ns += gap
