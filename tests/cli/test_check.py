@@ -425,34 +425,6 @@ def test_rules_about_accelerators_are_not_said_to_pass_without_one(tdx: Tdx) -> 
     assert "hint: add --accelerator" in outcome.err
 
 
-FACTORIES = """
-import gymnasium
-from torchrl.envs import GymEnv, TransformedEnv
-from torchrl.envs.transforms import FiniteTensorDictCheck
-
-
-def make_torchrl():
-    return TransformedEnv(GymEnv("Pendulum-v1"), FiniteTensorDictCheck())
-
-
-def make_gymnasium():
-    return gymnasium.wrappers.TimeAwareObservation(gymnasium.make("Pendulum-v1"))
-"""
-
-
-def test_accelerator_runs_the_transforms_of_torchrl(
-    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "accelerated.py").write_text(FACTORIES)
-    monkeypatch.syspath_prepend(tmp_path)
-    outcome = tdx("check", "accelerated:make_torchrl", "--allow-code", "--accelerator")
-    assert "TDX701" in outcome.out
-    assert "FiniteTensorDictCheck" in outcome.out
-    outcome = tdx("check", "accelerated:make_gymnasium", "--allow-code", "--accelerator")
-    assert outcome.code == ExitCode.USAGE
-    assert "tdx init --from" in outcome.err
-
-
 def test_simulated_accelerator_that_was_not_reached_is_mentioned(tdx: Tdx) -> None:
     stage = ("-t", "CatFrames(4, -1, in_keys=['no'])")
     outcome = tdx("check", "Pendulum-v1", *stage, "--accelerator")

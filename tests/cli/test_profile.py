@@ -277,3 +277,38 @@ def test_summary_counts_the_resets_of_fused_stages_to_their_group(tdx: Tdx, meas
     ]
     listed = [part for line in shown for part in parts if re.match(rf"{re.escape(part)}\s", line)]
     assert listed == parts
+
+
+def recorded_trace(folder: Path, name: str) -> str:
+    """Write a trace of torch with a range of this name, which launches a kernel of 1,234 µs."""
+    entries = [
+        ("user_annotation", name, 0, 20, 1),
+        ("cuda_runtime", "cudaLaunchKernel", 5, 2, 1),
+        ("kernel", "matmul", 10, 1234, 7),
+    ]
+    events = [
+        {"ph": "X", "cat": cat, "name": title, "ts": start, "dur": length, "tid": thread}
+        | {"args": {"correlation": 3}}
+        for cat, title, start, length, thread in entries
+    ]
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["decode", "Q" * 128], ids=["short", "long"])
+def test_recorded_trace_shows_the_work_of_its_ranges(tdx: Tdx, tmp_path: Path, name: str) -> None:
+    outcome = tdx("profile", "--trace", recorded_trace(tmp_path, name), columns=80)
+    assert (outcome.code, outcome.err) == (0, "")
+    # A long name is wrapped.
+    assert outcome.out.count("Q") == name.count("Q")
+    assert re.search(r" 1,234 +1\b", outcome.out)
+    assert_fits("\n".join(outcome.out.splitlines()[2:]), 80)
+
+
+def test_recorded_trace_is_not_measured(tdx: Tdx, tmp_path: Path) -> None:
+    outcome = tdx("profile", "--trace", recorded_trace(tmp_path, "decode"), "--mode", "eager")
+    assert outcome.code == 2
+    assert outcome.err == (
+        "error: --trace without a pipeline and --mode cannot be combined\nhint: leave out --mode\n"
+    )

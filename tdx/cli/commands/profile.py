@@ -478,11 +478,11 @@ def _refuse(
     conflicts = [name for name, value in options.items() if value]
     conflicts += [name for name in files.requested if name != kept]
     if conflicts:
-        also = f" and {kept} contain" if kept else " contains"
-        raise ArgumentError(
-            f"{option} and {conflicts[0]} cannot be combined",
-            hint=f"--format json{also} the whole result",
-        )
+        hint = f"leave out {conflicts[0]}"
+        if conflicts[0] in files.requested:
+            also = f" and {kept} contain" if kept else " contains"
+            hint = f"--format json{also} the whole result"
+        raise ArgumentError(f"{option} and {conflicts[0]} cannot be combined", hint=hint)
 
 
 def profile_compare(
