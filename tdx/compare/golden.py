@@ -141,7 +141,7 @@ def is_applied_twice(contract: Contract, one: StageRecord, other: StageRecord) -
     """Return True if two stages of a target do the same to their values."""
     known = predict_each_other((contract, contract), (one, other))
     # Without numbers, a class whose role is known does the same with the same arguments.
-    return one.role != one.name if known is None else known
+    return one.has_known_role if known is None else known
 
 
 def predict_each_other(

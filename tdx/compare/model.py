@@ -128,6 +128,11 @@ class StageRecord:
         """Display name: ``stage 5 (VecNormalize)``."""
         return f"stage {self.index} ({self.name})" if self.index >= 0 else f"the env ({self.name})"
 
+    @property
+    def has_known_role(self) -> bool:
+        """True if the class of the stage says what it does."""
+        return self.role != self.name
+
     def spec(self, key: str) -> SpecRecord | None:
         """Return the spec of a key after the stage."""
         return next((spec for spec in self.specs if spec.key == key), None)

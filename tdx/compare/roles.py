@@ -140,7 +140,7 @@ def trial_pairs(a: Contract, b: Contract) -> Iterator[Tags]:
         (pair.a.index, pair.b.index)
         for pair in align(a, b)
         if pair.status == "paired" and pair.a is not None and pair.b is not None
-        if not is_opaque(pair.a) and pair.a.role == pair.b.role
+        if pair.a.has_known_role and pair.a.role == pair.b.role
     ]
     known = [{pair[side] for pair in named} for side in (0, 1)]
     rest = [
@@ -205,13 +205,9 @@ def pairs_of_one_class(a: Contract, b: Contract) -> Iterator[tuple[StageRecord, 
 
 def _may_pair(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
     """Return True for stages of one class, or if recorded calls can tell that they do the same."""
-    is_unknown = a.recording is not None and (is_opaque(one) or is_opaque(other))
-    return (a.kind == b.kind and is_unknown) or _identity(a, b, one) == _identity(a, b, other)
-
-
-def is_opaque(stage: StageRecord) -> bool:
-    """Return True if the class of a stage does not say what it does."""
-    return stage.role == stage.name
+    is_unknown = not (one.has_known_role and other.has_known_role)
+    is_recorded = a.recording is not None and a.kind == b.kind
+    return (is_recorded and is_unknown) or _identity(a, b, one) == _identity(a, b, other)
 
 
 def _tags(
@@ -293,11 +289,11 @@ def _longest_chain(
 
 
 def _is_named(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
-    return not is_opaque(one) and _identity(a, b, one) == _identity(a, b, other)
+    return one.has_known_role and _identity(a, b, one) == _identity(a, b, other)
 
 
 def _identity(a: Contract, b: Contract, stage: StageRecord) -> str:
-    return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
+    return stage.name if a.kind == b.kind and not stage.has_known_role else stage.role
 
 
 def align(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
@@ -455,8 +451,7 @@ def is_relevant(contract: Contract, stage: StageRecord) -> bool:
     if before != after:
         return True
     # A stage that is known to act may have had no reason to do so in a few steps.
-    is_known = stage.role != stage.name
-    return is_known or (not stage.writes and "reward" not in stage.name.casefold())
+    return stage.has_known_role or (not stage.writes and "reward" not in stage.name.casefold())
 
 
 def _is_compared(contract: Contract, written: str) -> bool:
@@ -477,7 +472,7 @@ def part_of(contract: Contract, key: str) -> str:
 
 def _is_renamed(a: Contract, one: StageRecord, other: StageRecord) -> bool:
     """Return True for stages at the same position that write the same, under other class names."""
-    if one.role != one.name and other.role != other.name and one.role != other.role:
+    if one.has_known_role and other.has_known_role and one.role != other.role:
         return False
     shapes, other_shapes = (
         {(spec.key, spec.shape) for spec in stage.specs if spec.part in a.compare}

@@ -15,7 +15,6 @@ from tdx.compare.roles import (
     Tags,
     choices_of_pairs,
     equal_stages,
-    is_opaque,
     pairs_of_one_class,
     relevant_stages,
     role_of,
@@ -106,7 +105,8 @@ def check_contract(
                     same = equal_stages(contract, target) | {
                         (one.index, other.index)
                         for one, other in pairs_of_one_class(contract, target)
-                        if is_opaque(one) and predict_each_other((contract, target), (one, other))
+                        if not one.has_known_role
+                        and predict_each_other((contract, target), (one, other))
                     }
                 else:
                     for tags in trial_pairs(contract, target):
@@ -145,7 +145,7 @@ def _differences(
     guessed = sum(
         cause.kind == "order"
         and (cause.reference_stage, cause.stage) not in same
-        and is_opaque(contract.stage(cause.reference_stage or 0))
+        and not contract.stage(cause.reference_stage or 0).has_known_role
         for cause in report.causes
     )
     # A stage that has not moved is one that is missing, and one without an explanation.

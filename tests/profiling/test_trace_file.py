@@ -62,6 +62,15 @@ def test_ranges_of_users_have_the_work_that_they_launched(tmp_path: Path, name: 
     assert trace.unattributed == pytest.approx(10 / 170)
 
 
+def test_several_devices_are_counted(tmp_path: Path) -> None:
+    def kernel(device: int) -> dict[str, Any]:
+        return event("kernel", "matmul", 10 * device, 10, 7, device=device, correlation=device)
+
+    path = write(tmp_path / "trace.json", json.dumps([kernel(0), kernel(1)]))
+    summary = summarize_trace(path)
+    assert (summary.devices, summary.busy_us) == (2, 20)
+
+
 def test_a_list_of_events_is_streamed_across_chunks(tmp_path: Path) -> None:
     entries = [{"name": "x" * 1000, "ts": index} for index in range(3000)]
     path = write(tmp_path / "list.json", json.dumps(entries))

@@ -468,7 +468,10 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
         raise ArgumentError("--samples needs --against or module:function", hint="leave it out")
     if config.is_factory:
         stack = _check_stack(
-            *(config, one, rules, options.samples),
+            config,
+            one,
+            rules,
+            options.samples,
             evaluation=options.evaluation,
             accelerator=options.accelerator,
         )
@@ -583,22 +586,25 @@ def _check_stack(
         try:
             if accelerator and stack.chain_env is None:
                 raise ArgumentError(
-                    f"--accelerator does not apply to a stack of the kind {stack.kind!r}, which "
-                    "calls no accelerator",
+                    f"--accelerator does not apply to a stack of the kind {stack.kind!r}: only "
+                    "chains of tdx and TorchRL run on the simulated GPU",
                     hint="for wrappers that have counterparts, tdx init --from writes a pipeline "
-                    "of tdx, which runs on one",
+                    "of tdx",
                 )
             seed = CHECK_SEED if config.env.seed is None else config.env.seed
             if config.policy not in (None, "random"):
-                if (base := stack.chain_env) is not None:
-                    report = check_pipeline(
-                        config, allow_code=True, rules=rules, base=base, evaluation=evaluation
-                    )
-                else:
+                if stack.chain_env is None:
                     raise ArgumentError(
                         f"--policy does not apply to a stack of the kind {stack.kind!r}",
                         hint="leave it out: the steps of the check have random actions",
                     )
+                report = check_pipeline(
+                    config,
+                    allow_code=True,
+                    rules=rules,
+                    base=stack.chain_env,
+                    evaluation=evaluation,
+                )
             else:
                 report = check_stack(
                     stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation

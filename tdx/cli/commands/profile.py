@@ -299,23 +299,21 @@ def profile(
     from tdx.stacks.checkpoints import is_checkpoint
 
     if trace is not None and pipeline == TargetOptions():
-        return _show_trace(
-            trace,
-            output,
-            ProfileFiles({"--out": save, "--speedscope": speedscope, "--html": html}, force),
-            {
-                "--mode": mode,
-                "--passes": passes,
-                "--marginal": marginal,
-                "--advice": advice,
-                "--sweep": sweep,
-                "--sync": sync,
-                "--baseline": baseline,
-                "--fail-if": fail_if,
-                "--dry-run": dry_run,
-                "--calibrate": calibrate,
-            },
-        )
+        usual = ProfilePlan()
+        measured: dict[str, object] = {
+            "--steps": steps != usual.steps,
+            "--warmup": warmup != usual.warmup,
+            "--repeat": repeat != usual.repeats,
+            "--sort": sort != "chain",
+        }
+        measured |= {"--mode": mode, "--policy": policy, "--threads": threads, "--passes": passes}
+        measured |= {"--marginal": marginal, "--advice": advice, "--sweep": sweep, "--on": on}
+        measured |= {"--sync": sync, "--all-wrappers": all_wrappers, "--dry-run": dry_run}
+        measured |= {"--calibrate": calibrate, "--detail": detail, "--top": top}
+        measured |= {"--histogram": histogram, "--baseline": baseline, "--fail-if": fail_if}
+        measured |= {"--samples": samples}
+        written = ProfileFiles({"--out": save, "--speedscope": speedscope, "--html": html}, force)
+        return _show_trace(trace, output, written, measured)
     paths = {"--out": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
     wants_rows = detail or histogram or sort != "chain"

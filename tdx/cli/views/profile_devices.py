@@ -109,12 +109,15 @@ def trace_view(trace: TraceSummary) -> View:
             for title in titles
         ]
         busy = trace.busy_us / trace.traced_us if trace.traced_us else 0.0
-        return [
+        shown: list[Block] = [
             Heading(trace.source, "times in µs", level=1),
             Table(columns, rows),
             fact("busy", f"{busy:.1%} of {micros(trace.traced_us)} µs"),
             fact("unattributed", f"{trace.unattributed:.1%} of the busy time is in no range"),
         ]
+        if trace.devices > 1:
+            shown.append(fact("devices", f"{trace.devices}, taken as one that is idle if all are"))
+        return shown
 
     return View("profile_trace", trace.to_dict, blocks, lambda: trace.ranges)
 

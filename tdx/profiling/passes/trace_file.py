@@ -173,17 +173,19 @@ class TraceSummary(Result):
         traced_us: From the first to the last event.
         busy_us: Time in which the device works.
         unattributed: Share of the busy time of all ranges that no range launched.
+        devices: Number of devices. Several are taken as one: it works while any of them works.
         ranges: By busy time, the longest first.
     """
 
     json_entries: ClassVar[Entries] = (
-        *("source", "traced_us", "busy_us", "unattributed", "ranges"),
+        *("source", "traced_us", "busy_us", "unattributed", "devices", "ranges"),
     )
 
     source: str
     traced_us: float
     busy_us: float
     unattributed: float
+    devices: int
     ranges: tuple[RangeWork, ...]
 
 
@@ -199,8 +201,16 @@ def summarize_trace(path: str | Path) -> TraceSummary:
     labels = [_OUTSIDE]
     index_of: dict[str, int] = {}
     events: list[TraceEvent] = []
+    devices: set[object] = set()
+
+    def entries() -> Iterator[dict[str, Any]]:
+        for entry in stream_entries(path):
+            if entry.get("cat") == "kernel":
+                devices.add(entry.get("args", {}).get("device"))
+            yield entry
+
     try:
-        for event in read_trace(stream_entries(path)):
+        for event in read_trace(entries()):
             # Most events are operators, which the summary does not need.
             if event.kind == "operator":
                 continue
@@ -228,10 +238,11 @@ def summarize_trace(path: str | Path) -> TraceSummary:
     for event in events:
         if event.kind in ("part", "call"):
             hosts[event.thread] += 1 if event.kind == "call" else len(events)
-    # The first thread is that whose ranges get the idle time, so it is one with ranges.
+    # The first thread is that whose ranges get the idle time, so it is one with ranges. A trace of
+    # the device alone has no thread.
     around = [
         TraceEvent("part", f"{RANGE_PREFIX}0", first, last - first, thread)
-        for thread, _ in hosts.most_common()
+        for thread, _ in hosts.most_common() or [(0, 0)]
     ]
     work = attribute_work(around + events)
     outside = work.parts.pop(0, PartWork())
@@ -246,6 +257,7 @@ def summarize_trace(path: str | Path) -> TraceSummary:
         work.traced_ns / 1000,
         work.busy_ns / 1000,
         (outside_work.busy_us + unknown.busy_us) / total if total else 0.0,
+        max(len(devices), 1),
         tuple(ranges),
     )
 
