@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tdx.cli.views.profile_table import histogram, micros
+from tdx.cli.views import micros
+from tdx.cli.views.profile_table import histogram
 from tdx.foundation.text import escape_html
 
 if TYPE_CHECKING:

@@ -282,6 +282,10 @@ class ProfileFiles:
         from tdx.profiling.traces import describe_omitted_calls, to_chrome_trace, to_speedscope
 
         for option in self.requested:
+            if option == "--record-trace":
+                # The measurement wrote it.
+                print(f"wrote {self.paths[option]}", file=sys.stderr)
+                continue
             if option == "--out":
                 text = format_profile(profile)
             elif option == "--html":

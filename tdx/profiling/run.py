@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.files import atomic_path
 from tdx.foundation.patches import Patches
 from tdx.foundation.serialization import Result
 from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
@@ -29,7 +31,7 @@ from tdx.profiling.passes.choice import (
     find_accelerator,
     make_observers,
 )
-from tdx.profiling.passes.device import WAITING_PART
+from tdx.profiling.passes.device import WAITING_PART, TraceRecorder
 from tdx.profiling.passes.observer import Observer
 from tdx.profiling.processor import ProcessorUse, processor_use, read_processor
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
@@ -58,6 +60,7 @@ class ProfilePlan:
         clock: Returns nanoseconds.
         all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
             no others.
+        record_trace: File for a trace of torch's profiler, of a rollout of its own. ``None``: none.
         sync: Wait for the accelerator before and after each part, so that the time of a part
             includes its work on the device; slower than a usual rollout.
     """
@@ -74,6 +77,7 @@ class ProfilePlan:
     on_progress: OnProgress | None = None
     clock: Clock = time.perf_counter_ns
     all_wrappers: bool = False
+    record_trace: Path | None = None
     sync: bool = False
 
     def __post_init__(self) -> None:
@@ -121,6 +125,8 @@ def profile_env(
             raise ArgumentError(
                 f"mode must be one of {', '.join(MODES)}, got {mode!r}", hint=f"pass {MODES[0]!r}"
             )
+    if plan.record_trace is not None and len(modes) != 1:
+        raise ArgumentError("a trace is recorded in one mode", hint="leave out the other modes")
     base, stages = flatten_chain(env)
     device, found = find_accelerator(env, plan.policy), []
     for mode in modes:
@@ -188,6 +194,13 @@ class _Measurement:
                 if profile.error is None:
                     self._plan.report_progress(f"{self._mode}: {name}", 0, 1)
                     profile = self._run_observer(observer, name, profile)
+        if self._plan.record_trace is not None and profile.error is None:
+            self._plan.report_progress(f"{self._mode}: trace", 0, 1)
+            with atomic_path(self._plan.record_trace) as path:
+                recorder = TraceRecorder(path, self._device.accelerator)
+                if (why := recorder.unavailable_reason()) is not None:
+                    raise ArgumentError(f"no trace can be recorded: {why}")
+                profile = self._run_observer(recorder, "device", profile)
         if profile.device is not None:
             step_us = profile.step_us
             device = replace(profile.device, asynchronous_us=step_us)

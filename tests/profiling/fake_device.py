@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,6 @@ from tdx.foundation.nvml import GpuState
 from tdx.profiling.passes import observer
 from tdx.profiling.passes.accelerator import OnSync
 from tdx.profiling.passes.device_trace import TraceEvent, TraceKind
-from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE, WAIT_PREFIX
 from tests.profiling.fake_clock import US, FakeClock
 
 LAUNCH_US = 2
@@ -207,7 +208,8 @@ class FakeDevice:
             self._on_sync = None
 
     @contextmanager
-    def record_trace(self, events: list[TraceEvent]) -> Iterator[None]:
+    def record_trace(self, path: Path) -> Iterator[None]:
+        events: list[TraceEvent] = []
         self._trace, self._slow_launches = events, SLOW_LAUNCHES
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
@@ -217,6 +219,22 @@ class FakeDevice:
                 yield
             finally:
                 self._trace = None
+                path.write_text(json.dumps([_entry(event) for event in events]))
+
+
+_CATEGORIES = {
+    **{"part": "user_annotation", "operator": "cpu_op", "call": "cuda_runtime"},
+    **{"kernel": "kernel", "copy": "gpu_memcpy", "fill": "gpu_memset"},
+}
+
+
+def _entry(event: TraceEvent) -> dict[str, Any]:
+    """Return an event as torch writes it."""
+    args = {"correlation": event.link, "bytes": event.nbytes, "device": event.device}
+    return {
+        **{"ph": "X", "cat": _CATEGORIES[event.kind], "name": event.name, "args": args},
+        **{"ts": event.start_ns / 1000, "dur": event.duration_ns / 1000, "tid": event.thread},
+    }
 
 
 class _Range:
@@ -224,13 +242,6 @@ class _Range:
 
     def __init__(self, name: str, clock: FakeClock, events: list[TraceEvent]) -> None:
         self.name, self.clock, self.events = name, clock, events
-        self.kind: TraceKind = "part"
-        if name == START_RANGE:
-            self.kind = "start"
-        elif name.startswith(LINE_PREFIX):
-            self.kind, self.name = "line", name.removeprefix(LINE_PREFIX)
-        elif name.startswith(WAIT_PREFIX):
-            self.kind, self.name = "wait", name.removeprefix(WAIT_PREFIX)
 
     def __enter__(self) -> None:
         self.began = self.clock.now
@@ -238,4 +249,4 @@ class _Range:
 
     def __exit__(self, *error: Any) -> None:
         taken = self.clock.now - self.began
-        self.events.append(TraceEvent(self.kind, self.name, self.began, taken, 1))
+        self.events.append(TraceEvent("part", self.name, self.began, taken, 1))

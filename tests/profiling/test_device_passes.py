@@ -23,8 +23,13 @@ from tdx.profiling.passes.accelerator import (
 )
 from tdx.profiling.passes.choice import AcceleratorLookup, make_observers
 from tdx.profiling.passes.device import WAITING_PART, DeviceTimes
-from tdx.profiling.passes.device_trace import TraceEvent, TraceKind, attribute_work, read_trace
-from tdx.profiling.passes.observer import RANGE_PREFIX
+from tdx.profiling.passes.device_trace import (
+    RANGE_PREFIX,
+    TraceEvent,
+    TraceKind,
+    attribute_work,
+    read_trace,
+)
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.stacks.native_times import timed_env

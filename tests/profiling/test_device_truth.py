@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tdx import Compose, TransformedEnv
 from tdx.profiling import run
 from tdx.profiling.passes.choice import AcceleratorLookup
+from tdx.profiling.passes.trace_file import summarize_trace
 from tdx.profiling.result import DeviceSummary, DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.fake_clock import US, FakeClock, Spin, SpinningCall, SpinningEnv
@@ -109,6 +111,31 @@ def uses(mode: ModeProfile) -> dict[str, DeviceUse]:
 def summary(mode: ModeProfile) -> DeviceSummary:
     assert mode.device is not None
     return mode.device
+
+
+def test_recorded_trace_has_the_figures_of_the_stages(
+    uses: dict[str, DeviceUse], summary: DeviceSummary, tmp_path: Path
+) -> None:
+    setting, path, steps = Setting(), tmp_path / "trace.json", 40
+    plan = ProfilePlan(
+        *(steps, 5, 1), passes=(), clock=setting.clock, record_trace=path, subject="recorded"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "find_accelerator", lambda *_: AcceleratorLookup(setting.device))
+        assert profile_env(setting.env, ["eager"], plan).modes[0].error is None
+    trace = summarize_trace(path)
+    assert trace.busy_us / steps == near(summary.busy_us or 0)
+    ranges = {each.label: each for each in trace.ranges}
+    labels = {name: f"{index} SpinningCall forward" for index, name in enumerate(setting.names)}
+    for name, use in uses.items():
+        each = ranges[labels.get(name, "env SpinningEnv step")]
+        assert each.calls == steps
+        assert each.busy_us / steps == near(use.busy_us)
+        assert each.wait_us / steps == near(use.wait_us)
+        assert each.delay_us == near(use.launch_delay_us)
+        assert each.host_us / steps == near(use.traced_us)
+    waits = {(wait.label, wait.line) for wait in trace.waits if wait.line}
+    assert waits == {(labels["fetch"], WHERE), (labels["stop"], OTHER)}
 
 
 def near(expected: float) -> object:
@@ -214,7 +241,7 @@ def test_idle_time_by_cause_and_part(uses: dict[str, DeviceUse], summary: Device
 def test_launch_delay(uses: dict[str, DeviceUse]) -> None:
     delays = {name: uses[name].launch_delay_us for name in ("kernels", "launches", "gap", "copies")}
     # The copies are not kernels.
-    expected = {"kernels": 2, "launches": 185.5, "gap": (2 + 100 + 133) / 3, "copies": 0}
+    expected = {"kernels": 0, "launches": 183.5, "gap": (0 + 98 + 131) / 3, "copies": 0}
     assert delays == {name: near(delay) for name, delay in expected.items()}
     assert uses["launches"].launching_us == near(220)
 

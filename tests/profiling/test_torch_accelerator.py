@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,14 @@ from tdx.foundation import accelerators
 from tdx.profiling.passes import accelerator, choice
 from tdx.profiling.passes.accelerator import TorchAccelerator
 from tdx.profiling.passes.choice import find_accelerator
-from tdx.profiling.passes.device_trace import TraceEvent, attribute_work
-from tdx.profiling.passes.observer import LINE_PREFIX, RANGE_PREFIX, START_RANGE
+from tdx.profiling.passes.device_trace import (
+    LINE_PREFIX,
+    RANGE_PREFIX,
+    START_RANGE,
+    attribute_work,
+    read_trace,
+)
+from tdx.profiling.passes.trace_file import stream_entries
 
 STREAM = object()
 
@@ -111,11 +118,11 @@ def test_device_without_timing_is_reported_once(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_trace_of_torch_contains_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_torch_contains_the_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = FakeTorch(monkeypatch)
-    device, events = TorchAccelerator("mps"), list[TraceEvent]()
+    device, path = TorchAccelerator("mps"), tmp_path / "trace.json"
     fake.log.clear()
-    with device.record_trace(events):
+    with device.record_trace(path):
         with torch.autograd.profiler.record_function(START_RANGE):
             pass
         for place in (0, 1, 0):
@@ -123,6 +130,7 @@ def test_trace_of_torch_contains_the_parts(monkeypatch: pytest.MonkeyPatch) -> N
                 torch.ones(3)
         with torch.autograd.profiler.record_function(f"{LINE_PREFIX}stage.py:7"):
             pass
+    events = list(read_trace(stream_entries(path)))
     assert [event.name for event in events if event.kind == "line"] == ["stage.py:7"]
     assert [event.kind for event in events].count("start") == 1
     parts = [event for event in events if event.kind == "part"]

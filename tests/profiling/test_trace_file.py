@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tdx.foundation.errors import TdxError
-from tdx.profiling.passes.trace_file import stream_entries, summarize_trace
+from tdx.profiling.passes.trace_file import RangeWait, stream_entries, summarize_trace
 
 EPOCH = 1_700_000_000_000_000
 
@@ -50,7 +50,7 @@ def test_ranges_of_users_have_the_work_that_they_launched(tmp_path: Path, name: 
     trace = summarize_trace(write(tmp_path / name, text))
     encode, decode, outside = trace.ranges
     assert (encode.label, decode.label, outside.label) == ("encode", "decode", "outside of ranges")
-    assert (encode.busy_us, encode.kernels, encode.delay_us) == (100, 1, 10)
+    assert (encode.busy_us, encode.kernels, encode.delay_us) == (100, 1, 5)
     assert (decode.busy_us, decode.kernel_us, decode.copy_us) == (60, 20, 40)
     assert (decode.waits, decode.wait_us, decode.to_host_bytes) == (1, 130, 64)
     # From 130 to 140: so short a time only comes from starting a kernel that was launched.
@@ -60,6 +60,34 @@ def test_ranges_of_users_have_the_work_that_they_launched(tmp_path: Path, name: 
     assert outside.idle_host_us == 50
     assert (trace.traced_us, trace.busy_us) == (310, 170)
     assert trace.unattributed == pytest.approx(10 / 170)
+    assert trace.waits == (RangeWait("decode", "cudaMemcpyAsync", "", 1, 130),)
+
+
+def test_idle_time_of_each_stream_has_a_cause(tmp_path: Path) -> None:
+    def work(stream: int, number: int, launched: int, start: int, length: int) -> list[Any]:
+        return [
+            event("cuda_runtime", "cudaLaunchKernel", launched, 2, 1, correlation=number),
+            event("kernel", "k", start, length, stream, correlation=number, device=0),
+        ]
+
+    entries = [
+        *(*work(7, 1, 0, 10, 50), *work(7, 2, 5, 70, 10), *work(7, 3, 6, 180, 20)),
+        *(*work(7, 4, 300, 400, 5), *work(20, 5, 7, 20, 30)),
+    ]
+    first, second = summarize_trace(write(tmp_path / "trace.json", json.dumps(entries))).streams
+    assert (first.stream, first.busy_us) == (7, 85)
+    # From 60 to 70, from 80 to 180, and from 200 on, after which the host launches.
+    idle = (first.idle_kernel_us, first.idle_other_us, first.idle_host_us)
+    assert idle == (10, 100, 200)
+    assert (second.stream, second.busy_us, second.idle_host_us) == (20, 30, 0)
+
+
+def test_a_trace_of_the_host_has_its_ranges(tmp_path: Path) -> None:
+    entries = [event("user_annotation", "encode", start, 40, 1) for start in (10, 60)]
+    summary = summarize_trace(write(tmp_path / "trace.json", json.dumps(entries)))
+    assert (summary.devices, summary.busy_us, summary.streams) == (0, 0, ())
+    (encode,) = summary.ranges
+    assert (encode.label, encode.calls, encode.host_us) == ("encode", 2, 80)
 
 
 def test_several_devices_are_counted(tmp_path: Path) -> None:
@@ -86,7 +114,8 @@ def test_a_list_of_events_is_streamed_across_chunks(tmp_path: Path) -> None:
         (b"name,time\n", "is no trace of torch"),
         (b'{"schema_version": 1}', "is no trace of torch"),
         (b'[{"ph": "X", "cat": "kernel", "name": "k"}]', "an event has a wrong entry"),
-        (b"[]", "has no events of a device"),
+        (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "tid": "x"}]', "wrong entry"),
+        (b"[]", "has neither work of a device nor ranges"),
     ],
 )
 def test_a_cut_or_foreign_file_is_one_error(tmp_path: Path, data: bytes, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 MODES: tuple[Mode, ...] = ("eager", "planned")
 PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr")
+STEPS, WARMUP, REPEATS = 1000, 100, 5
 _FILES, _OUTPUT = "Files", "Output"
 
 
@@ -209,6 +211,14 @@ Trace = Annotated[
         "analyze the trace of a GPU that torch's profiler wrote to FILE.",
     ),
 ]
+RecordTrace = Annotated[
+    str | None,
+    _file_option(
+        "--record-trace",
+        help="Record a trace with torch's profiler and the stages as ranges, which --trace FILE "
+        "without a pipeline analyzes. A name that ends in .gz compresses it.",
+    ),
+]
 Speedscope = Annotated[
     str | None, _file_option("--speedscope", help="Write a flame chart for www.speedscope.app.")
 ]
@@ -252,9 +262,9 @@ CompareDetail = Annotated[
 def profile(
     pipeline: TargetOptions,
     output: OutputOptions,
-    steps: Steps = 1000,
-    warmup: Warmup = 100,
-    repeat: Repeat = 5,
+    steps: Steps = STEPS,
+    warmup: Warmup = WARMUP,
+    repeat: Repeat = REPEATS,
     mode: Modes = None,
     policy: PolicyName = None,
     threads: Threads = None,
@@ -273,6 +283,7 @@ def profile(
     histogram: Histograms = False,
     save: Save = None,
     trace: Trace = None,
+    record_trace: RecordTrace = None,
     speedscope: Speedscope = None,
     html: Html = None,
     baseline: Baseline = None,
@@ -293,17 +304,12 @@ def profile(
 
     tdx profile pendulum.yaml --passes none -o base.json --force
     """
-    silence_kineto()
-    from tdx.cli.views.profile import TableOptions
-    from tdx.profiling.run import ProfilePlan
-    from tdx.stacks.checkpoints import is_checkpoint
-
+    # Reading a trace needs no torch.
     if trace is not None and pipeline == TargetOptions():
-        usual = ProfilePlan()
         measured: dict[str, object] = {
-            "--steps": steps != usual.steps,
-            "--warmup": warmup != usual.warmup,
-            "--repeat": repeat != usual.repeats,
+            "--steps": steps != STEPS,
+            "--warmup": warmup != WARMUP,
+            "--repeat": repeat != REPEATS,
             "--sort": sort != "chain",
         }
         measured |= {"--mode": mode, "--policy": policy, "--threads": threads, "--passes": passes}
@@ -312,10 +318,16 @@ def profile(
         measured |= {"--calibrate": calibrate, "--detail": detail, "--top": top}
         measured |= {"--histogram": histogram, "--baseline": baseline, "--fail-if": fail_if}
         measured |= {"--samples": samples}
-        written = ProfileFiles({"--out": save, "--speedscope": speedscope, "--html": html}, force)
+        paths = {"--out": save, "--record-trace": record_trace, "--speedscope": speedscope}
+        written = ProfileFiles({**paths, "--html": html}, force)
         return _show_trace(trace, output, written, measured)
-    paths = {"--out": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
-    files = ProfileFiles(paths, force)
+    silence_kineto()
+    from tdx.cli.views.profile import TableOptions
+    from tdx.profiling.run import ProfilePlan
+    from tdx.stacks.checkpoints import is_checkpoint
+
+    paths = {"--out": save, "--trace": trace, "--record-trace": record_trace}
+    files = ProfileFiles({**paths, "--speedscope": speedscope, "--html": html}, force)
     wants_rows = detail or histogram or sort != "chain"
     is_summary = output.format is Format.TABLE and not wants_rows
     plan = ProfilePlan(
@@ -326,9 +338,10 @@ def profile(
         passes=_pass_names(passes, is_summary=is_summary and not files.requested),
         sync=sync,
         all_wrappers=all_wrappers,
+        record_trace=None if record_trace is None else Path(record_trace),
     )
     request = _build_request(pipeline, plan, mode, policy)
-    rollout_options = (mode, passes, sweep, sync, marginal, advice)
+    rollout_options = (mode, passes, sweep, sync, marginal, advice, record_trace)
     if request.config.env.device == "simulated":
         from tdx.cli.output import write_view
         from tdx.cli.views.profile_devices import device_calls_view
@@ -348,8 +361,8 @@ def profile(
     is_data = is_checkpoint(request.config.env.id)
     if is_data and any((*rollout_options, on)):
         raise ArgumentError(
-            "--mode, --passes, --sweep, --on, --sync, --marginal and --advice do not apply to a "
-            "policy checkpoint"
+            "--mode, --passes, --sweep, --on, --sync, --marginal, --advice and --record-trace do "
+            "not apply to a policy checkpoint"
         )
     if is_data or (request.config.is_factory and not any(rollout_options)):
         request = replace(request, as_stack=True, samples=samples)
@@ -378,7 +391,7 @@ def _show_trace(
 ) -> int:
     """Show what a trace recorded elsewhere says about its ranges."""
     from tdx.cli.output import write_view
-    from tdx.cli.views.profile_devices import trace_view
+    from tdx.cli.views.profile_trace import trace_view
     from tdx.profiling.passes.trace_file import summarize_trace
 
     _refuse("--trace without a pipeline", files, unused)

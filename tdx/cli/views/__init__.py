@@ -408,3 +408,14 @@ def stage_list(calls: Sequence[str]) -> list[Paragraph]:
         Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
         for index, call in enumerate(calls)
     ]
+
+
+def micros(value: float | None) -> str:
+    """Return a time in µs with three significant digits."""
+    if value is None:
+        return ""
+    if not value:
+        return "0"
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"

@@ -25,6 +25,7 @@ from tdx.cli.views import (
     View,
     dim,
     fact,
+    micros,
 )
 from tdx.cli.views.profile_comparisons import (
     advice_blocks,
@@ -37,7 +38,6 @@ from tdx.cli.views.profile_table import (
     cost_table,
     histogram,
     line_of,
-    micros,
     number_table,
     others_line,
     share_bar,

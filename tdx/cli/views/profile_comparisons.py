@@ -15,8 +15,9 @@ from tdx.cli.views import (
     View,
     dim,
     fact,
+    micros,
 )
-from tdx.cli.views.profile_table import micros, number_table
+from tdx.cli.views.profile_table import number_table
 from tdx.foundation.text import count_text
 from tdx.pipeline import format_stage
 from tdx.profiling.compare import (

@@ -1,14 +1,11 @@
-"""What stages do to an accelerator: counted on a simulated one, or recorded in a trace."""
+"""What stages do to an accelerator, counted on a simulated one."""
 
 from __future__ import annotations
 
-import math
-
-from tdx.cli.views import Block, Cell, Column, Heading, Table, View, dim, fact
-from tdx.cli.views.profile_table import micros, number_table
+from tdx.cli.views import Block, Cell, Heading, View, dim, fact
+from tdx.cli.views.profile_table import number_table
 from tdx.foundation.text import count_text
 from tdx.profiling.machine import format_bytes
-from tdx.profiling.passes.trace_file import TraceSummary
 from tdx.stacks.device_calls import DeviceCalls
 
 _COPIES = {"wait": "waits", "to device": "copy to the device", "to host": "copy to the host"}
@@ -71,55 +68,6 @@ def device_calls_view(calls: DeviceCalls) -> View:
         return shown
 
     return View("profile_devices", calls.to_dict, blocks, lambda: calls.lines)
-
-
-def trace_view(trace: TraceSummary) -> View:
-    """Lay out the work of the device in a recorded trace by range.
-
-    Args:
-        trace: Summary of the trace.
-    """
-
-    def blocks() -> list[Block]:
-        titles = (
-            *("range", "busy", "kernels", "copies", "waits"),
-            *("host late", "next kernel", "other idle", "delay"),
-        )
-        rows = [
-            [
-                Cell(part.label, "name"),
-                Cell(micros(part.busy_us)),
-                Cell(str(part.kernels) if part.kernels else ""),
-                Cell(micros(part.copy_us or None)),
-                Cell(micros(part.wait_us or None), "bad" if part.wait_us else ""),
-                Cell(micros(part.idle_host_us or None)),
-                Cell(micros(part.idle_kernel_us or None)),
-                Cell(micros(part.idle_other_us or None)),
-                Cell(micros(part.delay_us or None)),
-            ]
-            for part in trace.ranges
-        ]
-        # A user's names can be long: they are wrapped, and no number is.
-        optional = ("next kernel", "other idle", "delay", "copies")
-        columns = [
-            Column(
-                *(title, title != "range", title != "range"),
-                optional.index(title) if title in optional else math.inf,
-            )
-            for title in titles
-        ]
-        busy = trace.busy_us / trace.traced_us if trace.traced_us else 0.0
-        shown: list[Block] = [
-            Heading(trace.source, "times in µs", level=1),
-            Table(columns, rows),
-            fact("busy", f"{busy:.1%} of {micros(trace.traced_us)} µs"),
-            fact("unattributed", f"{trace.unattributed:.1%} of the busy time is in no range"),
-        ]
-        if trace.devices > 1:
-            shown.append(fact("devices", f"{trace.devices}, taken as one that is idle if all are"))
-        return shown
-
-    return View("profile_trace", trace.to_dict, blocks, lambda: trace.ranges)
 
 
 def _count(value: float) -> str:

@@ -15,9 +15,10 @@ from tdx.cli.views import (
     View,
     duration_text,
     fact,
+    micros,
     sparkline,
 )
-from tdx.cli.views.profile_table import micros, number_table, whole_number
+from tdx.cli.views.profile_table import number_table, whole_number
 from tdx.foundation.serialization import to_plain
 from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.result import ModeProfile

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdx.cli.views import Cell, Column, Style, Table, sparkline
+from tdx.cli.views import Cell, Column, Style, Table, micros, sparkline
 from tdx.profiling.result import FloatArray, ModeProfile, Row, Statistics, compute_statistics
 
 _BAR_WIDTH, _BINS = 12, 12
@@ -172,17 +172,6 @@ def number_table(
     """
     numbers = set(titles).difference(text_columns)
     return Table.of(titles, rows, fixed=True, numbers=numbers, optional=optional_columns)
-
-
-def micros(value: float | None) -> str:
-    """Return a time in µs with three significant digits."""
-    if value is None:
-        return ""
-    if not value:
-        return "0"
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
 def steps_per_call(value: float | None) -> str:

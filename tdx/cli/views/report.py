@@ -23,13 +23,14 @@ from tdx.cli.views import (
     Table,
     View,
     dim,
+    micros,
     resolve,
 )
 from tdx.cli.views.chain import chain_view, lineage_view
 from tdx.cli.views.datasets import dataset_view
 from tdx.cli.views.graph import chain_svg
 from tdx.cli.views.plan import WHEN
-from tdx.cli.views.profile_table import micros, whole_number
+from tdx.cli.views.profile_table import whole_number
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.foundation.text import count_text
 from tdx.inspection.check_report import CheckReport, Finding

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,9 +17,6 @@ from tdx.core.envs.env_specs import available_device
 from tdx.foundation import accelerators
 from tdx.foundation.nvml import GpuState, read_gpu
 from tdx.foundation.simulated_cuda import calling_line
-from tdx.profiling.passes.device_trace import TraceEvent, read_trace
-from tdx.profiling.passes.observer import parse_part_index
-from tdx.profiling.passes.trace_file import stream_entries
 
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 _PROTOTYPE_WARNING = "Synchronization debug mode is a prototype"
@@ -151,9 +147,28 @@ class Accelerator(Protocol):
         """Call a function with the place, ``file:line``, of each synchronization in the block."""
         ...
 
-    def record_trace(self, events: list[TraceEvent]) -> AbstractContextManager[None]:
-        """Append the events of the block to a list when it ends."""
+    def record_trace(self, path: Path) -> AbstractContextManager[None]:
+        """Write the trace of the block to a file when it ends."""
         ...
+
+
+@contextmanager
+def record_trace(
+    path: Path, activities: Sequence[torch.profiler.ProfilerActivity] = ()
+) -> Iterator[None]:
+    """Write a trace of the block, by torch's profiler, which slows down the host.
+
+    Args:
+        path: File; compressed if it ends in ``.gz``.
+        activities: What to record beside the host.
+    """
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, *activities])
+    profiler.start()
+    try:
+        yield
+    finally:
+        profiler.stop()
+        profiler.export_chrome_trace(str(path))
 
 
 class TorchAccelerator:
@@ -259,27 +274,11 @@ class TorchAccelerator:
         return watch_syncs(callback)
 
     @contextmanager
-    def record_trace(self, events: list[TraceEvent]) -> Iterator[None]:
-        """See :class:`Accelerator`; uses torch's profiler, which slows down the host."""
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        activities += [self._activity] if self._activity is not None else []
-        profiler = torch.profiler.profile(activities=activities)
-        profiler.start()
-        try:
+    def record_trace(self, path: Path) -> Iterator[None]:
+        with record_trace(path, [] if self._activity is None else [self._activity]):
             yield
             # Queued work would be missing from the trace.
             self.synchronize()
-        finally:
-            profiler.stop()
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder, "trace.json")
-                profiler.export_chrome_trace(str(path))
-                # Ranges of users are no parts of the rollout.
-                events += (
-                    event
-                    for event in read_trace(stream_entries(path))
-                    if event.kind != "part" or parse_part_index(event.name) >= 0
-                )
 
 
 def list_accelerators(env: EnvBase, policy: object = None) -> list[torch.device]:

@@ -12,26 +12,33 @@ What the device does in that time, and why it is idle, is read from a trace: see
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from tdx.core.meter import engine_part
 from tdx.foundation.nvml import GpuState
-from tdx.profiling.passes.accelerator import Accelerator
-from tdx.profiling.passes.device_trace import PartWork, TraceEvent, attribute_work, busy_time
-from tdx.profiling.passes.host import MemoryLevel, PolledMemory
-from tdx.profiling.passes.observer import (
+from tdx.profiling.passes.accelerator import Accelerator, record_trace
+from tdx.profiling.passes.device_trace import (
     LINE_PREFIX,
     START_RANGE,
     WAIT_PREFIX,
-    Observer,
-    TorchProfilerObserver,
+    PartWork,
+    TraceEvent,
+    attribute_work,
+    busy_time,
+    parse_part_index,
+    read_trace,
 )
+from tdx.profiling.passes.host import MemoryLevel, PolledMemory
+from tdx.profiling.passes.observer import Observer, TorchProfilerObserver
+from tdx.profiling.passes.trace_file import stream_entries
 from tdx.profiling.result import Bound, DeviceSummary, DeviceUse, DeviceWait, ModeProfile
 
 WAITING_PART = engine_part("waiting for the device")
@@ -388,36 +395,71 @@ class DeviceMemory(PolledMemory):
         return replace(profile, on_device=uses, device=summary)
 
 
-class DeviceWork(TorchProfilerObserver):
-    """Reads from a trace what the device does for each part, and where the host waits for it."""
+class TraceRecorder(TorchProfilerObserver):
+    """Writes a trace with a range for each call of a part and each line that waits.
+
+    Args:
+        path: File to write.
+        accelerator: Device to record. ``None``: the host alone.
+    """
 
     records_warmup = True
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, path: Path, accelerator: Accelerator | None) -> None:
         super().__init__(memory=False)
-        self._accelerator = accelerator
-        self._trace: list[TraceEvent] = []
+        self._path = path
+        self._device = accelerator
 
     @contextmanager
     def _recorder(self) -> Iterator[None]:
-        self._accelerator.synchronize()
+        device = self._device
+        if device is None:
+            with record_trace(self._path):
+                yield
+            return
+        device.synchronize()
 
         def mark_line(line: str, is_over: bool) -> AbstractContextManager[object]:
             name = f"{LINE_PREFIX if is_over else WAIT_PREFIX}{line}"
             return self._range(name) if self._open else nullcontext()
 
-        reports_syncs = self._accelerator.reports_syncs
         with (
-            self._accelerator.record_trace(self._trace),
-            self._accelerator.record_syncs(mark_line) if reports_syncs else nullcontext(),
+            device.record_trace(self._path),
+            device.record_syncs(mark_line) if device.reports_syncs else nullcontext(),
         ):
             yield
 
     def discard(self) -> None:
-        # No work of the steps before may be left.
-        self._accelerator.synchronize()
+        if self._device is not None:
+            # No work of the steps before may be left.
+            self._device.synchronize()
         with self._range(START_RANGE):
             pass
+
+    def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
+        return profile
+
+
+class DeviceWork(TraceRecorder):
+    """Reads from a trace what the device does for each part, and where the host waits for it."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        super().__init__(Path(), accelerator)
+        self._accelerator = accelerator
+        self._trace: list[TraceEvent] = []
+
+    @contextmanager
+    def _recorder(self) -> Iterator[None]:
+        with tempfile.TemporaryDirectory() as folder:
+            self._path = Path(folder, "trace.json")
+            with super()._recorder():
+                yield
+            # Ranges of users are no parts of the rollout.
+            self._trace += (
+                event
+                for event in read_trace(stream_entries(self._path))
+                if event.kind != "part" or parse_part_index(event.name) >= 0
+            )
 
     def add_results(self, profile: ModeProfile, steps: int) -> ModeProfile:
         scale = 1 / steps / 1000

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from tdx.profiling.passes.observer import LINE_PREFIX, START_RANGE, WAIT_PREFIX, parse_part_index
+RANGE_PREFIX = "tdx part "
+"""Name of the range of a part, before its index, which may be followed by its label."""
+LINE_PREFIX, WAIT_PREFIX = "tdx line ", "tdx wait "
+"""Names of the ranges of a line that waits for the device, before ``file:line``: after the wait, or
+around it."""
+START_RANGE = "tdx start"
+"""Name of the range after the steps that warm the profiler up."""
 
 TraceKind = Literal["part", "line", "wait", "start", "operator", "call", "kernel", "copy", "fill"]
 _TRACE_KINDS: dict[str, TraceKind] = {
@@ -37,6 +43,7 @@ class TraceEvent(NamedTuple):
         thread: Thread of the host, or stream of the device.
         link: Shared by a call of the driver and its work on the device; -1 for none.
         nbytes: Copied bytes.
+        device: Index of the device.
     """
 
     kind: TraceKind
@@ -46,6 +53,14 @@ class TraceEvent(NamedTuple):
     thread: int = 0
     link: int = -1
     nbytes: int = 0
+    device: int = 0
+
+
+def parse_part_index(name: str) -> int:
+    """Return the index of the part that a range is named after; -1 for other names."""
+    index = name.removeprefix(RANGE_PREFIX).partition(" ")[0]
+    # A user's range may have such a name too.
+    return int(index) if name.startswith(RANGE_PREFIX) and index.isdecimal() else -1
 
 
 def read_trace(entries: Iterable[Mapping[str, Any]]) -> Iterator[TraceEvent]:
@@ -86,6 +101,7 @@ def read_trace(entries: Iterable[Mapping[str, Any]]) -> Iterator[TraceEvent]:
             int(entry["tid"]),
             int(args.get("correlation", -1)),
             int(args.get("bytes", 0)),
+            int(args.get("device", 0)),
         )
 
 
@@ -130,7 +146,7 @@ class PartWork:
         host_ns: Time on the host, without the parts inside.
         launching: Time of each operator that launches work, or of the call without an operator, by
             its start.
-        delay_ns: Total time from the launches to the starts of the kernels.
+        delay_ns: Total time from the ends of the launches to the starts of the kernels.
         waits: Number and time of waits, by function and line.
         lines: Number of waits that torch reports, by line.
         busy: Start and end of all work.
@@ -218,7 +234,9 @@ def attribute_work(trace: Iterable[TraceEvent]) -> TraceWork:
             work.kernels += event.kind == "kernel"
             work.kernel_ns += event.duration_ns
             if event.kind == "kernel" and call is not None:
-                work.delay_ns += event.start_ns - call.event.start_ns
+                # A kernel may start before the call that launched it returns.
+                launched = call.event.start_ns + call.event.duration_ns
+                work.delay_ns += max(event.start_ns - launched, 0)
             continue
         work.copy_ns += event.duration_ns
         if any(name in direction for name in _TO_DEVICE):
@@ -244,7 +262,8 @@ def attribute_work(trace: Iterable[TraceEvent]) -> TraceWork:
         parts[place].host_ns += end - start
     everything = [interval for work in (*parts.values(), unattributed) for interval in work.busy]
     first, last = host_parts[0][0], max([host_parts[-1][1], *(end for _, end in everything)])
-    _attribute_idle(work_events, by_link, host_parts, (first, last), parts, unattributed)
+    if work_events:
+        _attribute_idle(work_events, by_link, host_parts, (first, last), parts, unattributed)
     return TraceWork(dict(parts), unattributed, last - first, busy_time(everything))
 
 

@@ -13,6 +13,7 @@ from torch.autograd.profiler import profile, record_function
 
 from tdx.core.meter import AnyFunction, Lane, Part
 from tdx.foundation.torch_internals import is_profiler_enabled
+from tdx.profiling.passes.device_trace import RANGE_PREFIX, parse_part_index
 from tdx.profiling.result import ModeProfile
 
 RowKey = tuple[str, Lane]
@@ -112,13 +113,6 @@ class Observer(ABC):
 
 MEMORY_EVENT = "[memory]"
 PROFILER_BUSY = "torch's profiler is already running, so the passes that use it were skipped."
-RANGE_PREFIX = "tdx part "
-"""Name of the range of a part, before its index."""
-LINE_PREFIX, WAIT_PREFIX = "tdx line ", "tdx wait "
-"""Names of the ranges of a line that waits for the device, before ``file:line``: after the wait, or
-around it."""
-START_RANGE = "tdx start"
-"""Name of the range after the steps that warm the profiler up."""
 
 
 class HostEvent(NamedTuple):
@@ -167,7 +161,8 @@ class TorchProfilerObserver(Observer):
         return record_function(name)
 
     def _begin(self, place: int) -> None:
-        opened = self._range(f"{RANGE_PREFIX}{place}")
+        part = self.parts[place]
+        opened = self._range(f"{RANGE_PREFIX}{place} {part.label} {part.lane}")
         opened.__enter__()
         self._open.append(opened)
 
@@ -192,8 +187,3 @@ def collect_host_events(events: Iterable[Any]) -> list[HostEvent]:
         results.append((entry.start_thread_id(), event))
     kept = [event for thread, event in results if thread in threads]
     return sorted(kept, key=lambda event: (event.start_ns, -event.end_ns))
-
-
-def parse_part_index(name: str) -> int:
-    """Return the index of the part that a range is named after; -1 for other names."""
-    return int(name[len(RANGE_PREFIX) :]) if name.startswith(RANGE_PREFIX) else -1

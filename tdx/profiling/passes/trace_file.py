@@ -5,22 +5,25 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from tdx.foundation.errors import ArgumentError, explain_os_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.profiling.passes.device_trace import (
+    CONSECUTIVE_NS,
+    RANGE_PREFIX,
     PartWork,
     TraceEvent,
     attribute_work,
     busy_time,
+    parse_part_index,
     read_trace,
 )
-from tdx.profiling.passes.observer import RANGE_PREFIX
 
 _CHUNK = 1 << 20
 _LONGEST_VALUE = 1 << 26
@@ -126,7 +129,8 @@ class RangeWork(Result):
     """What a range of a trace costs; times in µs.
 
     Args:
-        label: Name of the range.
+        label: Name of the range; of one that tdx recorded, the part of the rollout.
+        calls: How often it was entered.
         busy_us: Time in which the device works for it.
         host_us: Time of the host in it, without ranges inside.
         kernels: Number of kernels.
@@ -139,16 +143,17 @@ class RangeWork(Result):
         idle_host_us: Time in which the device is idle since nothing was launched.
         idle_kernel_us: Time between a kernel and the next one, which was already launched.
         idle_other_us: Time in which it is idle for other reasons.
-        delay_us: Mean time from a launch to the start of its kernel.
+        delay_us: Mean time from the end of a launch to the start of its kernel.
     """
 
     json_entries: ClassVar[Entries] = (
-        *("label", "busy_us", "host_us", "kernels", "kernel_us", "copy_us", "to_device_bytes"),
-        *("to_host_bytes", "waits", "wait_us", "idle_host_us", "idle_kernel_us", "idle_other_us"),
-        "delay_us",
+        *("label", "calls", "busy_us", "host_us", "kernels", "kernel_us", "copy_us"),
+        *("to_device_bytes", "to_host_bytes", "waits", "wait_us", "idle_host_us"),
+        *("idle_kernel_us", "idle_other_us", "delay_us"),
     )
 
     label: str
+    calls: int
     busy_us: float
     host_us: float
     kernels: int
@@ -165,6 +170,52 @@ class RangeWork(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class RangeWait(Result):
+    """Waits of a range in one function; time in µs.
+
+    Args:
+        label: Name of the range.
+        call: Function of the driver that waits.
+        line: Line of code, ``file:line``; empty unless tdx recorded the trace.
+        count: Number of waits.
+        wait_us: Total time.
+    """
+
+    json_entries: ClassVar[Entries] = ("label", "call", "line", "count", "wait_us")
+
+    label: str
+    call: str
+    line: str
+    count: int
+    wait_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWork(Result):
+    """Work and idle time between the first and the last work of a stream; times in µs.
+
+    Args:
+        device: Index of the device.
+        stream: Number of the stream.
+        busy_us: Time in which it works.
+        idle_host_us: Idle time before work that was launched after the work before it was done.
+        idle_kernel_us: Other idle time of less than 30 µs.
+        idle_other_us: Other idle time.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("device", "stream", "busy_us", "idle_host_us", "idle_kernel_us", "idle_other_us"),
+    )
+
+    device: int
+    stream: int
+    busy_us: float
+    idle_host_us: float
+    idle_kernel_us: float
+    idle_other_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSummary(Result):
     """Work of the device in a trace, by range.
 
@@ -173,12 +224,16 @@ class TraceSummary(Result):
         traced_us: From the first to the last event.
         busy_us: Time in which the device works.
         unattributed: Share of the busy time of all ranges that no range launched.
-        devices: Number of devices. Several are taken as one: it works while any of them works.
-        ranges: By busy time, the longest first.
+        devices: Number of devices; 0 in a trace of the host alone. Several are taken as one: it
+            works while any of them works.
+        ranges: By busy time, the longest first; without a device, by time on the host.
+        waits: Waits of the host for the device, the longest first.
+        streams: By busy time, the longest first.
     """
 
     json_entries: ClassVar[Entries] = (
-        *("source", "traced_us", "busy_us", "unattributed", "devices", "ranges"),
+        *("source", "traced_us", "busy_us", "unattributed", "devices", "ranges", "waits"),
+        "streams",
     )
 
     source: str
@@ -187,49 +242,52 @@ class TraceSummary(Result):
     unattributed: float
     devices: int
     ranges: tuple[RangeWork, ...]
+    waits: tuple[RangeWait, ...]
+    streams: tuple[StreamWork, ...]
 
 
 def summarize_trace(path: str | Path) -> TraceSummary:
-    """Summarize the work of the device in a trace by the ranges of ``record_function``.
+    """Summarize a trace by the ranges of ``record_function``, or by the parts that tdx recorded.
 
     Args:
         path: Trace written by torch's profiler.
 
     Raises:
-        ArgumentError: The file cannot be read, or it has no events of a device.
+        ArgumentError: The file cannot be read, or it has neither work of a device nor ranges.
     """
     labels = [_OUTSIDE]
     index_of: dict[str, int] = {}
     events: list[TraceEvent] = []
-    devices: set[object] = set()
-
-    def entries() -> Iterator[dict[str, Any]]:
-        for entry in stream_entries(path):
-            if entry.get("cat") == "kernel":
-                devices.add(entry.get("args", {}).get("device"))
-            yield entry
-
+    calls: Counter[int] = Counter()
     try:
-        for event in read_trace(entries()):
+        for event in read_trace(stream_entries(path)):
             # Most events are operators, which the summary does not need.
             if event.kind == "operator":
                 continue
+            if event.kind == "start":
+                # The steps before warmed the profiler up.
+                events.clear()
+                calls.clear()
             if event.kind == "part":
                 # The schedule of torch's profiler numbers its steps.
                 label = event.name.partition("#")[0] or event.name
-                if label not in index_of:
-                    index_of[label] = len(labels)
-                    labels.append(label)
-                event = event._replace(name=f"{RANGE_PREFIX}{index_of[label]}")
+                if parse_part_index(event.name) >= 0:
+                    label = event.name.removeprefix(RANGE_PREFIX).partition(" ")[2] or event.name
+                index = index_of.setdefault(label, len(labels))
+                labels += [label] if index == len(labels) else []
+                calls[index] += 1
+                event = event._replace(name=f"{RANGE_PREFIX}{index}")
             events.append(event)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArgumentError(
             f"{path} is no trace of torch: an event has a wrong entry: {error}"
         ) from None
-    if not any(event.kind in ("kernel", "copy", "fill") for event in events):
+    work_events = [event for event in events if event.kind in ("kernel", "copy", "fill")]
+    if not work_events and not index_of:
         raise ArgumentError(
-            f"{path} has no events of a device",
-            hint="record it with ProfilerActivity.CUDA among the activities",
+            f"{path} has neither work of a device nor ranges",
+            hint="record it with ProfilerActivity.CUDA among the activities, or name parts of the "
+            "program by torch.profiler.record_function",
         )
     # Work outside of all ranges needs a cause of its idle time too: a range around each thread.
     first = min(event.start_ns for event in events)
@@ -246,25 +304,60 @@ def summarize_trace(path: str | Path) -> TraceSummary:
     ]
     work = attribute_work(around + events)
     outside = work.parts.pop(0, PartWork())
-    ranges = [_range_work(labels[index], part) for index, part in work.parts.items()]
-    ranges.sort(key=lambda part: (-part.busy_us, part.label))
-    outside_work = _range_work(_OUTSIDE, outside)
-    unknown = _range_work("unattributed", work.unattributed)
+    ranges = [_range_work(labels[at], calls[at], part) for at, part in work.parts.items()]
+    ranges.sort(key=lambda part: (-part.busy_us, -part.host_us, part.label))
+    outside_work = _range_work(_OUTSIDE, 0, outside)
+    unknown = _range_work("unattributed", 0, work.unattributed)
     ranges += [part for part in (outside_work, unknown) if part.busy_us or part.idle_host_us]
     total = sum(part.busy_us for part in ranges)
+    waits = [
+        RangeWait(labels[at], call, line, count, waited / 1000)
+        for at, part in [*work.parts.items(), (0, outside)]
+        for (call, line), (count, waited) in part.waits.items()
+    ]
+    launched_at = {
+        event.link: event.start_ns for event in events if event.kind == "call" and event.link >= 0
+    }
+    streams: dict[tuple[int, int], list[TraceEvent]] = defaultdict(list)
+    for event in work_events:
+        streams[event.device, event.thread].append(event)
+    stream_work = [
+        _stream_work(device, stream, on_stream, launched_at)
+        for (device, stream), on_stream in streams.items()
+    ]
     return TraceSummary(
         str(path),
         work.traced_ns / 1000,
         work.busy_ns / 1000,
         (outside_work.busy_us + unknown.busy_us) / total if total else 0.0,
-        max(len(devices), 1),
+        len({event.device for event in work_events}),
         tuple(ranges),
+        tuple(sorted(waits, key=lambda wait: -wait.wait_us)),
+        tuple(sorted(stream_work, key=lambda each: (-each.busy_us, each.device, each.stream))),
     )
 
 
-def _range_work(label: str, work: PartWork) -> RangeWork:
+def _stream_work(
+    device: int, stream: int, work: list[TraceEvent], launched_at: Mapping[int, int]
+) -> StreamWork:
+    """Return the work of one stream, and its idle time by cause."""
+    idle = {"host": 0, "kernel": 0, "other": 0}
+    work.sort(key=lambda event: event.start_ns)
+    for before, event in pairwise(work):
+        end = before.start_ns + before.duration_ns
+        gap = event.start_ns - end
+        if launched_at.get(event.link, 0) > end:
+            idle["host"] += gap
+        else:
+            idle["kernel" if gap < CONSECUTIVE_NS else "other"] += gap
+    busy = busy_time([(event.start_ns, event.start_ns + event.duration_ns) for event in work])
+    return StreamWork(device, stream, busy / 1000, *(time_ns / 1000 for time_ns in idle.values()))
+
+
+def _range_work(label: str, calls: int, work: PartWork) -> RangeWork:
     return RangeWork(
         label,
+        calls,
         busy_time(work.busy) / 1000,
         work.host_ns / 1000,
         work.kernels,
