@@ -283,8 +283,9 @@ class ProfileFiles:
 
         for option in self.requested:
             if option == "--record-trace":
-                # The measurement wrote it.
-                print(f"wrote {self.paths[option]}", file=sys.stderr)
+                # The measurement wrote it, unless it ended before.
+                if profile_error(profile) is None:
+                    print(f"wrote {self.paths[option]}", file=sys.stderr)
                 continue
             if option == "--out":
                 text = format_profile(profile)

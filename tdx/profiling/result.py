@@ -268,7 +268,7 @@ class DeviceUse:
         to_host_us: Total time of copies to the host.
         traced_us: Time on the host in the traced rollout, which the tracer slows down.
         launching_us: The part of it in operators that launch work.
-        launch_delay_us: Mean time from a launch to the start of its kernel.
+        launch_delay_us: Mean time from the end of a launch to the start of its kernel.
         waits: Waits of the host, the longest first.
         idle_host_us: Time in which the device is idle because nothing was launched, while the host
             is in this part.

@@ -93,6 +93,29 @@ def test_env_error_in_the_first_step_writes_an_empty_profile(tdx: Tdx, folder: P
         assert (folder / f"p.{kind}").exists()
 
 
+def test_recorded_trace_is_read_back_by_stage(tdx: Tdx, folder: Path) -> None:
+    recorded = ("--record-trace", "run.json.gz", "--passes", "none")
+    short = ("--steps", "10", "--warmup", "0", "--repeat", "1")
+    shown = tdx("profile", "Pendulum-v1", "-t", "RewardSum", *short, *recorded)
+    assert shown.code == 0
+    assert shown.err.endswith("wrote run.json.gz\n")
+    trace = json.loads(tdx("profile", "--trace", "run.json.gz", "--format", "json").out)
+    ranges = {each["label"]: each for each in trace["ranges"]}
+    assert ranges["env Pendulum-v1 step"]["calls"] == 10
+    assert ranges["0 RewardSum forward"]["host_us"] > 0
+    table = tdx("profile", "--trace", "run.json.gz").out
+    assert "0 RewardSum forward" in table
+    assert "the trace has no work of a device" in table
+    again = tdx("profile", "Pendulum-v1", *short, *recorded)
+    assert (again.code, "run.json.gz already exists" in again.err) == (2, True)
+    modes = tdx("profile", "Pendulum-v1", *short, *recorded, "--force", "--mode", "all")
+    assert (modes.code, "a trace is recorded in one mode" in modes.err) == (2, True)
+    failing = ("profile", "--env", "ending_envs:failing_at_once", *SHORT)
+    failed = tdx(*failing, "--record-trace", "failed.json")
+    assert (failed.code, "wrote" in failed.err) == (3, False)
+    assert not (folder / "failed.json").exists()
+
+
 def test_profile_of_episodes_with_one_step(tdx: Tdx, folder: Path) -> None:
     found = tdx(
         "profile", "--env", "ending_envs:short", *SHORT, "--format", "json", "--mode", "all"
