@@ -70,8 +70,8 @@ def is_profiler_enabled() -> bool:
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
     """Return the shape to which shapes broadcast.
 
-    ``torch.broadcast_shapes`` imports SymPy and ``torch.distributed`` in its first call, for almost
-    a second.
+    ``torch.broadcast_shapes`` imports SymPy and ``torch.distributed`` in its first call, which
+    takes almost a second.
 
     Raises:
         ValueError: They do not broadcast.

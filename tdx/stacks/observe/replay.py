@@ -75,9 +75,9 @@ class Generators:
 
 @lru_cache(maxsize=1024)
 def _seeded_state(kind: type[np.random.BitGenerator], seed: int) -> Mapping[str, Any]:
-    """Return the state of a new generator; a recording and its replays seed with the same numbers.
+    """Return the state of a new generator.
 
-    Creating one costs as much as everything else that an event does.
+    It is cached, because a recording and its replays seed with the same numbers.
     """
     return kind(seed).state
 

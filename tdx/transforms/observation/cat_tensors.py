@@ -193,7 +193,7 @@ class CatTensors(Transform):
         self._check_shapes({key: spec.shape for key, spec in specs.items() if spec is not None})
 
     def _check_shapes(self, shapes: dict[NestedKey, torch.Size]) -> None:
-        # On the device "meta", `torch.cat` imports the compiler, which takes seconds.
+        # On the device "meta", `torch.cat` imports the compiler, which takes more than a second.
         byte = torch.empty((), dtype=torch.bool)
         examples = {key: byte.expand(shape) for key, shape in shapes.items()}
         for key, example in examples.items():
