@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from tdx.stacks import Stack, StageInfo
     from tdx.stacks.observe import CallRecording
 
+# The version of a library in use does not change; each lookup parses the metadata of its package.
+_loaded_version = cache(installed_version)
 _LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "tdx", "torch", "torchrl")
 _MAX_FEATURES = 256
 _MAX_STEPS = 500
@@ -193,7 +196,7 @@ def observe(
     stages = [replace(inside, arguments=plain_arguments(stack.settings))]
     stages += [builder.stage(info.index, info.name, info) for info in stack.stages]
     used = [library for library in _LIBRARIES if library.replace("-", "_") in sys.modules]
-    installed = {library: installed_version(library) for library in used}
+    installed = {library: _loaded_version(library) for library in used}
     return Contract(
         stack.kind,
         stack.name,

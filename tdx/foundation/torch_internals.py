@@ -2,7 +2,8 @@
 
 ``tests/foundation/test_private_parts.py`` fails with the name of the part if a release of torch
 changes one. Attributes that ``torch.nn.Module`` leaves to its subclasses, such as ``_apply``, are
-not meant. :func:`unravel_positions` replaces a public function whose import is slow.
+not meant. :func:`unravel_positions` and :func:`broadcast_shapes` replace public functions that
+import slowly.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
     "TreeSpec",
+    "broadcast_shapes",
     "forward_hooks",
     "has_hooks",
     "in_place_count",
@@ -62,6 +65,22 @@ def has_hooks(module: nn.Module) -> bool:
 def is_profiler_enabled() -> bool:
     """Return True if a profiler of torch is running; a second one would end it."""
     return bool(torch._C._autograd._profiler_enabled())
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """Return the shape to which shapes broadcast.
+
+    ``torch.broadcast_shapes`` imports SymPy and ``torch.distributed`` in its first call, which
+    takes almost a second.
+
+    Raises:
+        ValueError: They do not broadcast.
+
+    Example:
+        >>> broadcast_shapes((3, 1), (4,))
+        torch.Size([3, 4])
+    """
+    return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
 
 
 def unravel_positions(positions: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:

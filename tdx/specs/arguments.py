@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError, SpecError, SpecIndexError, get_first_line
+from tdx.foundation.torch_internals import broadcast_shapes
 
 Shape = int | Sequence[int] | torch.Size
 View = Callable[[Tensor], Tensor]
@@ -441,9 +442,7 @@ def index_names(names: Names, index: tuple[IndexPart, ...]) -> Names:
     if len(arrays) > 1 or any(array.ndim != 1 for array in arrays):
         left = sum(1 for part in parts if part is None or isinstance(part, slice))
         rest = len(names) - sum(_consumed_dims(part) for part in parts)
-        new = torch.broadcast_shapes(
-            *(a.shape if a.dtype is not torch.bool else (1,) for a in arrays)
-        )
+        new = broadcast_shapes(*(a.shape if a.dtype is not torch.bool else (1,) for a in arrays))
         return [None] * (left + rest + len(new))
     indexed: Names = []
     dim = 0

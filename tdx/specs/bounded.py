@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tdx.foundation.errors import SpecError
+from tdx.foundation.torch_internals import broadcast_shapes
 from tdx.specs.arguments import (
     WIDE_UNSIGNED,
     ArrayLike,
@@ -182,8 +183,8 @@ def broadcast_bounds(low: ArrayLike | None, high: ArrayLike | None) -> torch.Siz
     if all(size == sizes[0] for size in sizes):
         return sizes[0]
     try:
-        return torch.broadcast_shapes(*sizes)
-    except RuntimeError as error:
+        return broadcast_shapes(*sizes)
+    except ValueError as error:
         raise SpecError(
             f"low of shape {tuple(sizes[0])} and high of shape {tuple(sizes[-1])} do not broadcast",
             hint="give both bounds the shape of the spec, or single numbers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import pty
@@ -115,7 +116,7 @@ def test_interrupt_exits_with_130_and_prints_nothing(
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_crash_of_an_env_names_its_line(environ: dict[str, str], tmp_path: Path) -> None:
+def test_crash_of_an_env_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "crashing.py").write_text(
         "import signal\n"
         "from gymnasium.envs.classic_control import PendulumEnv\n"
@@ -123,17 +124,20 @@ def test_crash_of_an_env_names_its_line(environ: dict[str, str], tmp_path: Path)
         "    def step(self, action):\n"
         "        signal.raise_signal(signal.SIGSEGV)\n"
     )
-    done = subprocess.run(
-        [*TDX, "rollout", "crashing:Crashing", "--steps", "5", "--out", "dump", "--allow-code"],
-        cwd=tmp_path,
-        env={**environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
+
+    def before() -> None:
+        sys.path.insert(0, str(tmp_path))
+        # That of pytest writes elsewhere.
+        faulthandler.disable()
+
+    done = run(
+        *("rollout", "crashing:Crashing", "--steps", "5", "--out", str(tmp_path / "dump")),
+        "--allow-code",
+        before=before,
     )
-    assert done.returncode == -signal.SIGSEGV
-    assert "Segmentation fault" in done.stderr
-    assert 'crashing.py", line 5 in step' in done.stderr
+    assert done.code == -signal.SIGSEGV
+    assert "Segmentation fault" in done.err
+    assert 'crashing.py", line 5 in step' in done.err
 
 
 def test_end_of_file_in_a_library_is_not_an_abort(

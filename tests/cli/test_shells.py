@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.cli.processes import run
 from tests.programs import require_program, sample
 from tests.tui.tmux import Terminal
 
@@ -40,10 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create a folder with completion scripts and a dump."""
     folder = tmp_path_factory.mktemp("shells")
     for shell in ("bash", "zsh", "fish"):
-        environ = {**os.environ, SCRIPT_VARIABLE: "1"}
-        command = [sys.executable, "-m", "tdx", "--show-completion", shell]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-        (folder / f"complete.{shell}").write_text(done.stdout.replace("__main__.py", "tdx"))
+        before = partial(os.environ.update, {SCRIPT_VARIABLE: "1"})
+        script = run("--show-completion", shell, before=before).out
+        (folder / f"complete.{shell}").write_text(script)
     dump = folder / "runs" / "pendulum"
     dump.mkdir(parents=True)
     (dump / "manifest.json").write_text("{}")

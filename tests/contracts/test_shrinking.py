@@ -21,6 +21,7 @@ import tdx
 from tdx.cli.process import run
 from tdx.contracts.shrinking import build_stage_alone, shrink_contract
 from tdx.stacks import open_stack
+from tests.contracts import envs as made
 
 MAKERS = """
 import gymnasium
@@ -38,11 +39,6 @@ def stacked(padding: str = "reset", limit: float = np.inf) -> gymnasium.Env:
     env = gymnasium.make("Pendulum-v1")
     limited = TransformObservation(env, lambda x: np.clip(x, -limit, limit), None)
     return FrameStackObservation(limited, 3, padding_type=padding)
-
-
-def reproduce() -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(Path("small/reproduce.py").resolve())]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def reproduce_here(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -98,11 +94,13 @@ def test_written_script_shows_the_difference_until_it_is_corrected(
     assert values["elements"].tolist() == [0, 1]
     assert values["obtained"].tolist() == values["expected"][[1, 0, 2]].tolist()
 
-    again = reproduce()
-    assert again.returncode == 1, again.stderr
-    assert "features 0 and 1 are swapped" in again.stdout
+    code, said = reproduce_here(capsys)
+    assert (code, "features 0 and 1 are swapped" in said) == (1, True), said
     makers.write_text(MAKERS.replace("[[1, 0, 2]]", ""))
-    assert reproduce().returncode == 0
+    # The module of this process is the one before the correction.
+    command = [sys.executable, str(Path("small/reproduce.py").resolve())]
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stdout + again.stderr
 
 
 CHAIN = """
@@ -259,11 +257,12 @@ def test_smallest_case_of_another_state_is_a_value_that_it_changes() -> None:
 
 def test_element_of_an_image_is_that_of_the_image_not_of_its_thumbnail(tmp_path: Path) -> None:
     def images(bottom: float) -> tdx.TransformedEnv:
-        env = tdx.GymEnv("Pendulum-v1", from_pixels=True, pixels_only=True)
-        resized = tdx.Compose(tdx.ToTensorImage(), tdx.Resize(84, 84))
+        env = tdx.GymWrapper(made.Camera(size=100))
+        keys = ["pixels"]
+        resized = tdx.Compose(tdx.ToTensorImage(in_keys=keys), tdx.Resize(84, 84, in_keys=keys))
         factor = torch.ones(3, 84, 84)
         factor[:, 60] = bottom
-        norm = tdx.ObservationNorm(loc=torch.zeros(3, 1, 1), scale=factor, in_keys=["pixels"])
+        norm = tdx.ObservationNorm(loc=torch.zeros(3, 1, 1), scale=factor, in_keys=keys)
         return tdx.TransformedEnv(env, tdx.Compose(resized, norm))
 
     tdx.save_contract(tdx.freeze(images(1.0)), tmp_path / "contract")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,11 +12,13 @@ from tdx.testing import assert_matches_contract, assert_same_pipeline
 from tests.contracts import envs as made
 
 MODULE = """
+from pathlib import Path
+
 import gymnasium as gym
 import pytest
 
 
-@pytest.mark.parametrize("scale", [float(each) for each in open("scales.txt")])
+@pytest.mark.parametrize("scale", [float(line) for line in Path("scales.txt").read_text().split()])
 def test_preprocessing(check_contract, scale):
     env = gym.make("Pendulum-v1")
     check_contract(gym.wrappers.TransformObservation(env, lambda x: x * scale, None), "pendulum")
@@ -54,31 +55,27 @@ def test_number_of_steps_is_limited() -> None:
         assert_same_pipeline(made.rescaled(), made.rescaled(), steps=0)
 
 
-def test_fixture_writes_and_checks_contracts(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(MODULE)
-    scales = tmp_path / "scales.txt"
-    scales.write_text("2.0")
-    assert "1 passed" in _pytest(tmp_path, "--update-contracts")
-    assert (tmp_path / "contracts" / "pendulum" / "contract.yaml").exists()
-    scales.write_text("2.0\n3.0")
-    output = _pytest(tmp_path)
+def test_fixture_writes_and_checks_contracts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_pytest(*options: str) -> str:
+        # Python imports the module anew for each run.
+        monkeypatch.delitem(sys.modules, "test_it", raising=False)
+        plugins = ["no:cacheprovider", "no:unraisableexception", "no:threadexception"]
+        plugins += [] if _is_installed() else ["tdx.testing"]
+        selected = [f"-p{plugin}" for plugin in plugins]
+        pytest.main(["-q", "-s", "--import-mode=importlib", *selected, *options, "test_it.py"])
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(tmp_path)
+    Path("test_it.py").write_text(MODULE)
+    Path("scales.txt").write_text("2.0")
+    assert "1 passed" in run_pytest("--update-contracts")
+    assert Path("contracts/pendulum/contract.yaml").exists()
+    Path("scales.txt").write_text("2.0\n3.0")
+    output = run_pytest()
     assert "1 failed, 1 passed" in output
     assert "FAILED test_it.py::test_preprocessing[3.0]" in output
-
-
-def _pytest(folder: Path, *options: str) -> str:
-    plugin = ["-p", "no:cacheprovider"] + ([] if _is_installed() else ["-p", "tdx.testing"])
-    arguments = ["-q", *plugin, *options, "test_it.py"]
-    # Not in a fork: pytest collects garbage at its end, and would finalize what other tests left,
-    # such as threads, which a fork does not have.
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout + done.stderr
 
 
 def _is_installed() -> bool:

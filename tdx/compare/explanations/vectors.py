@@ -408,10 +408,14 @@ def moving_statistics(sides: Sides) -> Iterator[Edit]:
 def _counts_of(received: Tensor, target: Tensor, ours: FeatureMap, passes: int) -> list[float]:
     """Return the numbers of values that the first record allows, the likeliest first."""
     counts = [0.0001, *range(1, 101), *(10.0**power for power in range(3, 7))]
+    # The statistics of one record need the sums up to it, not those of all records.
+    earlier = torch.cat([received] * passes + [received[:1]])
+    number, total, squares = _sums(earlier)
+    number, total, squares = number[-1], total[-1], squares[-1]
 
     def gap(count: float) -> float:
-        updated = _updated(received if passes else received[:1], ours, count, passes)
-        return float((updated[0, 0] - target[0, 0]).abs().max())
+        scaled = _scale(received[0, 0], ours, count, number, total, squares)
+        return float((scaled - target[0, 0]).abs().max())
 
     best = min((gap(count), float(count)) for count in counts)[1]
     # Between two of the counts that are nearest, the gap has one minimum.
@@ -427,14 +431,26 @@ def _counts_of(received: Tensor, target: Tensor, ours: FeatureMap, passes: int) 
 
 def _updated(received: Tensor, ours: FeatureMap, count: float, passes: int) -> Tensor:
     """Return values scaled by statistics that they update, after earlier passes over all."""
-    mean, variance = -ours.offset / ours.factor, ours.factor**-2
     rows = torch.cat([received] * (passes + 1))
+    sums = (part[-len(received) :, None] for part in _sums(rows))
+    return _scale(received, ours, count, *sums)
+
+
+def _sums(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how many values each record has seen, their sums and the sums of their squares."""
     places = torch.arange(1, len(rows) + 1, dtype=rows.dtype).reshape(-1, *[1] * (rows.ndim - 2))
-    counts = count + rows.shape[1] * places
-    means = (count * mean + rows.sum(1).cumsum(0)) / counts
-    squares = (count * (variance + mean**2) + (rows**2).sum(1).cumsum(0)) / counts
-    deviations = (squares - means**2).clamp(min=1e-12).sqrt()
-    return ((rows - means[:, None]) / deviations[:, None])[-len(received) :]
+    return rows.shape[1] * places, rows.sum(1).cumsum(0), (rows**2).sum(1).cumsum(0)
+
+
+def _scale(
+    values: Tensor, ours: FeatureMap, count: float, number: Tensor, total: Tensor, squares: Tensor
+) -> Tensor:
+    """Scale values by the statistics of the reference, updated by the sums of some values."""
+    mean, variance = -ours.offset / ours.factor, ours.factor**-2
+    counts = count + number
+    means = (count * mean + total) / counts
+    seconds = (count * (variance + mean**2) + squares) / counts
+    return (values - means) / (seconds - means**2).clamp(min=1e-12).sqrt()
 
 
 def _feature_scale(

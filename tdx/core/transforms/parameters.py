@@ -19,6 +19,7 @@ from tdx.core.transforms.validation import check_finite, check_number
 from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.torch_internals import broadcast_shapes
 from tdx.specs import TensorSpec
 
 SMALLEST_SCALE = 1e-6
@@ -133,8 +134,8 @@ class AffineTransform(Transform):
             )
         if offset is not None and divisor is not None:
             try:
-                torch.broadcast_shapes(offset.shape, divisor.shape)
-            except RuntimeError:
+                broadcast_shapes(offset.shape, divisor.shape)
+            except ValueError:
                 raise ArgumentError(
                     f"loc has shape {tuple(offset.shape)} and scale {tuple(divisor.shape)}, which "
                     "do not broadcast",
@@ -201,8 +202,8 @@ class AffineTransform(Transform):
             held = self._buffers[name]
             if held is not None and held.ndim:
                 try:
-                    torch.broadcast_shapes(held.shape, spec.shape)
-                except RuntimeError:
+                    broadcast_shapes(held.shape, spec.shape)
+                except ValueError:
                     raise ChainError(
                         f"{name} has shape {tuple(held.shape)}, which does not fit the entry's "
                         f"{tuple(spec.shape)}",

@@ -17,6 +17,7 @@ from tdx.foundation.errors import (
     find_similar_names,
 )
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.torch_internals import broadcast_shapes
 from tdx.specs import (
     Binary,
     Bounded,
@@ -340,8 +341,8 @@ def clamped(spec: TensorSpec, low: float | None, high: float | None) -> TensorSp
 def broadcasts_to(shape: torch.Size, wanted: torch.Size) -> bool:
     """Return True if a tensor of a shape can be expanded to another shape."""
     try:
-        return torch.broadcast_shapes(shape, wanted) == wanted
-    except RuntimeError:
+        return broadcast_shapes(shape, wanted) == wanted
+    except ValueError:
         return False
 
 

@@ -87,6 +87,7 @@ _WIDER: dict[DType, DType] = {
 }
 
 
+@cache
 def tensor_dtype(dtype: npt.DTypeLike) -> tuple[DType, torch.dtype]:
     """Return the dtype in which a tensor holds values of a NumPy dtype, as NumPy and torch dtype.
 

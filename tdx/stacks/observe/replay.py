@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,11 +66,20 @@ class Generators:
         for generator in self._own:
             if isinstance(generator, np.random.Generator):
                 bits = generator.bit_generator
-                bits.state = type(bits)(value).state
+                bits.state = _seeded_state(type(bits), value)
             elif isinstance(generator, torch.Generator):
                 generator.manual_seed(value)
             else:
                 generator.seed(value)
+
+
+@lru_cache(maxsize=1024)
+def _seeded_state(kind: type[np.random.BitGenerator], seed: int) -> Mapping[str, Any]:
+    """Return the state of a new generator.
+
+    It is cached, because a recording and its replays seed with the same numbers.
+    """
+    return kind(seed).state
 
 
 @contextmanager
@@ -636,6 +646,9 @@ class CallReplay:
             value = (value,)
         if not isinstance(value, tuple) or not value:
             return {}
+        if len(value) > 1 and isinstance(value[-1], dict):
+            # Most of the entries of an env of ALE are infos, which are not compared.
+            value = (*value[:-1], {})
         return _rowed(slot.form, self._levels.returned_entries(slot.level, method, value))
 
     def _comparable(self, value: object, form: LevelForm, target: LevelForm) -> object:

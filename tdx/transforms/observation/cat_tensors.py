@@ -193,7 +193,9 @@ class CatTensors(Transform):
         self._check_shapes({key: spec.shape for key, spec in specs.items() if spec is not None})
 
     def _check_shapes(self, shapes: dict[NestedKey, torch.Size]) -> None:
-        examples = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+        # On the device "meta", `torch.cat` imports the compiler, which takes more than a second.
+        byte = torch.empty((), dtype=torch.bool)
+        examples = {key: byte.expand(shape) for key, shape in shapes.items()}
         for key, example in examples.items():
             dims = self._with_dim(example, self._batch_dims).ndim if self.unsqueeze_if_oor else 0
             dims = max(dims, example.ndim)
