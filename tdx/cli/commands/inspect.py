@@ -388,7 +388,7 @@ DiffSteps = Annotated[
 ]
 DiffSeed = Annotated[
     int | None,
-    integer_option("--seed", 0, "Seed of both rollouts or sides; 0 by default.", metavar="S"),
+    integer_option("--seed", 0, "Seed of both sides; 0 by default.", metavar="S"),
 ]
 
 _DUMP_STEPS = 1_000
@@ -431,7 +431,7 @@ def diff(
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     by_stage = html is not None or shrink is not None
-    if not by_stage and (checkpoints := _checkpoints(a, b)) is not None:
+    if (checkpoints := _checkpoints(a, b)) is not None and not by_stage:
         from tdx.cli.progress import activity_on
         from tdx.inspection.checkpoint_diff import compare_checkpoints
         from tdx.rollouts.samples import read_samples
