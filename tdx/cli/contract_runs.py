@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
@@ -15,7 +15,7 @@ from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract, ContractReport
-    from tdx.inspection.diff import DiffReport, DiffSide
+    from tdx.inspection.diff import DiffReport
     from tdx.stacks import Stack
 
 
@@ -163,30 +163,26 @@ def diff_stacks(
     return report.exit_code
 
 
-def explain_values(
-    report: DiffReport, sides: Sequence[DiffSide], *, allow_code: bool
+def explain_differences(
+    report: DiffReport, stacks: Sequence[Callable[[], Stack]], seed: int = 0
 ) -> DiffReport:
-    """Return the comparison of two pipelines with the stages at which their values differ first.
+    """Return a comparison with the stages that differ first, and the kind of each difference.
 
     Args:
-        report: Comparison whose values differ.
-        sides: The pipelines.
-        allow_code: Allow importing the Python objects that they name.
+        report: Comparison whose sides differ.
+        stacks: Functions that open both sides.
+        seed: Seed of the reference steps.
     """
     from tdx.contracts import diff_stacks as compare_stacks
     from tdx.foundation.errors import TdxError
     from tdx.foundation.text import count_text
-    from tdx.stacks.building import build_stack
 
     try:
         with ExitStack() as opened:
-            one, other = (
-                opened.enter_context(closing(build_stack(side.pipeline, allow_code)))
-                for side in sides
-            )
-            found = compare_stacks(one, other, seed=report.seed or 0)
+            one, other = (opened.enter_context(closing(open_side())) for open_side in stacks)
+            found = compare_stacks(one, other, seed=seed)
     except TdxError as error:
-        note = f"the values are not explained: {error.message}"
+        note = f"the differences are not explained: {error.message}"
         return replace(report, notes=(*report.notes, note))
     steps = count_text(found.steps, "reference step")
     note = f"{'explained by' if found.causes else 'no stage differs in'} {steps}: {found.coverage}"

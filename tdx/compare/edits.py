@@ -176,3 +176,14 @@ class Explanation(Result):
     def parameters(self) -> dict[str, object]:
         """The numbers of all edits."""
         return {name: value for edit in self.edits for name, value in edit.parameters.items()}
+
+
+def renamed(old: str, new: str) -> Explanation:
+    """Return the explanation of a key that has the values of another one.
+
+    Args:
+        old: Name of the key in the reference.
+        new: Name in the target.
+    """
+    text, parameters = f"{old} is called {new}", {"from": old, "to": new}
+    return Explanation((Edit("renamed key", text, parameters, f"call it {old}"),))

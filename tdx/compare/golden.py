@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tdx.compare.edits import Edit, Explanation
+from tdx.compare.edits import Explanation, renamed
 from tdx.compare.explanations import Sides, predict_stage
 from tdx.compare.model import Contract, Lane, StageRecord, display_key
 from tdx.compare.values import EXACT, Tolerance, Values, compare_values, differing_elements
@@ -194,8 +194,5 @@ def renamed_key(contract: Contract, lane: Lane, stage: StageRecord) -> Explanati
             if made is None or received is None or spec.key == name:
                 continue
             if compare_values(received, made, EXACT) is None:
-                old, new = display_key(spec.key), display_key(name)
-                text = f"{old} is called {new}"
-                parameters = {"from": old, "to": new}
-                return Explanation((Edit("renamed key", text, parameters, f"call it {old}"),))
+                return renamed(display_key(spec.key), display_key(name))
     return None

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.compare.edits import Explanation, Sides
-from tdx.compare.explanations import explain
-from tdx.compare.values import EXACT, Change, Tolerance, compare_entries
+from tdx.compare.edits import Explanation, Sides, renamed
+from tdx.compare.explanations import explain, reproduces
+from tdx.compare.values import (
+    EXACT,
+    Change,
+    Tolerance,
+    compare_entries,
+    compare_tensors,
+    dtype_name,
+    float_tolerance,
+)
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.stacks.native import seed_run
 
@@ -18,6 +26,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.envs import EnvBase
+
+
+_MAX_NUMBERS = 4_000_000
+"""Numbers of a key that are explained: about 140 images of 84 x 84 pixels with four frames."""
+_MIN_RECORDS = 8
 
 
 def run_seeded_rollout(env: EnvBase, steps: int, seed: int) -> TensorDictBase:
@@ -54,11 +67,88 @@ def compare_rollouts(
     a: TensorDictBase, b: TensorDictBase, tolerance: Tolerance = EXACT
 ) -> dict[str, Change | None]:
     """Compare every key of two rollouts ``[*B, T]``; ``None`` for those that agree."""
-    one, other = (
-        {format_key(key): side.get(key) for key in map(normalize_key, side.keys(True, True))}
-        for side in (a, b)
-    )
-    return compare_entries(one, other, tolerance, step_dim=a.ndim - 1)
+    return compare_entries(_entries(a), _entries(b), tolerance, step_dim=a.ndim - 1)
+
+
+def _entries(rollout: TensorDictBase) -> dict[str, Any]:
+    keys = map(normalize_key, rollout.keys(True, True))
+    return {format_key(key): rollout.get(key) for key in keys}
+
+
+def explain_rollouts(
+    a: TensorDictBase, b: TensorDictBase, changes: Mapping[str, Change | None]
+) -> dict[str, Explanation]:
+    """Return the edits that predict the values of a rollout from those of another one, by key.
+
+    Nothing but both rollouts is known, so what a stage has received explains nothing. Of large
+    images, the first steps are explained.
+
+    Args:
+        a: The reference, ``[*B, T]``.
+        b: The target.
+        changes: What :func:`compare_rollouts` returned for both.
+
+    Example:
+        >>> from tdx import PendulumEnv
+        >>> one = run_seeded_rollout(PendulumEnv(), 20, seed=0)
+        >>> other = one.clone()
+        >>> other["observation"] = 2 * other["observation"]
+        >>> explain_rollouts(one, other, compare_rollouts(one, other))["observation"].text
+        'it is multiplied by 2'
+    """
+    if a.shape != b.shape:
+        return {}
+    one, other = _entries(a), _entries(b)
+    # Rows of a batch follow one another, each from the start of an episode.
+    is_start = torch.zeros(a.shape, dtype=torch.bool)
+    is_start[..., 0] = True
+    if "next.done" in one:
+        is_start[..., 1:] = one["next.done"].reshape(a.shape)[..., :-1].cpu()
+    starts = tuple(is_start.flatten().nonzero().flatten().tolist())
+    differing = {key: change for key, change in changes.items() if change is not None}
+    extra = [key for key, change in differing.items() if change.kind == "extra"]
+    explanations: dict[str, Explanation] = {}
+    for key, change in differing.items():
+        if change.kind == "missing":
+            same = (name for name in extra if compare_tensors(one[key], other[name]) is None)
+            if (name := next(same, None)) is not None:
+                explanations[key] = renamed(key, name)
+        # A dtype alone needs no explanation, and flags have too few values for one.
+        is_value = change.kind in ("value", "spec") or change.size is not None
+        values = [side[key] for side in (one, other)] if is_value else []
+        if not values or not all(map(_is_number, values)):
+            continue
+        rows = [value.flatten(0, a.ndim - 1)[:, None] for value in values]
+        count = max(_MAX_NUMBERS // max(value[:1].numel() for value in rows), _MIN_RECORDS)
+        reference, target = (value[:count].cpu() for value in rows)
+        if _is_constant(reference):
+            continue
+        tolerance = float_tolerance([dtype_name(value) for value in values])
+        shown = tuple(start for start in starts if start < count)
+        sides = Sides(reference, target, None, shown, tolerance)
+        # What a step returns is most often what the next one starts from.
+        known = explanations.get(key.removeprefix("next."))
+        is_known = known is not None and reproduces(known, sides)
+        explanation = known if is_known else explain(sides)
+        if explanation is not None:
+            explanations[key] = explanation
+    if any(key.rpartition(".")[2] == "action" for key in differing):
+        # Those of another rollout look like noise.
+        explanations = {
+            key: explanation
+            for key, explanation in explanations.items()
+            if explanation.kind != "noise"
+        }
+    return explanations
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype != torch.bool and not value.is_complex()
+
+
+def _is_constant(values: Tensor) -> bool:
+    """Return True if all records are equal: many edits turn a constant into another one."""
+    return bool((values == values[:1]).all())
 
 
 Record = tuple["Tensor", "Tensor", "Tensor | None"]
@@ -87,7 +177,6 @@ def explain_records(
         else None
         for column in zip(*records, strict=True)
     )
-    # Many edits turn a constant into another one.
-    if reference is None or target is None or bool((reference == reference[:1]).all()):
+    if reference is None or target is None or _is_constant(reference):
         return None
     return explain(Sides(reference, target, received, tuple(starts), tolerance))

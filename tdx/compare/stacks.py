@@ -658,6 +658,7 @@ class _Comparison:
             own,
             size=own.size or difference.size,
             key=own.key or difference.key,
+            hint=own.hint or difference.hint,
             explanation=own.explanation or difference.explanation,
             examples=own.examples or difference.examples,
         )

@@ -9,11 +9,19 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tdx.compare.codes import DifferenceKind
-from tdx.compare.model import Contract, StageRecord, StateRecord
+from tdx.compare.edits import Edit, Explanation
+from tdx.compare.model import Contract, StageRecord, StateRecord, display_key
 from tdx.compare.orders import find_order
 from tdx.compare.report import Difference, StateChange
 from tdx.compare.statistics import FRESH_COUNT, is_of_reward, read_counts
-from tdx.compare.values import Change, Tolerance, compare_tensors, digest, format_number
+from tdx.compare.values import (
+    Change,
+    Tolerance,
+    compare_tensors,
+    digest,
+    format_number,
+    largest_gap,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,12 +130,84 @@ def _other_values(
                 order = order_of(one.value, other.value)
                 if order is not None:
                     text = f"{name} is in another order: {', '.join(map(str, order))}"
+            named = _fresh_statistics(a, b, theirs, name) or _swapped_statistics(
+                a, b, (ours, theirs), name
+            )
+            if named is not None:
+                yield named
+                continue
             hint = f"load the state of the training into {b.name}"
             if not one.changes:
                 hint = f"give {b.name} the {name} of the training, or load its state"
             yield Difference("value", b.index, a.index, b.name, name, text, change.size, hint)
         elif one.shape != other.shape:
             yield Difference("spec", b.index, a.index, b.name, key, shape_text)
+
+
+def _fresh_statistics(
+    a: StageRecord, b: StageRecord, theirs: Mapping[str, StateRecord], name: str
+) -> Difference | None:
+    """Return that statistics without a count are those before a training: 0 and 1."""
+    prefix = name.rpartition(".")[0]
+    members = {
+        last: record
+        for other, record in theirs.items()
+        if (last := other.rpartition(".")[2]) and other.rpartition(".")[0] == prefix
+    }
+    center, width = (
+        next((members[last] for last in names if last in members), None)
+        for names in (("mean",), ("std", "var"))
+    )
+    if center is None or width is None or center.value is None or width.value is None:
+        return None
+    if bool(center.value.any()) or bool((width.value != 1).any()):
+        return None
+    keys = [write.partition(" ")[2] for write in (*a.writes, *b.writes)]
+    key = next((key for key in keys if display_key(key) == prefix), next(iter(keys), None))
+    text = f"its statistics are fresh: {center.name} is 0, and {width.name} is 1"
+    hint = f"load the statistics of the training into {b.name}"
+    return Difference("state fresh", b.index, a.index, b.name, key, text, None, hint)
+
+
+def _swapped_statistics(
+    a: StageRecord,
+    b: StageRecord,
+    sides: tuple[Mapping[str, StateRecord], Mapping[str, StateRecord]],
+    name: str,
+) -> Difference | None:
+    """Return that a statistic of the target is that of another key of the contract."""
+    ours, theirs = sides
+    value, last = theirs[name].value, name.rpartition(".")[2]
+    # Equal numbers may be equal by chance.
+    if value is None or bool((value == value.flatten()[:1]).all()):
+        return None
+
+    def is_same(one: StateRecord | None, other: StateRecord | None) -> bool:
+        values = [None if record is None else record.value for record in (one, other)]
+        return (
+            values[0] is not None
+            and values[1] is not None
+            and compare_tensors(values[0], values[1], STATE_TOLERANCE) is None
+        )
+
+    for source, record in ours.items():
+        key = source.rpartition(".")[0]
+        if source == name or source.rpartition(".")[2] != last or not key:
+            continue
+        if not is_same(record, theirs[name]):
+            continue
+        text = f"{name} has the values of {source}"
+        if is_same(ours[name], theirs.get(source)):
+            text = f"{name} and {source} are swapped"
+        hint = f"give each key its own statistics, not those of {key}"
+        edit = Edit("swapped statistics", text, {"key": key}, hint)
+        replaced = ours[name].value
+        size = None if replaced is None else largest_gap(replaced, value)
+        return Difference(
+            *("value", b.index, a.index, b.name, name, text, size, hint),
+            explanation=Explanation((edit,), values=value.numel()),
+        )
+    return None
 
 
 _MAX_ORDERED = 256

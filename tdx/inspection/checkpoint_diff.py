@@ -145,6 +145,8 @@ def _compare_arguments(one: Step, other: Step) -> Iterator[SettingChange]:
         if first.shape != second.shape or bool(differing_elements(*arrays).any()):
             order = order_of(*(array.reshape(-1) for array in arrays))
             note = "" if order is None else f" (in another order: {', '.join(map(str, order))})"
+            if first.shape != second.shape:
+                note = f" (shape {list(second.shape)} instead of {list(first.shape)})"
             yield SettingChange(name, _text(first), _text(second) + note)
 
 
@@ -196,10 +198,20 @@ def _compare_values(
             for key, array in drawn[index % len(drawn)].items()
             if key in returned
         }
-        try:
-            one, other = (_run(checkpoint, given, action) for checkpoint in (a, b))
-        except ArgumentError as error:
-            raise error.at(step=index) from None
+        results: list[dict[str, object]] = []
+        failures: list[ArgumentError] = []
+        for checkpoint in (a, b):
+            try:
+                results.append(_run(checkpoint, given, action))
+            except ArgumentError as error:
+                failures.append(error.at(step=index))
+        if len(failures) == 2:
+            raise failures[0]
+        if failures:
+            # It is a difference itself.
+            note = f"values are not compared, as one side fails: {failures[0]}"
+            return (), None, [*unread, note]
+        one, other = results
         for key, change in compare_entries(one, other).items():
             first = changes.get(key)
             if change is None or first is None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, cast
 
 from tdx.compare.alignment import match_stages
@@ -18,6 +18,7 @@ from tdx.compare.arguments import (
     is_same_argument,
     plain_argument,
 )
+from tdx.compare.edits import Explanation
 from tdx.compare.report import Difference
 from tdx.foundation.serialization import Entries, Result
 from tdx.inspection.spec_report import KeyChange, compare_leaves
@@ -85,6 +86,8 @@ class ValueChange(Result):
         largest: Largest absolute difference; ``None`` if it cannot be computed.
         first_step: First step at which they differ, from 0.
         note: Both shapes or dtypes, if they differ.
+        explanation: In what way they differ. ``None``: no edit of the values of the first side
+            predicts those of the second one, or none was tried.
     """
 
     key: str
@@ -92,6 +95,7 @@ class ValueChange(Result):
     largest: float | None = None
     first_step: int | None = None
     note: str = ""
+    explanation: Explanation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +242,12 @@ def _stage_config(stage: StageInfo) -> StageConfig:
 
 
 def compare_pipelines(
-    a: DiffSide, b: DiffSide, *, steps: int | None = None, seed: int = 0
+    a: DiffSide,
+    b: DiffSide,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    explain_values: bool = False,
 ) -> DiffReport:
     """Compare two sides.
 
@@ -247,6 +256,7 @@ def compare_pipelines(
         b: Second side.
         steps: Length of the rollouts to compare. ``None``: do not compare values.
         seed: Seed of both rollouts.
+        explain_values: Explain values that differ by the rollouts alone, without their chains.
 
     Example:
         >>> from tdx.inspection.diff import PipelineSide
@@ -269,7 +279,8 @@ def compare_pipelines(
     )
     if steps is None:
         return report
-    values = compare_values(a.rollout(steps, seed), b.rollout(steps, seed))
+    rollouts = a.rollout(steps, seed), b.rollout(steps, seed)
+    values = compare_values(*rollouts, explain=explain_values)
     return dataclasses.replace(report, steps=steps, seed=seed, values=values)
 
 
@@ -350,18 +361,34 @@ _VALUE_STATUS: dict[ChangeKind, ValueStatus] = {
 }
 
 
-def compare_values(a: TensorDictBase, b: TensorDictBase) -> tuple[ValueChange, ...]:
+def compare_values(
+    a: TensorDictBase, b: TensorDictBase, *, explain: bool = False
+) -> tuple[ValueChange, ...]:
     """Compare every key of two rollouts ``[*B, T]``.
 
     NaN equals NaN.
+
+    Args:
+        a: First rollout.
+        b: Second rollout.
+        explain: Explain the values that differ.
     """
-    from tdx.compare.rollouts import compare_rollouts
+    from tdx.compare.rollouts import compare_rollouts, explain_rollouts
 
-    return describe_values(compare_rollouts(a, b))
+    changes = compare_rollouts(a, b)
+    return describe_values(changes, explain_rollouts(a, b, changes) if explain else {})
 
 
-def describe_values(changes: Mapping[str, Change | None]) -> tuple[ValueChange, ...]:
-    """Describe how the values of each key differ."""
+def describe_values(
+    changes: Mapping[str, Change | None],
+    explanations: Mapping[str, Explanation] = MappingProxyType({}),
+) -> tuple[ValueChange, ...]:
+    """Describe how the values of each key differ.
+
+    Args:
+        changes: The difference of each key; ``None`` for those that agree.
+        explanations: In what way the values differ, by key.
+    """
     described: list[ValueChange] = []
     for key, change in changes.items():
         if change is None:
@@ -370,5 +397,6 @@ def describe_values(changes: Mapping[str, Change | None]) -> tuple[ValueChange, 
         note = " and ".join(change.sides) if change.kind in ("spec", "dtype") else ""
         largest = 0.0 if change.kind == "dtype" and change.size is None else change.size
         status = _VALUE_STATUS.get(change.kind, "different")
-        described.append(ValueChange(key, status, largest, change.step, note))
+        explanation = explanations.get(key)
+        described.append(ValueChange(key, status, largest, change.step, note, explanation))
     return tuple(described)

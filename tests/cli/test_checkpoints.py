@@ -473,6 +473,10 @@ def test_difference_on_recorded_samples(tdx: Tdx, folder: Path, tmp_path: Path) 
     result = tdx("diff", str(folder), path, "--samples", data)
     assert (result.code, result.err) == (1, "")
     assert "values  30 recorded samples" in result.out
+    assert (
+        "explanation\nTDX511 value: stage 3 (normalizer), key 'observation.state.mean'"
+        in result.out
+    )
     assert "the samples do not have observation.images.top" in result.out
     assert tdx("diff", str(folder), path, "--steps", "3").code == 2
 

@@ -40,12 +40,12 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("files")
 def test_table_matches_the_golden_file(layout: Layout) -> None:
-    layout("diff", "diff", "a.yaml", "b.yaml", code=1)
+    layout("diff", "diff", "a.yaml", "b.yaml", "--steps", "0", code=1)
 
 
 @pytest.mark.usefixtures("files")
 def test_json_matches_the_golden_file(tdx: Tdx, golden: Golden) -> None:
-    outcome = tdx("diff", "a.yaml", "b.yaml", "--format", "json")
+    outcome = tdx("diff", "a.yaml", "b.yaml", "--steps", "0", "--format", "json")
     assert (outcome.code, outcome.err) == (1, "")
     golden("diff.json", outcome.out)
 
@@ -55,7 +55,7 @@ def test_exit_code_is_1_for_different_pipelines(tdx: Tdx, files: Path) -> None:
     same = tdx("diff", "a.yaml", "reordered.yaml", "--steps", "3")
     assert (same.code, same.err) == (0, "")
     assert "same" in same.out.splitlines()[0]
-    assert tdx("diff", "a.yaml", "b.yaml").code == 1
+    assert tdx("diff", "a.yaml", "b.yaml", "--steps", "0").code == 1
 
 
 def test_values_list_the_first_different_step(tdx: Tdx, files: Path) -> None:
@@ -89,6 +89,9 @@ transforms:
     shown = tdx("diff", "a.yaml", "b.yaml", "--steps", "10").out
     assert "it is shifted by -0.5" in shown
     assert "explanation" not in tdx("diff", "a.yaml", "a.yaml", "--steps", "10").out
+    without_rollouts = json.loads(tdx("diff", "a.yaml", "b.yaml", "--format", "json").out)
+    assert without_rollouts["steps"] is None
+    assert without_rollouts["differences"][0]["explanation"] == difference["explanation"]
 
 
 @pytest.mark.usefixtures("files")
@@ -98,8 +101,8 @@ transforms:
         (("a.yaml",), "missing argument", "tdx diff --help"),
         (("a.yaml", "missing.yaml"), "cannot read missing.yaml", ""),
         (("-", "-"), "cannot both be stdin", "name a file"),
-        (("a.yaml", "b.yaml", "--seed", "1"), "--seed has no effect without --steps", "--steps N"),
-        (("a.yaml", "b.yaml", "--steps", "0"), "--steps must be an integer", ""),
+        (("a.yaml", "b.yaml", "--seed", "1", "--steps", "0"), "--seed has no effect", "remove"),
+        (("a.yaml", "b.yaml", "--steps", "-1"), "--steps must be an integer", ""),
     ],
 )
 def test_usage_errors_exit_with_2(
@@ -115,7 +118,7 @@ def test_diff_with_an_env_without_stages(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "counted.yaml"
     file.write_text("version: 1\nenv: Pendulum-v1\ntransforms: [StepCounter]\n")
     assert tdx("diff", "Pendulum-v1", "Pendulum-v1").code == 0
-    outcome = tdx("diff", "Pendulum-v1", str(file))
+    outcome = tdx("diff", "Pendulum-v1", str(file), "--steps", "0")
     assert outcome.code == 1
     assert "+  0  StepCounter" in outcome.out
     misspelt = tdx("diff", "Pendulum-v1", "Pendlum")

@@ -7,10 +7,12 @@ import io
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from tdx import Pipeline, export_dump, record_dump
@@ -143,6 +145,29 @@ def test_errors_are_one_line(tdx: Tdx, arguments: tuple[str, ...], message: str,
 
 
 @pytest.mark.usefixtures("folder")
+def test_diff_of_two_dumps_of_one_chain_explains_their_values(tdx: Tdx) -> None:
+    pipeline = Pipeline.of("CartPole-v1", "StepCounter(max_steps=20)")
+    record_dump(pipeline, "one", steps=1_100, seed=0)
+    shutil.copytree("one", "other")
+    for file in Path("other").glob("data/**/observation.memmap"):
+        values = np.fromfile(file, np.float32).reshape(-1, 4)
+        values[:, [1, 0, 2, 3]].tofile(file)
+    outcome = tdx("diff", "one", "other", "--format", "json")
+    assert (outcome.code, outcome.err) == (1, "")
+    report = json.loads(outcome.out)
+    differing = [value for value in report["values"] if value["status"] != "same"]
+    assert [value["key"] for value in differing] == ["observation", "next.observation"]
+    for value in differing:
+        explanation = value["explanation"]
+        assert (explanation["kind"], explanation["steps"]) == ("permutation", 1_000)
+        assert explanation["parameters"] == {"order": [1, 0, 2, 3]}
+    assert report["differences"] == []
+    assert report["notes"] == ["only 1,000 of 1,100 steps are compared"]
+    shown = tdx("diff", "one", "other", "--steps", "40").out
+    assert "observation, next.observation: features 0 and 1 are swapped" in shown
+
+
+@pytest.mark.usefixtures("folder")
 def test_diff_of_a_dump_and_a_pipeline(tdx: Tdx) -> None:
     assert tdx(*RUN, "--steps", "60", "--out", "cart").code == 0
     stages = "transforms:\n  - StepCounter: {max_steps: 20}\n  - RewardSum\n"
@@ -159,6 +184,7 @@ def test_diff_of_a_dump_and_a_pipeline(tdx: Tdx) -> None:
     assert [(row["section"], row["name"]) for row in rows] == [
         ("stage", "2"),
         ("value", "next.reward"),
+        ("difference", "stage 2 (RewardScaling)"),
     ]
     more = tdx("diff", "cart", "same.yaml", "--steps", "61")
     assert (more.code, more.err.splitlines()[0]) == (2, "error: cart has 60 steps, not 61")

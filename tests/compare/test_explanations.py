@@ -341,6 +341,18 @@ def test_noise_is_called_consistent_with_noise() -> None:
     assert found.parameters["deviation"] == pytest.approx(0.1, rel=0.2)
 
 
+def test_noise_of_pixels_differs_from_other_images() -> None:
+    x = pictures(0).double()
+    noise = 5 * torch.randn(x.shape, generator=torch.Generator().manual_seed(3)).double()
+    found = explain(Sides(x, (x + noise.round()).clamp(0, 255), x, STARTS))
+    assert found is not None
+    assert found.kind == "noise"
+    assert found.parameters["deviation"] == pytest.approx(5, rel=0.1)
+    blurred = (x + x.roll(1, 2) + x.roll(1, 3)).div(3).round()
+    for other in (blurred, pictures(1).double()):
+        assert explain(Sides(x, other, x, STARTS)) is None
+
+
 def test_hints_take_an_edit_back() -> None:
     x = states(0)
     targets = {

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tdx.contracts import diff_stacks
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.diff import DiffReport
 from tdx.stacks.checkpoints import read_checkpoint
-from tests.stacks.checkpoints.folders import ACTION, STATE, Folder
+from tdx.stacks.checkpoints.stack import CheckpointStack
+from tests.stacks.checkpoints.folders import ACTION, STATE, Arrays, Folder
+
+Statistics = dict[str, Arrays]
 
 
 def compare(a: Folder, b: Folder, path: Path) -> DiffReport:
@@ -122,6 +127,52 @@ def test_a_sample_that_a_step_cannot_process_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError) as error:
         compare_checkpoints(checkpoint, checkpoint)
     assert error.value.where.step == 0
+
+
+def test_a_side_that_fails_is_a_difference(tmp_path: Path) -> None:
+    other = Folder()
+    for name, values in other.statistics["before"][STATE].items():
+        other.statistics["before"][STATE][name] = np.append(values, values[:1])
+    report = compare(Folder(), other, tmp_path)
+    assert not report.same
+    assert (report.values, report.steps) == ((), None)
+    assert "'mean' of 'observation.state' has the shape [7]" in report.notes[0]
+    (changed,) = [stage for stage in report.stages if stage.status == "changed"]
+    assert "(shape [7] instead of [6])" in changed.arguments[0].b
+
+
+def make_fresh(statistics: Statistics) -> None:
+    statistics[STATE]["mean"] = np.zeros(6, np.float32)
+    statistics[STATE]["std"] = np.ones(6, np.float32)
+
+
+def swap(statistics: Statistics) -> None:
+    statistics[STATE], statistics[ACTION] = statistics[ACTION], statistics[STATE]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (make_fresh, "state fresh", "observation.state.mean is 0, and observation.state.std is 1"),
+        (swap, "value", "action.mean and observation.state.mean are swapped"),
+    ],
+)
+def test_statistics_are_explained(
+    change: Callable[[Statistics], None], kind: str, text: str, tmp_path: Path
+) -> None:
+    other = Folder()
+    change(other.statistics["before"])
+    a, b = (
+        CheckpointStack(read_checkpoint(folder.write(tmp_path / name)))
+        for name, folder in (("a", Folder()), ("b", other))
+    )
+    (cause,) = diff_stacks(a, b, steps=4).causes
+    assert (cause.kind, cause.stage) == (kind, 3)
+    assert text in cause.message
+    assert cause.explanation is not None
+    if change is swap:
+        assert cause.explanation.kind == "swapped statistics"
+        assert cause.explanation.parameters == {"key": STATE}
 
 
 def test_statistics_of_another_run(tmp_path: Path) -> None:

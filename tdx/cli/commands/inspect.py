@@ -381,11 +381,18 @@ Html = Annotated[
     ),
 ]
 DiffSteps = Annotated[
-    int | None, integer_option("--steps", 1, "Compare the values of rollouts of N steps too.")
+    int | None,
+    integer_option(
+        "--steps", 0, "Compare the values of rollouts of N steps too; 0 compares without a step."
+    ),
 ]
 DiffSeed = Annotated[
-    int | None, integer_option("--seed", 0, "Seed of both rollouts; 0 by default.", metavar="S")
+    int | None,
+    integer_option("--seed", 0, "Seed of both sides; 0 by default.", metavar="S"),
 ]
+
+_DUMP_STEPS = 1_000
+"""Steps of two dumps that are compared by default."""
 
 
 def diff(
@@ -402,38 +409,46 @@ def diff(
 ) -> int:
     """Compare two pipelines: stages, specs and, with --steps, values.
 
-    Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
-    diff, and so are pipelines with --out or --shrink; their libraries may differ. Deployment
-    descriptors are compared as by tdx contract check. Policy checkpoints run on the samples of
-    --samples, or on drawn ones. A pipeline is compared with a dump by running it with the seed and
-    the actions of the dump. Exits with 0 if nothing differs, else with 1.
+    If anything differs, both run in a few reference steps, which name the first stages that differ,
+    and in what way. Functions that return an env, and contracts, are compared stage by stage, as by
+    tdx contract diff, and so are pipelines with --out or --shrink; their libraries may differ.
+    Deployment descriptors are compared as by tdx contract check. Policy checkpoints run on the
+    samples of --samples, or on drawn ones. A pipeline is compared with a dump by running it with
+    the seed and the actions of the dump; of two dumps, the recorded values are compared. Exits with
+    0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
 
     tdx diff runs/pendulum new.yaml --steps 100
     """
-    from tdx.cli.contract_runs import diff_stacks, explain_values, is_code
+    from tdx.cli.contract_runs import diff_stacks, explain_differences, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.comparisons import diff_view
     from tdx.foundation.files import is_contract
     from tdx.inspection.diff import compare_pipelines
+    from tdx.stacks.building import build_stack
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
-    if (checkpoints := _checkpoints(a, b)) is not None:
+    by_stage = html is not None or shrink is not None
+    if (checkpoints := _checkpoints(a, b)) is not None and not by_stage:
         from tdx.cli.progress import activity_on
         from tdx.inspection.checkpoint_diff import compare_checkpoints
         from tdx.rollouts.samples import read_samples
+        from tdx.stacks.checkpoints.stack import CheckpointStack
 
-        if any(value is not None for value in (steps, seed, html, shrink)):
+        if steps is not None or seed is not None:
             raise ArgumentError(
-                "--steps, --seed, --out and --shrink do not apply to policy checkpoints",
+                "--steps and --seed do not apply to policy checkpoints",
                 hint="leave them out: both run on the same samples, drawn or those of --samples",
             )
         recorded = None if samples is None else read_samples(samples)
         with activity_on(sys.stderr) as show:
             progress = None if show is None else partial(show, "comparing samples")
             report = compare_checkpoints(*checkpoints, recorded, progress)
+        if not report.same:
+            opened = [partial(CheckpointStack, side, recorded) for side in checkpoints]
+            report = explain_differences(report, opened)
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
     if is_descriptor(b):
@@ -457,7 +472,6 @@ def diff(
         )
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
-    by_stage = html is not None or shrink is not None
     if by_stage or any(is_code(target) or is_contract(target) for target in (a, b)):
         if steps is not None:
             raise ArgumentError(
@@ -478,24 +492,41 @@ def diff(
             "--samples needs data pipelines or checkpoints",
             hint="name functions, module:function, or folders of checkpoints",
         )
-    if seed is not None and steps is None:
-        raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
+    if seed is not None and steps == 0:
+        raise ArgumentError("--seed has no effect with --steps 0", hint="remove one of them")
     has_dump = any(Path(path).is_dir() for path in (a, b))
     if has_dump and seed is not None:
         raise ArgumentError("--seed has no effect with a dump, which has a seed", hint="remove it")
+    recorded_steps: int | None = None
     with third_party_code(), ExitStack() as stack:
         if has_dump:
             from tdx.cli.dump_sides import DumpSide, open_sides
 
             sides = [stack.enter_context(closing(s)) for s in open_sides(a, b, allow_code)]
-            seed = next(s.dump.manifest.seed for s in sides if isinstance(s, DumpSide))
+            dumps = [side.dump for side in sides if isinstance(side, DumpSide)]
+            seed = dumps[0].manifest.seed
+            if len(dumps) == len(sides):
+                # Their values are there already.
+                recorded_steps = min(dump.manifest.steps for dump in dumps)
+                steps = min(recorded_steps, _DUMP_STEPS) if steps is None else steps
         else:
             sides = [
                 stack.enter_context(closing(_pipeline_side(path, allow_code))) for path in (a, b)
             ]
-        report = compare_pipelines(*sides, steps=steps, seed=seed or 0)
-        if not report.same_values and not has_dump:
-            report = explain_values(report, sides, allow_code=allow_code)
+        report = compare_pipelines(
+            *sides, steps=steps or None, seed=seed or 0, explain_values=has_dump
+        )
+        # Rollouts that agree leave nothing to explain, whatever the arguments are.
+        is_explained = not report.same if steps is None else not report.same_values
+        if has_dump:
+            # Chains that are equal do not explain recorded values that differ.
+            is_explained = not replace(report, values=()).same
+        if is_explained and steps != 0:
+            stacks = [partial(build_stack, side.pipeline, allow_code) for side in sides]
+            report = explain_differences(report, stacks, seed or 0)
+        if recorded_steps is not None and report.steps != recorded_steps:
+            note = f"only {report.steps or 0:,} of {recorded_steps:,} steps are compared"
+            report = replace(report, notes=(*report.notes, note))
     write_view(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 

@@ -134,6 +134,17 @@ def _values(report: DiffReport) -> Iterator[Block]:
             for value in differing
         ]
         yield Table.of(titles, rows)
+        # What a step returns is what the next one starts from: one line for both.
+        keys: dict[str, list[str]] = {}
+        hints: dict[str, str | None] = {}
+        for value in differing:
+            if value.explanation is not None:
+                keys.setdefault(value.explanation.text, []).append(value.key)
+                hints[value.explanation.text] = value.explanation.hint
+        for text, names in keys.items():
+            yield fact(", ".join(names), text)
+            if (hint := hints[text]) is not None:
+                yield fact("hint", hint, indent=4)
     equal = len(report.values) - len(differing)
     yield dim(f"{equal} key{'' if equal == 1 else 's'} with equal values")
 
@@ -164,8 +175,10 @@ def _diff_records(report: DiffReport) -> Iterator[dict[str, object]]:
         if value.status != "same":
             data = value.to_dict()
             row = _diff_record("value", value.key, value.status)
-            figures = {name: data[name] for name in ("largest", "first_step", "note")}
-            yield {**row, **figures}
+            text = "" if value.explanation is None else value.explanation.text
+            note = "; ".join(filter(None, (value.note, text)))
+            figures = {name: data[name] for name in ("largest", "first_step")}
+            yield {**row, **figures, "note": note}
     for difference in report.differences:
         row = _diff_record("difference", difference.place, difference.kind)
         yield {**row, "note": difference.sentence}

@@ -22,6 +22,8 @@ _LIKENESS = 0.5
 _MAX_SHIFT = 4
 _MAX_PASSES = 3
 """Runs over the same values, of which the last one is compared."""
+_MIN_PIXELS = 1_000
+"""Pixels that may differ by noise alone."""
 _MIN_CONSTANT = 3
 """Equal numbers of a feature that is called constant."""
 _RANGES = (
@@ -804,17 +806,29 @@ def noise_edit(sides: Sides) -> Edit | None:
         return None
     # Sub-envs may draw the same numbers.
     reference, target = reference[:, :1], target[:, :1]
-    rest = (target - reference).flatten()
-    rest = rest[rest.isfinite()]
-    if rest.numel() < 32 or int((rest != 0).sum()) < 0.9 * rest.numel():
+    gap = target - reference
+    is_used = gap.isfinite()
+    is_whole = all(bool((side == side.round()).all()) for side in (reference, target))
+    if is_whole:
+        # Numbers such as those of a counter need no noise to differ; pixels at the ends of their
+        # range keep one side of it.
+        if sides.row_dims < 2 or min(reference.min(), target.min()) < 0 or reference.max() > 255:
+            return None
+        margin = 4 * float(gap[is_used].std())
+        is_used &= (reference >= margin) & (reference <= 255 - margin)
+        if int(is_used.sum()) < _MIN_PIXELS or _has_structure(gap, is_used):
+            return None
+    rest = gap[is_used]
+    share = 0.5 if is_whole else 0.9
+    if rest.numel() < 32 or int((rest != 0).sum()) < share * rest.numel():
         return None
-    if len(rest[:_MAX_COUNTED].unique()) < 0.9 * min(rest.numel(), _MAX_COUNTED):
+    if not is_whole and len(rest[:_MAX_COUNTED].unique()) < 0.9 * min(rest.numel(), _MAX_COUNTED):
         return None
     deviation, mean = float(rest.std()), float(rest.mean())
     if abs(mean) > 4 * deviation / math.sqrt(rest.numel()):
         return None
     # What is left of a scale, a shift or a clip moves with the values.
-    values = reference.flatten()[(target - reference).flatten().isfinite()]
+    values = reference[is_used]
     centered = values - values.mean()
     spread = float(centered.norm()) * float((rest - mean).norm())
     if spread and abs(float(centered @ (rest - mean))) / spread > 4 / math.sqrt(rest.numel()):
@@ -828,3 +842,19 @@ def noise_edit(sides: Sides) -> Edit | None:
         9.0,
         slack=8 * deviation,
     )
+
+
+def _has_structure(gap: Tensor, is_used: Tensor) -> bool:
+    """Return True if neighboring pixels differ alike, as after a resize or another image."""
+    for dim in range(2, gap.ndim):
+        size = gap.shape[dim] - 1
+        one, other = (gap.narrow(dim, start, size) for start in (0, 1))
+        both = is_used.narrow(dim, 0, size) & is_used.narrow(dim, 1, size)
+        pairs = one[both], other[both]
+        count = len(pairs[0])
+        if count < _MIN_PIXELS:
+            continue
+        spread = float(pairs[0].norm() * pairs[1].norm())
+        if spread and abs(float(pairs[0] @ pairs[1])) / spread > 5 / math.sqrt(count):
+            return True
+    return False

@@ -166,6 +166,15 @@ def _scale(step: Step, key: str, kind: str, value: Array, *, inverse: bool) -> A
             hint="compute the statistics of the dataset again",
         )
     low, high = (statistics[name].astype(value.dtype) for name in names)
+    for name in names:
+        try:
+            np.broadcast_shapes(statistics[name].shape, value.shape)
+        except ValueError:
+            shapes = list(statistics[name].shape), list(value.shape)
+            raise ArgumentError(
+                f"{name!r} of {key!r} has the shape {shapes[0]}, and the value {shapes[1]}",
+                hint="load the statistics of this robot, or compute them again",
+            ) from None
     eps = value.dtype.type(_number(step.config.get("eps"), 1e-8))
     one = value.dtype.type(1)
     two = value.dtype.type(2)
