@@ -222,8 +222,10 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
 _PROCESSOR = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
-    ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
-    ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
+    (
+        "pettingzoo.utils.env:AECEnv",
+        "convert it: pettingzoo.utils.conversions.aec_to_parallel(env)",
+    ),
     (
         "torch.nn.modules.module:Module",
         "pass the env that it acts in, or samples for it: --samples FILE, or open_stack(target, "
