@@ -102,16 +102,11 @@ class ParallelLevel(Level):
 
     def join(self, values: Mapping[str, Any], *, of_actions: bool) -> Any:
         """Return the values of the agents as one value of the space; absent agents get zeros."""
-        if not self.is_folded[of_actions]:
-            return dict(values)
         space = self.action_space if of_actions else self.observation_space
-        joined = np.zeros(space.shape or (), space.dtype)
-        start = getattr(space, "start", None)
-        if start is not None:
-            joined += start
+        joined = build_value(space, {}, (OBSERVATION,))
         for row, agent in enumerate(self.agents):
             if agent in values:
-                joined[row] = values[agent]
+                joined[row if self.is_folded[of_actions] else agent] = values[agent]
         return joined
 
     def split(self, value: Any, agents: Sequence[str], *, of_actions: bool) -> dict[str, Any]:

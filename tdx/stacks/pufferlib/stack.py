@@ -43,6 +43,12 @@ class PufferLevels(WrapperLevels):
                 level.index, row, slot.form, slot.method, owner, _copy
             )
 
+    def given_entries(self, index: int, given: Any) -> LevelEntries:
+        """See :class:`~tdx.stacks.observe.Levels`; a sub-env gets a slice with one action."""
+        shape = self._spaces(index)[1].shape or ()
+        is_slice = self._levels[index].in_rows and np.shape(given) == (1, *shape)
+        return super().given_entries(index, given[0] if is_slice else given)
+
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
         """See :class:`~tdx.stacks.observe.Levels`; a list of infos does not say whose they are."""
         if self.forms()[index].is_batch:
