@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def make() -> Callable[..., Any]:
     from pettingzoo.utils import BaseParallelWrapper
 
     class Tag(ParallelEnv):  # type: ignore[misc,unused-ignore]
-        metadata = {"name": "tag_v0"}
+        metadata: ClassVar[dict[str, Any]] = {"name": "tag_v0"}
         render_mode = None
 
         def __init__(self, *, mixed: bool) -> None:
@@ -63,7 +63,7 @@ def make() -> Callable[..., Any]:
             self.count += 1
             observed, acting = self._observe(), list(self.agents)
             terminated = {agent: agent == "runner" and self.count >= 5 for agent in acting}
-            truncated = {agent: self.count >= 8 for agent in acting}
+            truncated = dict.fromkeys(acting, self.count >= 8)
             self.agents = [
                 agent for agent in acting if not terminated[agent] and not truncated[agent]
             ]
@@ -76,9 +76,7 @@ def make() -> Callable[..., Any]:
             self.factor = factor
 
         def _scale(self, observations: dict[str, Any]) -> dict[str, Any]:
-            return {
-                agent: value * np.float32(self.factor) for agent, value in observations.items()
-            }
+            return {agent: value * np.float32(self.factor) for agent, value in observations.items()}
 
         def reset(self, seed: Any = None, options: Any = None) -> Any:
             observations, infos = self.env.reset(seed=seed, options=options)

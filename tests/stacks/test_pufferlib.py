@@ -85,10 +85,9 @@ def test_wrappers_in_the_sub_envs_of_a_vector_env_are_stages(make: Callable[...,
 
 def test_values_are_those_of_steps_by_hand(make: Callable[..., Any]) -> None:
     def roll(env: Any) -> list[Any]:
-        values = [env.reset(seed=3)[0].copy()]
-        for step in range(2 * LIMIT):
-            values.append(env.step(np.array([step % 2, 1]))[0].copy())
-        return values
+        first = env.reset(seed=3)[0].copy()
+        actions = (np.array([step % 2, 1]) for step in range(2 * LIMIT))
+        return [first, *(env.step(action)[0].copy() for action in actions)]
 
     stack = open_stack(make())
     traces: list[StepTrace] = []

@@ -1,8 +1,8 @@
 """``PettingZooStack``: a parallel env of PettingZoo with its wrappers, also those of SuperSuit.
 
-Rewards and flags are vectors, ``[A]`` for A agents in the order of ``possible_agents``. Observations
-and actions are ``[A, ...]`` if the agents have equal spaces at each level; otherwise, each agent has
-an entry, such as ``observation.archer_0``.
+Rewards and flags are vectors, ``[A]`` for A agents in the order of ``possible_agents``.
+Observations and actions are ``[A, ...]`` if the agents have equal spaces at each level; otherwise,
+each agent has an entry, such as ``observation.archer_0``.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ class ParallelLevels(WrapperLevels):
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
         """See :class:`~tdx.stacks.observe.Levels`; the agents are those of the live result."""
         level = self._level(-1)
-        agents = level.agents if live is None else [name for name in level.agents if name in live[0]]
+        agents = (
+            level.agents if live is None else [name for name in level.agents if name in live[0]]
+        )
         single = {key: value[0] for key, value in entries.items()}
         value = build_value(self._spaces(-1)[0], single, (OBSERVATION,))
         observation = level.split(value, agents, of_actions=False)

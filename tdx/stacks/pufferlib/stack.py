@@ -39,8 +39,10 @@ class PufferLevels(WrapperLevels):
 
     def _slots(self, level: Level, row: int, owner: object) -> Iterator[Slot]:
         for slot in super()._slots(level, row, owner):
-            yield slot if level.in_rows else Slot(
-                level.index, row, slot.form, slot.method, owner, _copy
+            yield (
+                slot
+                if level.in_rows
+                else Slot(level.index, row, slot.form, slot.method, owner, _copy)
             )
 
     def given_entries(self, index: int, given: Any) -> LevelEntries:
