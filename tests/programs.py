@@ -58,11 +58,14 @@ def require_program(name: str, *alternatives: str) -> str:
     _miss(name)
 
 
-def require_package(name: Literal["lerobot", "tianshou"]) -> None:
-    """Skip the running test if LeRobot or Tianshou is missing.
+def require_package(
+    name: Literal["lerobot", "pettingzoo", "pufferlib", "supersuit", "tianshou"],
+) -> None:
+    """Skip the running test if a library is missing.
 
-    Their requirements exclude versions that tdx is tested with, so the extra ``test`` has neither;
-    ``tests/lerobot.txt`` and ``tests/tianshou.txt`` say how to install them.
+    The requirements of LeRobot and Tianshou exclude versions that tdx is tested with, so the extra
+    ``test`` has neither; ``tests/lerobot.txt`` and ``tests/tianshou.txt`` say how to install them,
+    the latter with PettingZoo and SuperSuit. PufferLib has no wheels; its build downloads sources.
     """
     if importlib.util.find_spec(name) is None:
         _miss(name)

@@ -222,17 +222,34 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
 _PROCESSOR = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
-    ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
-    ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
+    (
+        "pettingzoo.utils.env:AECEnv",
+        "convert it: pettingzoo.utils.conversions.aec_to_parallel(env)",
+    ),
     (
         "torch.nn.modules.module:Module",
         "pass the env that it acts in, or samples for it: --samples FILE, or open_stack(target, "
         "samples)",
     ),
-    ("brax.envs.base:Env", "wrap it: torchrl.envs.BraxWrapper(env)"),
+    ("pufferlib.emulation:PettingZooPufferEnv", "pass the PettingZoo parallel env inside: .env"),
+    ("pufferlib.vector:Ray", "use the same envs in a pufferlib.vector.Serial"),
+    (
+        "brax.envs.base:Env",
+        "its wrappers run inside a function compiled by jax.jit, where no step can be observed; "
+        "open the env from outside: torchrl.envs.BraxWrapper(env)",
+    ),
+    (
+        "mujoco_playground._src.mjx_env:MjxEnv",
+        "its wrappers run inside a function compiled by jax.jit, where no step can be observed; "
+        "open the env from outside: a gymnasium.Env whose step calls the compiled one",
+    ),
     ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
     ("lerobot.processor.pipeline:DataProcessorPipeline", _PROCESSOR),
-    ("ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2", _PROCESSOR),
+    (
+        "ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2",
+        "its pieces take episodes and a module, not samples; pass the env that feeds it: "
+        "algo.env_runner.env",
+    ),
 )
 """Classes of other libraries and what to do with their objects."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -159,3 +160,33 @@ def test_attached_run_equals_the_bare_run(make: Make, steps: int) -> None:
     assert_equal_states(bare, env)
     bare.close()
     env.close()
+
+
+def test_preprocessing_inside_the_vector_env_of_ale_is_named() -> None:
+    ale_py = pytest.importorskip("ale_py")
+    gym.register_envs(ale_py)
+    make = partial(gym.make_vec, "ALE/Pong-v5", 2, vectorization_mode="vector_entry_point")
+    env = wrappers.vector.ClipReward(make(frameskip=2), -1, 1)
+    try:
+        stack = open_stack(env)
+        assert [stage.name for stage in stack.stages] == ["ClipReward"]
+        assert stack.env_arguments["frameskip"] == 2
+        # Not given, so that the class decides.
+        assert stack.env_arguments["stack_num"] == 4
+        assert "frameskip=2" in stack.hidden[0]
+        assert "stages are not shown" in stack.hidden[0]
+    finally:
+        env.close()
+
+
+def test_arguments_that_the_vector_env_of_ale_does_not_keep_are_not_guessed() -> None:
+    pytest.importorskip("ale_py")
+    from ale_py.vector_env import AtariVectorEnv
+
+    env = AtariVectorEnv("pong", num_envs=1, frameskip=2)
+    try:
+        stack = open_stack(env)
+        assert "frameskip" not in stack.env_arguments
+        assert "gymnasium.make_vec" in stack.hidden[0]
+    finally:
+        env.close()

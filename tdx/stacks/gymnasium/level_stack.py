@@ -47,6 +47,8 @@ class LevelStack(Stack):
     free_keys = (INFO,)
     attaches_to_runs = True
     level_type: type[WrapperLevels] = WrapperLevels
+    value_shape: tuple[int, ...] = ()
+    """Shape of the reward and the flags of one env; of several agents ``(A,)``."""
 
     def __init__(self, target: Any, levels: Sequence[Level]) -> None:
         self.target = target
@@ -105,12 +107,13 @@ class LevelStack(Stack):
                 hint="set observation_space and action_space to Gymnasium spaces",
                 where=Where(stage=level.index if level.index >= 0 else None, transform=level.name),
             ) from error
-        flags = {name: Binary(shape=shape, dtype=torch.bool) for name in self.level_flags(level)}
+        values = (*shape, *self.value_shape)
+        flags = {name: Binary(shape=values, dtype=torch.bool) for name in self.level_flags(level)}
         inputs = {"full_action_spec": action, "full_state_spec": Composite(shape=shape)}
         outputs = {
             "full_observation_spec": observation,
             "full_reward_spec": Composite(
-                reward=Unbounded(shape, dtype=torch.float64), shape=shape
+                reward=Unbounded(values, dtype=torch.float64), shape=shape
             ),
             "full_done_spec": Composite(flags, shape=shape),
         }

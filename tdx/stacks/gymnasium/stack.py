@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from tdx.core.meter import Meter
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
 from tdx.foundation.errors import ArgumentError, EnvError, get_first_line
 from tdx.foundation.patches import Patches
+from tdx.stacks.gymnasium.atari_vector import describe_preprocessing, preprocessing_arguments
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
@@ -65,6 +66,11 @@ class GymnasiumStack(LevelStack):
         """See :class:`~tdx.stacks.Stack`."""
         return (*self._notes, *self.hidden)
 
+    @property
+    def env_arguments(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return {**super().env_arguments, **preprocessing_arguments(core_of(self.target))}
+
     @cached_property
     def hidden(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
@@ -74,7 +80,7 @@ class GymnasiumStack(LevelStack):
         is_in_rows = any(level.in_rows for level in self.levels)
         if isinstance(core, SyncVectorEnv) and not is_in_rows:
             return ("the sub-envs have different wrappers, which are not shown",)
-        return hidden_envs(self.levels)
+        return (*describe_preprocessing(core), *hidden_envs(self.levels))
 
     @contextmanager
     def in_this_process(self) -> Iterator[GymnasiumStack]:

@@ -1,0 +1,23 @@
+"""PettingZoo parallel env with its wrappers: what the adapter opens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tdx.stacks.kinds import BuiltinKind
+
+if TYPE_CHECKING:
+    from tdx.stacks.stack import Stack
+
+
+def _open(target: Any) -> Stack:
+    from tdx.stacks.pettingzoo.stack import PettingZooStack
+
+    return PettingZooStack(target)
+
+
+KIND = BuiltinKind(
+    "a PettingZoo parallel env with its wrappers",
+    ("pettingzoo.utils.env:ParallelEnv",),
+    _open,
+)

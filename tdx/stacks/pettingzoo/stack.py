@@ -1,0 +1,309 @@
+"""``PettingZooStack``: a parallel env of PettingZoo with its wrappers, also those of SuperSuit.
+
+Rewards and flags are vectors, ``[A]`` for A agents in the order of ``possible_agents``.
+Observations and actions are ``[A, ...]`` if the agents have equal spaces at each level; otherwise,
+each agent has an entry, such as ``observation.archer_0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+
+from tdx.foundation.errors import ArgumentError, get_first_line
+from tdx.foundation.keys import NestedKey
+from tdx.stacks.gymnasium.building import build_action, build_value
+from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
+from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level
+from tdx.stacks.gymnasium.observed import WrapperLevels
+from tdx.stacks.observe import Event, Method, RowEntries, Slot
+from tdx.stacks.observe.copies import LevelEntries
+from tdx.stacks.observe.events import FLAGS, OBSERVATION, REWARD
+from tdx.stacks.sources import attributes_of
+from tdx.stacks.stack import StageInfo
+
+_PARTS = "observations, rewards, terminations, truncations, infos"
+_MODIFIER = "modifier_class"
+"""Attribute and argument of SuperSuit's wrapper: the class that changes the values of one agent."""
+
+
+def _fold(parts: Sequence[Space[Any]]) -> Space[Any] | None:
+    """Return the space of all agents together, ``[A, ...]``; ``None`` if there is none."""
+    first, count = parts[0], len(parts)
+    if any(part != first for part in parts):
+        return None
+    if isinstance(first, spaces.Box):
+        low, high = np.stack([first.low] * count), np.stack([first.high] * count)
+        return spaces.Box(low, high, dtype=first.dtype.type)
+    if isinstance(first, spaces.Discrete):
+        return spaces.MultiDiscrete([first.n] * count, start=[first.start] * count)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLevel(Level):
+    """A level of a parallel env.
+
+    Args:
+        agents: Names of all agents, in order.
+        is_folded: True if the observations and the actions, respectively, are ``[A, ...]``.
+    """
+
+    agents: tuple[str, ...] = ()
+    is_folded: tuple[bool, bool] = (False, False)
+
+    @property
+    def name(self) -> str:
+        """Class name; of a wrapper of SuperSuit that of what it does to each agent."""
+        modifier = attributes_of(self.owner).get(_MODIFIER)
+        return str(getattr(modifier, "__name__", type(self.owner).__name__))
+
+    @property
+    def env_name(self) -> str:
+        """Name that the env declares, or the class name."""
+        metadata = getattr(self.owner, "metadata", None) or {}
+        return str(metadata.get("name", self.name))
+
+    def agent_spaces(self, method: str) -> list[Space[Any]]:
+        """Return the space of each agent.
+
+        Args:
+            method: ``"observation_space"`` or ``"action_space"``.
+        """
+        return [getattr(self.owner, method)(agent) for agent in self.agents]
+
+    def _space(self, method: str, *, is_folded: bool) -> Space[Any]:
+        parts = self.agent_spaces(method)
+        folded = _fold(parts) if is_folded else None
+        return spaces.Dict(dict(zip(self.agents, parts, strict=True))) if folded is None else folded
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Space of the observations of all agents."""
+        return self._space("observation_space", is_folded=self.is_folded[0])
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Space of the actions of all agents."""
+        return self._space("action_space", is_folded=self.is_folded[1])
+
+    def info(self) -> StageInfo:
+        """Describe the stage."""
+        # slots=True creates the class anew, which breaks super() without arguments.
+        info = Level.info(self)
+        arguments = {name: value for name, value in info.arguments.items() if name != _MODIFIER}
+        return replace(info, name=self.name, arguments=arguments)
+
+    def join(self, values: Mapping[str, Any], *, of_actions: bool) -> Any:
+        """Return the values of the agents as one value of the space; absent agents get zeros."""
+        space = self.action_space if of_actions else self.observation_space
+        joined = build_value(space, {}, (OBSERVATION,))
+        for row, agent in enumerate(self.agents):
+            if agent in values:
+                joined[row if self.is_folded[of_actions] else agent] = values[agent]
+        return joined
+
+    def split(self, value: Any, agents: Sequence[str], *, of_actions: bool) -> dict[str, Any]:
+        """Return the values of some agents from one value of the space."""
+        if not self.is_folded[of_actions]:
+            return {agent: value[agent] for agent in agents}
+        return {agent: value[self.agents.index(agent)] for agent in agents}
+
+
+def list_levels(env: Any) -> tuple[ParallelLevel, ...]:
+    """List the levels of a parallel env, the env inside first.
+
+    Args:
+        env: The outermost wrapper.
+
+    Raises:
+        ArgumentError: The env does not declare its agents or their spaces.
+    """
+    owners = [env]
+    while "env" in attributes_of(owners[-1]) and len(owners) <= MAX_LEVELS:
+        inner = attributes_of(owners[-1])["env"]
+        if not hasattr(inner, "possible_agents"):
+            break
+        owners.append(inner)
+    try:
+        agents = tuple(env.possible_agents)
+        levels = [
+            ParallelLevel(index, (owner,), None, agents=agents)
+            for index, owner in enumerate(reversed(owners), start=-1)
+        ]
+        is_folded = [
+            all(_fold(level.agent_spaces(method)) is not None for level in levels)
+            for method in ("observation_space", "action_space")
+        ]
+    except Exception as error:
+        raise ArgumentError(
+            f"the agents of {type(env).__name__} cannot be read: {get_first_line(error)}",
+            hint="define possible_agents, observation_space(agent) and action_space(agent)",
+        ) from error
+    return tuple(replace(level, is_folded=(is_folded[0], is_folded[1])) for level in levels)
+
+
+class ParallelLevels(WrapperLevels):
+    """Levels of a parallel env: values of all agents, in dicts by agent."""
+
+    def _level(self, index: int) -> ParallelLevel:
+        level = self._levels[index]
+        assert isinstance(level, ParallelLevel)
+        return level
+
+    def _join_result(self, index: int, result: Any) -> Any:
+        """Return a result as one of a single env.
+
+        An agent that has left the episode has reward 0 and is terminated.
+        """
+        level = self._level(index)
+        observation = level.join(result[0], of_actions=False)
+        if len(result) == 2:
+            return observation, result[1]
+        _, rewards, terminated, truncated, infos = result
+        agents = level.agents
+        return (
+            observation,
+            np.array([rewards.get(agent, 0) for agent in agents], np.float64),
+            np.array([terminated.get(agent, agent not in truncated) for agent in agents], bool),
+            np.array([truncated.get(agent, False) for agent in agents], bool),
+            infos,
+        )
+
+    def given_entries(self, index: int, given: Any) -> LevelEntries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return super().given_entries(index, self._level(index).join(given, of_actions=True))
+
+    def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return super().returned_entries(index, method, self._join_result(index, returned))
+
+    def base_entries(self, slot: Slot, result: Any) -> RowEntries:
+        """See :class:`~tdx.stacks.observe.Levels`."""
+        return super().base_entries(slot, self._join_result(-1, result))
+
+    def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
+        """See :class:`~tdx.stacks.observe.Levels`; the agents are those of the live result."""
+        level = self._level(-1)
+        agents = (
+            level.agents if live is None else [name for name in level.agents if name in live[0]]
+        )
+        single = {key: value[0] for key, value in entries.items()}
+        value = build_value(self._spaces(-1)[0], single, (OBSERVATION,))
+        observation = level.split(value, agents, of_actions=False)
+        infos = {agent: {} for agent in agents} if live is None else live[-1]
+        if slot.method == "reset":
+            return observation, infos
+        rows = [level.agents.index(agent) for agent in agents]
+        numbers = [single[name].tolist() for name in (REWARD, *FLAGS)]
+        by_agent = [
+            {agent: values[row] for agent, row in zip(agents, rows, strict=True)}
+            for values in numbers
+        ]
+        return observation, *by_agent, infos
+
+    def overwritten_keys(self, event: Event, entries: LevelEntries) -> Sequence[NestedKey]:
+        """See :class:`~tdx.stacks.observe.Levels`; folded observations are copies."""
+        if self._level(event.level).is_folded[0]:
+            return ()
+        return super().overwritten_keys(event, entries)
+
+    def complete_reset(
+        self, index: int, entries: LevelEntries, current: LevelEntries
+    ) -> LevelEntries:
+        """See :class:`~tdx.stacks.observe.Levels`; no agent has ended."""
+        none_ended = torch.zeros(len(self._level(index).agents), dtype=torch.bool)
+        entries.pop(REWARD, None)
+        return entries | {name: current.get(name, none_ended) for name in FLAGS}
+
+
+class PettingZooStack(LevelStack):
+    """A parallel env of PettingZoo; each wrapper is a stage.
+
+    Args:
+        target: The outermost wrapper, or an env without wrappers.
+
+    Raises:
+        ArgumentError: The env does not declare its agents or their spaces.
+    """
+
+    kind = "pettingzoo"
+    done_keys = ("done", *FLAGS)
+    level_type = ParallelLevels
+
+    def __init__(self, target: Any) -> None:
+        levels = list_levels(target)
+        super().__init__(target, levels)
+        self.outer = levels[-1]
+        self.value_shape = (len(self.outer.agents),)
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        owner = self.levels[0].owner
+        if "aec_env" in attributes_of(owner):
+            return (
+                f"{type(owner).__name__} steps the agents of an AEC env one by one, whose wrappers "
+                "are not shown",
+            )
+        return ()
+
+    @cached_property
+    def sampled_space(self) -> Space[Any]:
+        """Space of the random actions of all agents, created once: it keeps the seed."""
+        return self.outer.action_space
+
+    def encode_action(self, entries: RowEntries) -> object:
+        """See :class:`~tdx.stacks.Stack`; those of the agents that act."""
+        value = build_action(self.sampled_space, entries, None)
+        return self.outer.split(value, self.acting, of_actions=True)
+
+    @property
+    def acting(self) -> Sequence[str]:
+        """The agents that have not left the episode."""
+        left = set(self.target.agents)
+        return [agent for agent in self.outer.agents if agent in left]
+
+    def driver(self, policy: Any = None) -> PettingZooDriver:
+        """See :class:`~tdx.stacks.Stack`; the policy takes and returns a dict by agent."""
+        return PettingZooDriver(self, policy)
+
+
+class PettingZooDriver(LevelDriver):
+    """Resets and steps a parallel env until all agents have left the episode.
+
+    Args:
+        stack: The stack.
+        policy: Takes the observations by agent and returns the actions by agent. ``None``: random
+            actions.
+
+    Raises:
+        ArgumentError: The policy cannot be called.
+    """
+
+    def __init__(self, stack: PettingZooStack, policy: Callable[[Any], Any] | None) -> None:
+        if policy is not None and not callable(policy):
+            raise ArgumentError(
+                f"the policy must be callable, got {type(policy).__name__}",
+                hint="pass a function that takes observations and returns actions, both by agent",
+            )
+        super().__init__(stack, policy, policy_name(policy))
+        self._parallel = stack
+
+    def _reset(self, seed: int | None) -> Any:
+        result = self._stack.target.reset(seed=seed)
+        return self._check_result(result, "reset", "observations, infos")[0]
+
+    def _sample(self) -> Any:
+        stack = self._parallel
+        return stack.outer.split(stack.sample_action(), stack.acting, of_actions=True)
+
+    def _read(self, result: object) -> tuple[Any, bool]:
+        observations = self._check_result(result, "step", _PARTS)[0]
+        return observations, not self._stack.target.agents

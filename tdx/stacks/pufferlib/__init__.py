@@ -1,0 +1,1 @@
+"""Stacks of PufferLib: its vector envs over the wrappers in their sub-envs."""

@@ -1,0 +1,23 @@
+"""PufferLib vector env: what the adapter opens. Emulated single envs are Gymnasium envs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tdx.stacks.kinds import BuiltinKind
+
+if TYPE_CHECKING:
+    from tdx.stacks.stack import Stack
+
+
+def _open(target: Any) -> Stack:
+    from tdx.stacks.pufferlib.stack import PufferStack
+
+    return PufferStack(target)
+
+
+KIND = BuiltinKind(
+    "a PufferLib vector env",
+    ("pufferlib.vector:Serial", "pufferlib.vector:Multiprocessing"),
+    _open,
+)
