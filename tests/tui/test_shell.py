@@ -49,10 +49,10 @@ async def test_help_palette_jump_mode_and_dialogs() -> None:
         assert len(set(named.values())) == len(named)
         titles = app.commands()
         assert {"Show help", "Add transforms", "Run or pause the rollout"} <= titles
-        assert titles.isdisjoint({"Undo the last edit", "Remove the stage"}), "nothing to act on"
+        assert "Remove the stage" not in titles, "nothing to act on"
         await app.press("down", "c")
         titles = app.commands()
-        assert {"Undo the last edit", "Remove the stage"} <= titles
+        assert "Remove the stage" in titles
 
         # Env and sample are selected in the palette.
         await app.open("RewardSum")

@@ -426,9 +426,14 @@ class ProfileTab(SearchableTab):
             self.workspace.journal.record(text, source="profile", severity=severity)
         else:
             self.notify(text, title="Profile", severity=severity, timeout=6)
-        if isinstance(found, ProfileRun) and ended is None and self.workspace.stack is None:
-            if found.draft == self.workspace.draft and not self._has_current_advice:
-                self._start_advising()
+        if (
+            isinstance(found, ProfileRun)
+            and ended is None
+            and self.workspace.stack is None
+            and found.draft == self.workspace.draft
+            and not self._has_current_advice
+        ):
+            self._start_advising()
 
     def _show_run(self) -> None:
         run, table = self.measurement.shown, self.query_one(CostTable)
