@@ -150,7 +150,15 @@ def _wrap_arguments(row: ChainRow, width: int) -> list[ChainRow]:
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
     if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
         return [row]
-    lines = textwrap.wrap(row.detail, width - 6, max_lines=_MAX_ARGUMENTS, placeholder=" …")
+    room = width - 6
+    fill = textwrap.TextWrapper(
+        room,
+        max_lines=_MAX_ARGUMENTS,
+        placeholder=" …",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = [truncate(line, room) for line in fill.wrap(row.detail)]
     below = [ChainRow("arguments", row.place, line, badge=row.badge) for line in lines]
     return [replace(row, detail=""), *below]
 
