@@ -150,7 +150,7 @@ def _wrap_arguments(row: ChainRow, width: int) -> list[ChainRow]:
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
     if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
         return [row]
-    room = width - 6
+    room = width - 5
     fill = textwrap.TextWrapper(
         room,
         max_lines=_MAX_ARGUMENTS,

@@ -289,7 +289,7 @@ def _changed_columns(
     for field, new, was in zip(fields, _columns(after, widths), _leaf_texts(before), strict=True):
         differs = getattr(before, field) != getattr(after, field)
         yield (f"{new} ", "bold $warning" if differs else "dim")
-        if differs and was:
+        if differs and was and was != new.strip():
             old.append(was)
     if change.fields == ("kind",):
         old.append(before.kind)
