@@ -381,12 +381,15 @@ cannot be created."""
                 self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
-            room = width - len(row.title) - 7
-            # Without room for both, the shape comes before the dtype.
+            room, title = width - len(row.title) - 7, row.title
+            # Without room for both, the shape comes before the dtype, and then before alignment.
             detail = row.detail if len(row.detail) <= room else row.detail.partition(" ")[0]
+            if len(detail) > room:
+                title = title.rstrip()
+                room = width - len(title) - 7
             detail = truncate(detail, room)
             return [
-                self._styled_segment(f"     {row.title}", "key"),
+                self._styled_segment(f"     {title}", "key"),
                 self._styled_segment(f"  {detail}", "line"),
             ]
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), truncate(row.detail, width // 2)
