@@ -94,11 +94,8 @@ def build_chain_rows(
         badge = "failed" if failures else worst_severity(None)
         detail = f"{detail} {costs.get(ENV, '')}".strip()
         # The folder of a function's file tells less than its name.
-        rows.append(
-            ChainRow(
-                "env", ENV, env.id if env.code is None else env.id.rpartition("/")[2], detail, badge
-            )
-        )
+        name = env.id if env.code is None else env.id.rpartition("/")[2]
+        rows.append(ChainRow("env", ENV, name, detail, badge))
         rows += [ChainRow("problem", ENV, error.problem.message) for error in failures]
     for place, stage in enumerate(draft.stages):
         failures = errors.at(stage.number) if stage.enabled else ()
