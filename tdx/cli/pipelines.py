@@ -590,6 +590,7 @@ def _with_call(options: PipelineOptions, target: str) -> PipelineOptions:
 def _check_no_folder(target: str) -> None:
     """Raise an error for a folder that is no dump, unless an env is named like it."""
     from tdx.envs.gym.registry import find_env
+    from tdx.pipeline.policies import model_hint
 
     path = Path(target)
     if not path.is_dir() or ":" in target:
@@ -600,6 +601,9 @@ def _check_no_folder(target: str) -> None:
     files = sorted(str(file) for file in path.iterdir() if file.suffix in PIPELINE_SUFFIXES)
     shown = ", ".join(files[:_SHOWN_FILES])
     hint = f"name a file in it: {shown}" if files else "name an env, a pipeline file or a dump"
+    models = sorted(path.glob("*.zip"))
+    if models and not files:
+        hint = model_hint(str(models[0]))
     raise ArgumentError(f"{target} is a folder without a dump", hint=hint)
 
 

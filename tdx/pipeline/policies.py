@@ -143,6 +143,11 @@ def parse_policy(text: str) -> PolicySource:
     raise PipelineError(f"unknown policy {text!r}", hint=hint)
 
 
+def model_hint(file: str) -> str:
+    """Return the hint for a file of Stable-Baselines3 that is named instead of an env."""
+    return f"for a model of Stable-Baselines3, name its env, and sb3:{file} as the policy"
+
+
 def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource:
     """Create the policy that settings describe, as in a call or in a pipeline file.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.foundation.keys import NestedKey
@@ -236,15 +237,16 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
 
 
-def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
+def domain_text(leaf: LeafSpec, *, whole: bool, digits: int = 6) -> str:
     """Format the values that a spec allows.
 
     Args:
         leaf: The spec.
         whole: Write out long bounds that differ by element. Bounds of more than 64 distinct
             elements are always abbreviated.
+        digits: Significant digits of a bound that is not a whole number.
     """
-    domain = leaf.domain
+    domain, number = leaf.domain, partial(_format_number, digits=digits)
     if leaf.kind in _KIND_TEXTS:
         return _KIND_TEXTS[leaf.kind]
     if leaf.dtype == "bool" and not leaf.kind.endswith("OneHot"):
@@ -254,31 +256,29 @@ def domain_text(leaf: LeafSpec, *, whole: bool) -> str:
     if domain.low is None or domain.high is None:
         return "any"
     if domain.digest is not None:
-        return f"{_format_number(domain.low)} … {_format_number(domain.high)}, by element"
+        return f"{number(domain.low)} … {number(domain.high)}, by element"
     if not isinstance(domain.low, list) and not isinstance(domain.high, list):
-        return _range_text(domain.low, domain.high)
+        return _range_text(domain.low, domain.high, number)
     domain = Domain(_one_row(domain.low), _one_row(domain.high))
     if max(len(_period(_flat(end))) for end in (domain.low, domain.high)) <= _MAX_PERIOD:
         if isinstance(domain.high, list) and _flat(domain.low) == [-x for x in _flat(domain.high)]:
-            text = f"±{_format_numbers(domain.high)}"
+            text = f"±{_format_numbers(domain.high, number)}"
         else:
-            text = f"{_format_numbers(domain.low)} … {_format_numbers(domain.high)}"
+            text = f"{_format_numbers(domain.low, number)} … {_format_numbers(domain.high, number)}"
         if whole or len(text) <= _MAX_LENGTH:
             return text
     low, high = min(_flat(domain.low)), max(_flat(domain.high))
-    return f"{_format_number(low)} … {_format_number(high)}, by element"
+    return f"{number(low)} … {number(high)}, by element"
 
 
-def _range_text(low: float, high: float) -> str:
+def _range_text(low: float, high: float, number: Callable[[float], str]) -> str:
     """Format a range; omit a bound that equals the limit of int64."""
     no_low, no_high = low <= _MIN_INT, high >= _MAX_INT
     if no_low and no_high:
         return "any"
     if no_high:
-        return f"≥ {_format_number(low)}"
-    return (
-        f"≤ {_format_number(high)}" if no_low else f"{_format_number(low)} … {_format_number(high)}"
-    )
+        return f"≥ {number(low)}"
+    return f"≤ {number(high)}" if no_low else f"{number(low)} … {number(high)}"
 
 
 def _choices_text(kind: str, choices: int | tuple[int, ...]) -> str:
@@ -288,17 +288,17 @@ def _choices_text(kind: str, choices: int | tuple[int, ...]) -> str:
         return f"one-hot of {' + '.join(str(count) for count in choices)}"
     if isinstance(choices, int):
         return f"0 … {choices - 1}"
-    return f"0 … {_format_numbers([count - 1 for count in choices])}"
+    return f"0 … {_format_numbers([count - 1 for count in choices], str)}"
 
 
-def _format_numbers(numbers: Bounds) -> str:
+def _format_numbers(numbers: Bounds, number: Callable[[float], str]) -> str:
     """Format one number or a list, in which a repeated pattern is written once."""
     if not isinstance(numbers, list):
-        return _format_number(numbers)
+        return number(numbers)
     flat = _flat(numbers)
     once = _period(flat)
     times = len(flat) // len(once)
-    text = f"[{', '.join(map(_format_number, once))}]"
+    text = f"[{', '.join(map(number, once))}]"
     return f"{text} ×{times}" if times > 1 else text
 
 
@@ -328,5 +328,7 @@ def _flat(numbers: Bounds) -> list[int | float]:
     return [number for inner in numbers for number in _flat(inner)]
 
 
-def _format_number(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:.6g}"
+def _format_number(number: float, digits: int) -> str:
+    if isinstance(number, int):
+        return str(number)
+    return f"{number:.{6 if number.is_integer() else digits}g}"

@@ -73,13 +73,11 @@ class NativeStack(Stack):
 
     @property
     def name(self) -> str:
-        """Class name of the env before the chain."""
-        from tdx.core.transformed_env import TransformedEnv
+        """Id of the Gymnasium env before the chain, or the class name of another env."""
+        from tdx.core.chain import flatten_chain
 
-        env = self.target
-        while isinstance(env, TransformedEnv):
-            env = env.base_env
-        return type(env).__name__
+        spec = getattr(self._gymnasium_env, "spec", None)
+        return type(flatten_chain(self.target)[0]).__name__ if spec is None else str(spec.id)
 
     @property
     def stages(self) -> Sequence[StageInfo]:
@@ -103,16 +101,26 @@ class NativeStack(Stack):
     @property
     def env_arguments(self) -> Mapping[str, object]:
         """See :class:`~tdx.stacks.Stack`; those of the Gymnasium env that a ``GymEnv`` steps."""
+        inner = self._gymnasium_env
+        if inner is None:
+            return {}
+        from tdx.stacks.gymnasium.levels import arguments_of
+
+        return arguments_of(inner)
+
+    @property
+    def _gymnasium_env(self) -> Any:
+        """The env inside of all wrappers that a ``GymEnv`` steps. ``None``: another kind of env."""
         from tdx.core.chain import flatten_chain
         from tdx.stacks.sources import attributes_of
 
         base = flatten_chain(self.target)[0]
         inner = attributes_of(getattr(base, "original", base)).get("_env")
         if inner is None:
-            return {}
-        from tdx.stacks.gymnasium.levels import arguments_of, core_of
+            return None
+        from tdx.stacks.gymnasium.levels import core_of
 
-        return arguments_of(core_of(inner))
+        return core_of(inner)
 
     @property
     def calls(self) -> Sequence[str]:

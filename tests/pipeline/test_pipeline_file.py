@@ -376,6 +376,7 @@ def test_standard_input_and_output(
         (lambda path: None, "no such file or directory"),
         (lambda path: path.mkdir(), "is a directory"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is not a text file in UTF-8"),
+        (lambda path: path.write_bytes(b"PK\x03\x04\xff"), "is a zip archive, not a pipeline"),
     ],
 )
 def test_unreadable_files_are_refused(tmp_path: Path, make: object, message: str) -> None:

@@ -91,6 +91,8 @@ async def draw_profile() -> None:
         app.find("#profile-steps").value = "200"
         await app.pilot.press("r")
         await until(app, "whole step")
+        while app.find("ProfileTab").measurement.is_running:
+            await asyncio.sleep(0.1)  # changes are tried
         app.find("CostTable").focus()
         await app.press("home", "down")
         await asyncio.sleep(0.5)

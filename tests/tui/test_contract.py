@@ -74,7 +74,7 @@ async def test_differences_are_listed_and_visited() -> None:
         assert "≠ 2 differences, 3 follow from them 12 reference steps" in shown(app, "head")
         stages = shown(app, "list")
         for expected in (
-            *("env GymEnv = env GymEnv", "▶ 0 ObservationNorm ≠ 0 ObservationNorm"),
+            *("env Pendulum-v1 = env Pendulum-v1", "▶ 0 ObservationNorm ≠ 0 ObservationNorm"),
             *("1 ClipTransform -", "· 1 StepCounter", "2 CatFrames ↳ 2 CatFrames"),
             "3 RewardSum · 3 RewardSum",
         ):
@@ -154,7 +154,7 @@ def test_counters_are_paired_next_to_a_missing_stage() -> None:
 def test_comparison_with_another_env_lists_the_differing_keys() -> None:
     freeze(*CHAIN)
     found = run(CompareContract(Pipeline.of("CartPole-v1", *CHAIN), "contract"))
-    assert "▶ env GymEnv ≠ env GymEnv" in texts(found)
+    assert "▶ env Pendulum-v1 ≠ env CartPole-v1" in texts(found)
     line = list_lines(found)[start_line(found)]
     text = details(found, line, 0, 60).plain
     assert "the shape is [4] instead of [3]" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tdx.core.tracing.passages import Passage, PassageId, is_same
+from tdx.core.tracing.passages import Passage, is_same
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.live.views import STUCK_STEPS, ReadingWarning, StageNumbers, StageReading
 
@@ -78,11 +78,16 @@ class ReadingRecorder:
         """
         self._at_fault = at_fault
         received: dict[str, _Lane] = {"inverse": trace.given, "forward": {}}
-        times = {(each.kind, each.index, each.direction): each.time_ns for each in trace.stages}
+        # A wrapper of Gymnasium has one time for both directions.
+        times: Counter[int] = Counter()
+        for each in trace.stages:
+            if each.kind == "stage":
+                times[each.index] += each.time_ns
         self._latest.clear()
         for passage in passages:
             if passage.stage.kind == "stage":
-                self._add_passage(passage, received[passage.stage.direction], trace, times)
+                time_ns = times[passage.stage.index]
+                self._add_passage(passage, received[passage.stage.direction], trace, time_ns)
             received[passage.stage.direction] = passage.entries
 
     def _add_passage(
@@ -90,11 +95,10 @@ class ReadingRecorder:
         passage: Passage,
         received: _Lane,
         trace: StepTrace,
-        times: Mapping[PassageId, int],
+        time_ns: int,
     ) -> None:
         index, direction = passage.stage.index, passage.stage.direction
         history = self._histories.get(index)
-        time_ns = times.get(passage.identity, 0)
         candidates = passage.changed & passage.entries.keys()
         if history is None and candidates:
             key = self._main_key(candidates, passage.entries)

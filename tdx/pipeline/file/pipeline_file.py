@@ -32,6 +32,7 @@ from tdx.pipeline.file.pipeline_text import (
 )
 from tdx.pipeline.file.yaml_codec import too_long_error
 from tdx.pipeline.model import Pipeline
+from tdx.pipeline.policies import model_hint
 from tdx.pipeline.values import StageConfig
 
 STDIN = "-"
@@ -88,6 +89,10 @@ class PipelineFile:
                     raise too_long_error().at(file=name)
                 text = data.decode("utf-8")
         except UnicodeDecodeError as error:
+            if data.startswith(b"PK\3\4"):
+                raise PipelineError(
+                    f"{name} is a zip archive, not a pipeline", hint=model_hint(name)
+                ) from error
             raise PipelineError(
                 f"{name} is not a text file in UTF-8", hint="save it in UTF-8"
             ) from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from rich.segment import Segment
@@ -34,6 +35,8 @@ from tdx.tui.profile.numbers import draw_histogram, format_duration
 from tdx.tui.workspace import Readings, Workspace
 
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
+_MIN_WRAPPED = 16
+"""Width of the pane below which arguments are cut."""
 _MAX_NAME = 28
 """Maximum width of a key below the output."""
 
@@ -43,7 +46,8 @@ class ChainRow:
     """A row of the chain list.
 
     Args:
-        kind: What the row shows; ``reading`` is below a stage while the env is stepped.
+        kind: What the row shows; ``arguments`` that do not fit beside the name of a stage are
+            below it, and so is a ``reading`` while the env is stepped.
         place: Place in the chain.
         title: Name.
         detail: Text after the name.
@@ -51,7 +55,7 @@ class ChainRow:
         cost: Measured time per step.
     """
 
-    kind: Literal["env", "stage", "problem", "reading", "output", "key"]
+    kind: Literal["env", "stage", "arguments", "problem", "reading", "output", "key"]
     place: int
     title: str
     detail: str = ""
@@ -89,7 +93,9 @@ def build_chain_rows(
         detail = " ".join(part for part in parts if part)
         badge = "failed" if failures else worst_severity(None)
         detail = f"{detail} {costs.get(ENV, '')}".strip()
-        rows.append(ChainRow("env", ENV, env.id, detail, badge))
+        # The folder of a function's file tells less than its name.
+        name = env.id if env.code is None else env.id.rpartition("/")[2]
+        rows.append(ChainRow("env", ENV, name, detail, badge))
         rows += [ChainRow("problem", ENV, error.problem.message) for error in failures]
     for place, stage in enumerate(draft.stages):
         failures = errors.at(stage.number) if stage.enabled else ()
@@ -129,6 +135,29 @@ def _build_reading_row(reading: StageReading) -> ChainRow:
     if reading.warning:
         return ChainRow("reading", reading.number, f"{change} {reading.warning}", badge="warning")
     return ChainRow("reading", reading.number, f"{_draw_line(reading.numbers)} {change}", time)
+
+
+_MAX_ARGUMENTS = 3
+"""Lines for the arguments of a stage; the Stage tab shows them all."""
+
+
+def _wrap_arguments(row: ChainRow, width: int) -> list[ChainRow]:
+    """Return a row, and its arguments below it if they do not fit beside the name."""
+    cost = len(row.cost) + 1 if row.cost else 0
+    is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
+    if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
+        return [row]
+    room = width - 5
+    fill = textwrap.TextWrapper(
+        room,
+        max_lines=_MAX_ARGUMENTS,
+        placeholder=" …",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = [truncate(line, room) for line in fill.wrap(row.detail)]
+    below = [ChainRow("arguments", row.place, line, badge=row.badge) for line in lines]
+    return [replace(row, detail=""), *below]
 
 
 _LINE_WIDTH = 5
@@ -229,6 +258,7 @@ cannot be created."""
         super().__init__(id="chain")
         self.workspace = workspace
         self.rows: list[ChainRow] = []
+        self._whole_rows: list[ChainRow] = []
         self._cursor = ENV
         self._dragged: int | None = None
         self._target: int | None = None
@@ -244,7 +274,7 @@ cannot be created."""
     def content_width(self) -> int:
         """Width of the longest line; problems are shown in full elsewhere."""
         width = 0
-        for row in self.rows:
+        for row in self._whole_rows:
             if row.kind == "reading":
                 continue  # it comes and goes, and its time gives way
             own = len(row.title) + len(row.detail) + 9
@@ -267,6 +297,10 @@ cannot be created."""
         keys = _build_key_rows(workspace.draft, workspace.status)
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
+        self._whole_rows = rows
+        wrapped = [part for row in rows for part in _wrap_arguments(row, self.size.width)]
+        if len(wrapped) <= self.size.height:
+            rows = wrapped
         if rows != self.rows:
             self.rows = rows
             self._measure()
@@ -314,6 +348,9 @@ cannot be created."""
             lead = "│    " if row.place >= 0 else "│ "
             text = truncate(row.title, width - len(lead))
             return [self._styled_segment(lead, "line"), self._styled_segment(text, "problem")]
+        if row.kind == "arguments":
+            style = "off" if row.badge == "off" else "detail"
+            return [self._styled_segment("│    ", "line"), self._styled_segment(row.title, style)]
         if row.kind == "reading":
             text = truncate(row.title, width - 6)
             room = width - 5 - len(text) - 1
@@ -341,12 +378,15 @@ cannot be created."""
                 self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
-            room = width - len(row.title) - 7
-            # Without room for both, the shape comes before the dtype.
+            room, title = width - len(row.title) - 7, row.title
+            # Without room for both, the shape comes before the dtype, and then before alignment.
             detail = row.detail if len(row.detail) <= room else row.detail.partition(" ")[0]
+            if len(detail) > room:
+                title = title.rstrip()
+                room = width - len(title) - 7
             detail = truncate(detail, room)
             return [
-                self._styled_segment(f"     {row.title}", "key"),
+                self._styled_segment(f"     {title}", "key"),
                 self._styled_segment(f"  {detail}", "line"),
             ]
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), truncate(row.detail, width // 2)

@@ -151,7 +151,7 @@ class ComposeDialogs:
             problem = overview.env_problem
             spaces = "\n".join(
                 f"{leaf.part}  {format_key(leaf.key)}  {shape_text(leaf.shape)} {leaf.dtype}  "
-                f"{domain_text(leaf, whole=False)}"
+                f"{domain_text(leaf, whole=False, digits=4)}"
                 for leaf in overview.base
                 if leaf.part in ("observation", "action")
             )

@@ -149,7 +149,9 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         row = self._focused_row
         note = "Enter edits · ↑ ↓ select · Esc returns to the chain" if self.query(FormRow) else ""
         text = Content.styled(note, "dim") if row is None else row.describe()
-        self.query_one("#form-help", Static).update(text)
+        help_line = self.query_one("#form-help", Static)
+        help_line.update(text)
+        help_line.display = bool(text)
         editing = ""
         if row is not None:
             # After Enter, the next field takes the keys.

@@ -106,7 +106,9 @@ class _LineBuilder:
     def _heading(self, place: HookView, failed: bool) -> ValueLine:
         arrow = "↑" if place.lane == "inverse" else "↓"
         micros = place.time_ns / 1e3
+        # The time of a wrapper of Gymnasium is part of that in the other direction.
         time = f" {micros:.0f} µs" if micros < 100 else f" {micros / 1e3:.2f} ms"
+        time = time if micros else ""
         title = truncate(place.title, self.width - len(time) - 4)
         rule = "─" * max(0, self.width - len(title) - len(time) - 4)
         style = "bad" if failed or place.violations else "primary"

@@ -66,8 +66,9 @@ class AdviceList(OptionList):
 
     HELP = """## What would help
 
-Changes that may make the chain faster. `v` tries each in alternation with the current chain, and
-compares the values; `Enter` applies one, `u` undoes it. Nothing is suggested that was not tried."""
+Changes that may make the chain faster. After a measurement, each is tried in alternation with the
+current chain, and the values are compared; `v` selects them, `Enter` applies one, `u` undoes it.
+Nothing is suggested that was not tried."""
 
     class Chosen(Message):
         """A change should be applied."""
@@ -81,21 +82,27 @@ compares the values; `Enter` applies one, `u` undoes it. Nothing is suggested th
         self._shown: tuple[object, ...] = ()
         self._tried: tuple[MeasuredChange, ...] = ()
 
-    def show(self, advised: DraftAdvice | None, draft: Draft, width: int) -> None:
+    def show(
+        self, advised: DraftAdvice | None, draft: Draft, width: int, is_advising: bool
+    ) -> None:
         """Show the changes that were tried.
 
         Args:
             advised: The changes. ``None``: none were tried.
             draft: Current chain.
             width: Width of the title.
+            is_advising: True while changes are tried.
         """
         is_current = advised is not None and advised.draft == draft
-        if (advised, is_current, width) == self._shown:
+        shown = (advised, is_current, width, is_advising)
+        if shown == self._shown:
             return
-        self._shown = (advised, is_current, width)
+        self._shown = shown
         text = "v tries changes"
         result = AdviceResult("") if advised is None else advised.found
-        if advised is not None:
+        if is_advising:
+            text = "changes are being tried …"
+        elif advised is not None:
             text = advice_text(result)
             text += "" if is_current else ", in another chain; v tries again"
         title = f"what would help: {text}"

@@ -249,7 +249,7 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
     lines, unit, comparison = sheet.lines, sheet.unit, sheet.comparison
     rows = [line.row for line in lines]
     has_device = any(row.device_us is not None for row in rows)
-    title = f"{'CPU ' if has_device else ''}{unit}/step"
+    title = f"{'host ' if has_device else ''}{unit}/step"
     step = _time_column(
         "step",
         title if comparison is None else f"{comparison.after} {unit}",
@@ -269,7 +269,7 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
     if has_device:
         device = _time_column(
             "device",
-            f"GPU {unit}",
+            f"span {unit}",
             unit,
             lambda line: line.row.device_us,
             lambda line: "warning" if line.row.launch_bound else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.draft import Draft
@@ -109,6 +110,8 @@ class MeasurementController:
         self._task: asyncio.Task[None] | None = None
         self._partial = _NO_COSTS
         self._cancelled = False
+        self._started = 0
+        self._advised_draft: Draft | None = None
         self.progress: ProfileProgress | None = None
         self.history = RunHistory()
         self.shown: ProfileRun | None = None
@@ -119,14 +122,23 @@ class MeasurementController:
         """True if something is being measured."""
         return self._ticket is not None
 
+    @property
+    def is_advising(self) -> bool:
+        """True while changes are tried, which a measurement may interrupt."""
+        return self.is_running and self._advised_draft is not None
+
     def start(self, request: MeasurePipeline | FindAdvice, draft: Draft) -> None:
-        """Start a measurement or a search for advice, unless one is running."""
+        """Start a measurement or a search for advice, unless a measurement is running."""
+        if self.is_advising:
+            self.stop_advising()
         if self.is_running:
             return
+        self._advised_draft = draft if isinstance(request, FindAdvice) else None
         self._partial, self._cancelled, self.progress = _NO_COSTS, False, None
+        self._started += 1
         self._workspace.report("profile", {})
         ticket: Ticket[Any] = self._workspace.backend.ask(
-            request, worker=WORKER, on_push=self._update_progress
+            request, worker=WORKER, on_push=partial(self._update_progress, self._started)
         )
         self._ticket = ticket
         wait = self._wait_for_run if isinstance(request, MeasurePipeline) else self._wait_for_advice
@@ -142,6 +154,14 @@ class MeasurementController:
             self._owner.set_timer(CANCEL_TIMEOUT, lambda: self._kill(ticket))
             self._on_change()
 
+    def stop_advising(self, unless: Draft | None = None) -> None:
+        """Drop the search for advice, unless it is for this chain."""
+        ticket = self._ticket
+        if ticket is not None and self.is_advising and self._advised_draft != unless:
+            self._workspace.backend.cancel(ticket)
+            self._ticket = None
+            self._on_change()
+
     @property
     def is_ending(self) -> bool:
         """True if it was cancelled and has not ended yet."""
@@ -151,7 +171,9 @@ class MeasurementController:
         if self._ticket is ticket:
             self._workspace.backend.restart(WORKER)
 
-    def _update_progress(self, topic: str, value: ProfileProgress | Costs) -> None:
+    def _update_progress(self, number: int, topic: str, value: ProfileProgress | Costs) -> None:
+        if number != self._started:
+            return  # of a search for advice that was dropped
         if isinstance(value, ProfileProgress):
             self.progress = value
         else:
@@ -181,6 +203,8 @@ class MeasurementController:
             found = await ticket
         except RequestError as error:
             found = AdviceResult("", error=error.sentence)
+        if self._ticket is not ticket:
+            return
         if self._cancelled:
             self._ticket = None
             self._on_change()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -117,7 +118,8 @@ class CostRow:
         allocated_bytes: Bytes allocated per step. ``None``: not measured.
         device_us: Time between events on the accelerator per step. ``None``: there is none.
         busy_us: Time in which the accelerator works for it, per step. ``None``: not measured.
-        idle_us: Time in which the accelerator is idle before its work, per step.
+        idle_us: Time in which the accelerator is idle before its work, per step, by cause.
+        delay_us: Mean time from a launch to the start of its kernel.
         bound_by: What takes most of its time. Empty: not measured.
         evidence: Figures that this follows from.
         kernels: Kernels per step.
@@ -140,7 +142,8 @@ class CostRow:
     allocated_bytes: float | None = None
     device_us: float | None = None
     busy_us: float | None = None
-    idle_us: float = 0.0
+    idle_us: Mapping[str, float] = field(default_factory=dict)
+    delay_us: float = 0.0
     bound_by: str = ""
     evidence: str = ""
     kernels: float | None = None
@@ -179,6 +182,7 @@ class ModeCosts:
         noise_text: Description of the noise.
         preemption: How much of the time other programs had the processor. ``None``: hardly any.
         notes: Remarks.
+        device: What the accelerator is, and what it does in a step, each a sentence.
         error: Why the measurement ended early. ``None``: it did not.
     """
 
@@ -193,6 +197,7 @@ class ModeCosts:
     noise_text: str
     preemption: str | None = None
     notes: tuple[str, ...] = ()
+    device: tuple[str, ...] = ()
     error: str | None = None
 
 

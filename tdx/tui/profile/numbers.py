@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -50,6 +50,20 @@ def format_duration(micros: float) -> str:
     """
     unit = choose_unit(micros)
     return f"{format_time(micros, unit)} {unit}"
+
+
+def describe_idle(causes: Mapping[str, float]) -> str:
+    """Return idle times in µs by their cause.
+
+    Example:
+        >>> describe_idle({"nothing launched": 12.0, "between kernels": 0.5}), describe_idle({})
+        ('idle 12.5 µs (12.0 nothing launched, 0.50 between kernels)', 'never idle')
+    """
+    if not causes:
+        return "never idle"
+    unit = choose_unit(sum(causes.values()))
+    parts = ", ".join(f"{format_time(us, unit)} {cause}" for cause, us in causes.items())
+    return f"idle {format_time(sum(causes.values()), unit)} {unit} ({parts})"
 
 
 def format_percent(value: float) -> str:

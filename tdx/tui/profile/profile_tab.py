@@ -63,8 +63,8 @@ the chain runs: `planned` as in rollouts, `eager` step by step, or both side by 
 expensive part comes first; `s` sorts by the next column, `i` reverses the order, `/` finds a part.
 
 Extra passes are off by default: `o` shows torch operators, `M` allocated memory, and `w` what the
-chain saves without each stage. `v` tries changes that may make the chain faster; `v` again selects
-them, and `Enter` applies one.
+chain saves without each stage. After a measurement, changes that may make the chain faster are
+tried; `v` selects them, and `Enter` applies one.
 
 Edit the chain and measure again: the columns `#1`, `#2` and `change` compare each part with the
 previous run; `≈` is within the noise. `[` and `]` browse the runs, `b` compares all other runs with
@@ -167,7 +167,7 @@ class ProfileTab(SearchableTab):
         "profile.mode": "Change the execution mode",
         "profile.settings": "Set steps and repeats",
         "profile.operators": "Measure torch operators too",
-        "profile.advice": "Try changes that save time",
+        "profile.advice": "Try changes that save time, or select one",
         "profile.marginal": "Measure savings without each stage",
         "profile.memory": "Measure memory too",
         "profile.base": "Compare all runs with this one",
@@ -201,7 +201,7 @@ class ProfileTab(SearchableTab):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, self.invalidate)
-        self.workspace.edited.subscribe(self, lambda _: self._show_stage_costs())
+        self.workspace.edited.subscribe(self, lambda _: self._handle_edit())
         self.workspace.inspected.subscribe(self, self.invalidate)
 
     def is_applicable(self, action: str) -> bool:
@@ -237,9 +237,14 @@ class ProfileTab(SearchableTab):
             self.notify(f"no changes to try: {stack.reason}", severity="warning", timeout=5)
         elif self._has_current_advice and not self.query_one(AdviceList).has_focus:
             self.query_one(AdviceList).focus()
+        elif self.measurement.is_advising:
+            self.notify("changes are being tried; press c to cancel", timeout=2)
         elif self._can_start():
-            request = advise_request(self.workspace, self._settings, self.selection)
-            self.measurement.start(request, self.workspace.draft)
+            self._start_advising()
+
+    def _start_advising(self) -> None:
+        request = advise_request(self.workspace, self._settings, self.selection)
+        self.measurement.start(request, self.workspace.draft)
 
     @property
     def _has_current_advice(self) -> bool:
@@ -269,7 +274,7 @@ class ProfileTab(SearchableTab):
     def _can_start(self) -> bool:
         if self.workspace.draft.env is None:
             self.notify("choose an env first: press e", timeout=2)
-        elif self.measurement.is_running:
+        elif self.measurement.is_running and not self.measurement.is_advising:
             self.notify("a measurement is running; press c to cancel", timeout=2)
         else:
             return True
@@ -395,7 +400,7 @@ class ProfileTab(SearchableTab):
             of = progress.of if progress is not None else 1
             done = progress.done if progress is not None else 0
             self.query_one(ProgressBar).update(total=max(of, 1), progress=done)
-        else:
+        if not measurement.is_running or measurement.is_advising:
             self._show_run()
 
     @property
@@ -409,17 +414,26 @@ class ProfileTab(SearchableTab):
         return self.measurement.history.previous(shown, mode.mode)
 
     def _report_result(self, found: ProfileRun | DraftAdvice) -> None:
-        """Report a result, in a notice if another tab is in front."""
+        """Report a result, in a notice if another tab is in front; try changes after a run."""
         if isinstance(found, DraftAdvice):
             text, ended = f"advice: {advice_text(found.found)}", found.found.error
         else:
             text, ended = run_text(found, self.selection, self.other), found.ended
         is_wrong = ended is not None and ended != CANCELLED
         severity: Literal["information", "error"] = "error" if is_wrong else "information"
-        if self.is_in_front:
+        # Advice follows each measurement, whose notice is enough.
+        if self.is_in_front or isinstance(found, DraftAdvice):
             self.workspace.journal.record(text, source="profile", severity=severity)
         else:
             self.notify(text, title="Profile", severity=severity, timeout=6)
+        if (
+            isinstance(found, ProfileRun)
+            and ended is None
+            and self.workspace.stack is None
+            and found.draft == self.workspace.draft
+            and not self._has_current_advice
+        ):
+            self._start_advising()
 
     def _show_run(self) -> None:
         run, table = self.measurement.shown, self.query_one(CostTable)
@@ -450,7 +464,13 @@ class ProfileTab(SearchableTab):
         advice = self.query_one(AdviceList)
         advice.display = run is not None or self.measurement.advised is not None
         advice.display = advice.display and self.workspace.stack is None
-        advice.show(self.measurement.advised, self.workspace.draft, self.size.width)
+        is_advising = self.measurement.is_advising
+        advice.show(self.measurement.advised, self.workspace.draft, self.size.width, is_advising)
+
+    def _handle_edit(self) -> None:
+        """Stop trying changes of the chain before an edit, and drop its costs."""
+        self.measurement.stop_advising(unless=self.workspace.draft)
+        self._show_stage_costs()
 
     def _show_stage_costs(self) -> None:
         """Show the cost of each part in the chain, while the shown run is one of this chain."""

@@ -287,6 +287,7 @@ def run_summary(
             where = ", ".join([*waiting[:_MAX_NAMES], *([f"{left} more"] if left > 0 else [])])
             text = f"hidden syncs: the host waits for the GPU in {where}"
             parts.append(Content.styled(text, "$text-warning"))
+        parts += [Content.styled(line, "dim") for line in (() if low else mode.device)]
         parts += [Content.styled(note, "$text-warning") for note in mode.notes]
     return Content("\n").join(parts)
 

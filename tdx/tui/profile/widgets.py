@@ -20,6 +20,7 @@ from tdx.tui.profile.columns import Column, CostLine, CostSheet, choose_columns
 from tdx.tui.profile.messages import CostRow
 from tdx.tui.profile.numbers import (
     choose_unit,
+    describe_idle,
     draw_bar,
     draw_histogram,
     format_count,
@@ -62,12 +63,14 @@ def histogram_text(row: CostRow, width: int, height: int) -> Content:
         (f"  per call, n {format_count(call.n)}{chunk}", "dim"),
     )
     facts = "  ".join(f"{name} {format_duration(us)}" for name, us in call.figures.items())
+    notes = list(_notes(row))
     if row.device_us is not None:
         waits = ", waits for the host" if row.launch_bound else ""
-        kernels = f"busy {format_duration(row.busy_us or 0.0)} in {row.kernels or 0:.1f} kernels"
-        idle = f", idle {format_duration(row.idle_us)}" if row.idle_us else ""
-        facts += f"  GPU {format_duration(row.device_us)}, {kernels}{idle}{waits}"
-    notes = list(_notes(row))
+        busy = f"busy {format_duration(row.busy_us or 0.0)} in {format_count(row.kernels or 0.0)}"
+        delay = f" kernels, launch delay {format_duration(row.delay_us)}" if row.delay_us else ""
+        span = f"GPU per step: span {format_duration(row.device_us)}, {busy}{delay or ' kernels'}"
+        on_device = f"{span}, {describe_idle(row.idle_us)}{waits}"
+        notes.insert(0, Content(on_device))
     if others:
         listed = ", ".join(f"{other.name} {format_duration(other.step_us)}" for other in others)
         notes.insert(0, Content.styled(f"per step also: {listed}", "dim"))

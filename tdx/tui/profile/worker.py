@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -21,7 +22,7 @@ from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
-from tdx.profiling.result import FloatArray, ModeProfile, Profile, Row
+from tdx.profiling.result import DeviceSummary, DeviceUse, FloatArray, ModeProfile, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, TriedChange, try_changes
 from tdx.rollouts.policies.policy import load_actor
@@ -46,6 +47,7 @@ from tdx.tui.profile.messages import (
     StageSaving,
     Sync,
 )
+from tdx.tui.profile.numbers import describe_idle, format_duration
 
 _FIGURES = ("p50", "p95", "p99", "max")
 _MAX_OPERATORS = 40
@@ -95,8 +97,6 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
     noise = mode.noise
     # The tab shows the others itself.
     notes = [note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE, SAMPLES_NOTE)]
-    if mode.device is not None and (message := mode.device.message) is not None:
-        notes.append(f"{mode.device.name}: {message}.")
     return ModeCosts(
         mode=mode.mode,
         rows=tuple(_cost_row(mode, cost) for cost in list_part_costs(mode)),
@@ -109,8 +109,31 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         noise_text=noise.message,
         preemption=mode.preemption,
         notes=tuple(notes),
+        device=() if mode.device is None else tuple(_device_lines(mode.device)),
         error=mode.error,
     )
+
+
+def _device_lines(device: DeviceSummary) -> Iterator[str]:
+    """Yield the card, and what it does in a step that is traced."""
+    gpu = device.gpu
+    if gpu is not None:
+        clock = f"{gpu.sm_mhz:,} of {gpu.max_sm_mhz:,} MHz"
+        yield f"{device.name}: {gpu.name}, driver {gpu.driver}, {clock}"
+    if device.traced_us:
+        busy = f"busy {format_duration(device.busy_us)} of {format_duration(device.traced_us)}"
+        idle = describe_idle(_idle_by_cause(device))
+        rest = f"{device.unattributed:.1%} of the work is unattributed"
+        yield f"{device.name if gpu is None else 'traced'}: {busy}, {idle}; {rest}"
+
+
+def _idle_by_cause(device: DeviceSummary | DeviceUse) -> dict[str, float]:
+    causes = {
+        "nothing launched": device.idle_host_us,
+        "between kernels": device.idle_kernel_us,
+        "other": device.idle_other_us,
+    }
+    return {cause: time_us for cause, time_us in causes.items() if time_us}
 
 
 def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
@@ -125,10 +148,13 @@ def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
     more: dict[str, Any] = {}
     if devices:
         more["device_us"] = sum(use.time_us for use in devices)
-        more["kernels"] = sum(use.kernels for use in devices)
         more["launch_bound"] = any(use.launch_bound for use in devices)
         more["busy_us"] = sum(use.busy_us for use in devices)
-        more["idle_us"] = sum(use.idle_us for use in devices)
+        more["idle_us"] = sum((Counter(_idle_by_cause(use)) for use in devices), Counter[str]())
+        kernels = sum(use.kernels for use in devices)
+        delays = sum(use.launch_delay_us * use.kernels for use in devices)
+        more["kernels"] = kernels
+        more["delay_us"] = delays / kernels if kernels else 0.0
         largest = max(devices, key=lambda use: use.time_us)
         more["bound_by"], more["evidence"] = largest.bound_by or "", largest.evidence
         waits = [wait for use in devices for wait in use.waits]

@@ -21,8 +21,6 @@ from tdx.tui.textual_internals import bindings_of
 Command = tuple[str, str, Callable[[], object]]
 """Title, help and function of a command."""
 TARGETS = {
-    "screen.undo": "undo",
-    "screen.redo": "redo",
     "screen.check": "env",
     "screen.copy": "env",
     **dict.fromkeys(("screen.compare", "screen.freeze", "screen.exclude"), "env"),
@@ -100,8 +98,6 @@ class CommandPalette(ChoiceScreen):
         """Return True if an action has something to act on."""
         workspace, name = self._main.workspace, binding.id or ""
         needs = {
-            "undo": bool(workspace.editor.done),
-            "redo": bool(workspace.editor.undone),
             "stage": workspace.stage is not None,
             "env": workspace.draft.env is not None,
         }

@@ -55,7 +55,8 @@ def fuzzy_sort(
 ) -> list[tuple[T, Sequence[int]]]:
     """Return the items whose text matches a query, the best match first.
 
-    A query that equals the initials of a text is the best match.
+    A query that equals the initials of a text is the best match, then one that starts a word, one
+    that is a part of the text, and one whose letters are scattered over it.
 
     Args:
         query: Letters to find in order; spaces are ignored. Empty: all items in their own order.
@@ -78,7 +79,9 @@ def fuzzy_sort(
         score, positions = _FUZZY_SEARCH.match(letters, name)
         if score > 0:
             initials = "".join(sign for sign in name if sign.isupper()).casefold()
-            ranked.append(((initials != letters.casefold(), -score, len(name)), item, positions))
+            whole, typed = f" {name.casefold()}", " ".join(query.casefold().split())
+            how = (initials != letters.casefold(), f" {typed}" not in whole, typed not in whole)
+            ranked.append(((*how, -score, len(name)), item, positions))
     ranked.sort(key=lambda match: match[0])
     return [(item, positions) for _, item, positions in ranked]
 

@@ -75,6 +75,8 @@ THREE_PANES = 116
 """Minimum width for three panes; the titles of all tabs must fit."""
 CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
 _MIN_WIDTH = 18
+_TITLES = 76
+"""Minimum width at which the titles of all tabs fit; below it, the others show their number."""
 _MIN_CHAIN = 30
 """Minimum width of the chain, as in the style sheet."""
 _MAX_SHARE = 1 / 4
@@ -105,6 +107,7 @@ class PaneLayout:
     def fit(self, width: int) -> None:
         """Display the panes that fit on a screen of this width."""
         self._is_narrow = width < THREE_PANES
+        self._screen.set_class(width < _TITLES, "-tiny")
         if self._is_narrow:
             self._screen.query_one(f"#{CATALOG_PANE}").styles.width = None
         self._display()

@@ -239,7 +239,9 @@ class ColumnWidths:
         dtype = max((len(leaf.dtype) for leaf in known), default=0)
         device = max(map(len, devices)) if len(devices) > 1 else 0
         if room is not None:
-            domain = max((len(domain_text(leaf, whole=False)) for leaf in known), default=0)
+            domain = max(
+                (len(domain_text(leaf, whole=False, digits=4)) for leaf in known), default=0
+            )
             left = room - shape - dtype - device - min(domain, _MAX_DOMAIN) - _GAPS
             key = min(key, max(_MIN_KEY, left))
         return cls(key, shape, dtype, device)
@@ -287,7 +289,7 @@ def _changed_columns(
     for field, new, was in zip(fields, _columns(after, widths), _leaf_texts(before), strict=True):
         differs = getattr(before, field) != getattr(after, field)
         yield (f"{new} ", "bold $warning" if differs else "dim")
-        if differs and was:
+        if differs and was and was != new.strip():
             old.append(was)
     if change.fields == ("kind",):
         old.append(before.kind)
@@ -301,7 +303,7 @@ def _columns(leaf: LeafSpec, widths: ColumnWidths) -> tuple[str, str, str, str]:
 
 
 def _leaf_texts(leaf: LeafSpec) -> tuple[str, str, str, str]:
-    domain = domain_text(leaf, whole=False)
+    domain = domain_text(leaf, whole=False, digits=4)
     return compact_shape(leaf), leaf.dtype, leaf.device, domain
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tdx.core.meter import Lane
+from tdx.foundation.nvml import GpuState
 from tdx.pipeline import Pipeline, build_checked_env
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
 from tdx.profiling.result import DeviceSummary, DeviceUse, DeviceWait, OperatorUse, Profile
@@ -18,6 +19,7 @@ from tests.tui.profile.measured import call, row
 
 Key = tuple[str, Lane]
 KEY: Key = ("0 RewardSum", "forward")
+GPU = GpuState("A card", "570.1", 80 << 30, 2 << 30, None, 1500, 1980, 2619)
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +39,35 @@ def test_columns_of_the_accelerator(profile: Profile) -> None:
         launch_bound=True,
         syncs={"a.py:3": 2.0, "b.py:9": 1.0},
         busy_us=2.5,
+        launch_delay_us=4.0,
+        idle_host_us=3.0,
+        idle_other_us=0.5,
         waits=(DeviceWait("cudaStreamSynchronize", "b.py:9", 1.0, 4.5),),
         bound_by="a wait",
         evidence="the host waits",
     )
     (mode,) = profile.modes
     operators: dict[Key, tuple[OperatorUse, ...]] = {KEY: (OperatorUse("aten::add", 2.0, 1.5),)}
-    device = DeviceSummary("cuda:0", traced_us=40.0, busy_us=10.0, unattributed_us=1.0)
+    device = DeviceSummary(
+        "cuda:0",
+        traced_us=40.0,
+        busy_us=10.0,
+        unattributed_us=1.0,
+        idle_host_us=24.0,
+        idle_kernel_us=6.0,
+        gpu=GPU,
+    )
     mode = replace(mode, on_device={KEY: use}, device=device, operators=operators)
     costs = build_costs(replace(profile, modes=(mode,)))
-    note = "cuda:0: busy for 25% of a traced step, 10.0% of its work is unattributed."
-    assert costs.modes[0].notes == (note,)
+    assert costs.modes[0].device == (
+        "cuda:0: A card, driver 570.1, 1,500 of 1,980 MHz",
+        "traced: busy 10.0 µs of 40.0 µs, idle 30.0 µs (24.0 nothing launched, 6.00 between "
+        "kernels); 10.0% of the work is unattributed",
+    )
     row = row_of(costs)
     assert (row.device_us, row.kernels, row.launch_bound) == (7.5, 3.0, True)
     assert (row.busy_us, row.bound_by, row.evidence) == (2.5, "a wait", "the host waits")
+    assert (row.delay_us, row.idle_us) == (4.0, {"nothing launched": 3.0, "other": 0.5})
     # A wait whose time is known is listed once.
     assert row.syncs == (Sync("b.py:9", 1.0, "cudaStreamSynchronize", 4.5), Sync("a.py:3", 2.0))
     assert row.operators == (OperatorCost("aten::add", 2.0, 1.5),)

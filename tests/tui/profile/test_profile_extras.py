@@ -69,9 +69,7 @@ async def test_suggestion_is_applied_and_undone() -> None:
         def title() -> str:
             return str(app.app.query_one(AdviceList).border_title)
 
-        await app.press("r")
-        assert title() == "what would help: v tries changes"
-        await app.press("v")
+        await app.press("r")  # changes are tried after a measurement
         assert title() == "what would help: 2 changes tried, 1 saved time"
         said = app.text("#profile-advice-list")
         assert "-20% remove StepCounter 50.0 → 40.0 ± 1.00 µs per step; same values" in said
@@ -95,3 +93,19 @@ async def test_suggestion_is_applied_and_undone() -> None:
         await app.pilot.click("#profile-advice")
         await app.settle()
         assert title() == "what would help: ✕ the env is broken"
+
+
+async def test_measuring_again_and_edits_interrupt_the_search_for_advice() -> None:
+    async with profiling(*CHAIN, size=(120, 36)) as app:
+        app.backend.waits_for_advice = True
+        await app.press("r")
+        title = app.app.query_one(AdviceList)
+        assert title.border_title == "what would help: changes are being tried …"
+        assert "whole step" in app.column("part")
+        await app.press("v")
+        assert "changes are being tried; press c to cancel" in app.messages
+        await app.press("r")
+        assert (len(app.backend.asked), app.backend.cancelled) == (2, 1)
+        await cut(app)
+        assert app.backend.cancelled == 2
+        assert title.border_title == "what would help: v tries changes"

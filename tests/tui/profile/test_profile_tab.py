@@ -190,8 +190,8 @@ async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
     async with profiling(*CHAIN) as app:
         app.backend.gpu = True
         await app.press("r")
-        assert {"GPU µs", "busy µs", "kernels", "syncs"} <= set(app.titles)
-        assert "CPU µs/step↓" in app.titles
+        assert {"span µs", "busy µs", "kernels", "syncs"} <= set(app.titles)
+        assert "host µs/step↓" in app.titles
         app.app.query_one(CostTable).focus()
         await app.press("down")
         assert "hidden syncs: the host waits for the GPU in 2 InitTracker" in app.text(
@@ -203,7 +203,13 @@ async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
             in text
         )
         assert "bound by a wait: the host waits 1.2 of 2 µs" in text
-        assert "GPU 1.50 µs, busy 0.75 µs in 3.0 kernels, idle 0.25 µs, waits for the host" in text
+        assert (
+            "GPU per step: span 1.50 µs, busy 0.75 µs in 3 kernels, launch delay 4.50 µs, "
+            "idle 0.25 µs (0.15 nothing launched, 0.10 between kernels), waits for the host" in text
+        )
+        assert "cuda:0: A card, driver 570, 1,500 of 1,980 MHz" in app.text("#profile-summary")
+        await app.press("s")
+        assert "span µs↓" in app.titles
 
 
 async def test_missing_pipeline_is_reported() -> None:
