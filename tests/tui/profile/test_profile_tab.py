@@ -219,7 +219,7 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
     draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)
     backend = StandIn(looks=True)
     async with driven(draft=draft, backend=backend) as app:
-        app.app.screen.show_tab("profile")  # type: ignore[attr-defined]
+        await app.app.screen.show_tab("profile")  # type: ignore[attr-defined]
         await app.settle()
         app.find("#profile-run").focus()
         await app.press("down", "r")
