@@ -54,22 +54,13 @@ class InputQueue:
         self._deliver = deliver
         self._waiting: deque[QueuedEvent] = deque()
         self._serial = 0
-        self._is_busy = self._is_held = False
+        self._is_busy = False
         self._timeout: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
         """True if all events are delivered and complete."""
         return not self._is_busy and not self._waiting
-
-    def hold(self) -> None:
-        """Delay all events until :meth:`release`, because their target does not exist yet."""
-        self._is_held = True
-
-    async def release(self) -> None:
-        """Deliver the delayed events, and all later ones."""
-        self._is_held = False
-        await self._deliver_waiting()
 
     async def put(self, event: QueuedEvent) -> None:
         """Deliver an event now, or when the previous keys and clicks are complete."""
@@ -87,7 +78,7 @@ class InputQueue:
 
     async def _deliver_waiting(self) -> None:
         """Deliver events up to the first one whose effect must be complete before the next."""
-        while self._waiting and not self._is_busy and not self._is_held:
+        while self._waiting and not self._is_busy:
             event = self._waiting.popleft()
             if isinstance(event, MouseScrollEvent):
                 await self._deliver(event)

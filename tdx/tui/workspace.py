@@ -82,6 +82,7 @@ class Workspace:
         self._shown_draft: Draft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
+        self._recorded: dict[tuple[Source, int | None], Problem] = {}
         self.journal = journal or Journal()
         self.errors = ErrorStore()
 
@@ -372,6 +373,7 @@ class Workspace:
             problems: Problems by stage number; those of the env under ``None``. Empty: no errors.
         """
         if self.errors.put(source, problems):
+            self._record_problems()
             self.inspected.publish(self.status)
 
     def list_selected_problems(self) -> tuple[tuple[Problem, ...], tuple[StageFinding, ...]]:
@@ -412,7 +414,29 @@ class Workspace:
         self.status = status
         self.errors.put("look", status.problems)
         self._update_shown_draft()
+        self._record_problems()
         self.inspected.publish(status)
+
+    def _record_problems(self) -> None:
+        """Record each new error of the chain in the journal, and stages that work again."""
+        before, self._recorded = self._recorded, {}
+        if self.status.phase == "empty":
+            return
+        for error in self.errors.all():
+            key, problem = (error.source, error.number), error.problem
+            self._recorded[key] = problem
+            if before.get(key) != problem:
+                details = (problem.origin, problem.hint, problem.details)
+                self.journal.record(
+                    f"{self.name_of(error.number)}: {problem.message}",
+                    source="chain" if error.source == "look" else error.source,
+                    severity="error",
+                    details="\n".join(line for line in details if line),
+                )
+        broken = {number for _, number in self._recorded}
+        for number in {number for _, number in before} - broken:
+            if number is None or self.draft.find_place(number) is not None:
+                self.journal.record(f"{self.name_of(number)} works again", source="chain")
 
     def _update_shown_draft(self) -> None:
         """Include the wrappers of the env in :attr:`draft` if the last inspection found some."""

@@ -12,7 +12,9 @@ from textual._compositor import Compositor
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 
+from tdx.foundation.processes import WarmProgram
 from tdx.pipeline.catalog import load_catalog
+from tdx.tui.backend.process import warm_up
 from tests.tui import idle
 from tests.tui.snapshots import write_fixed_catalog
 
@@ -81,6 +83,25 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="session")
+def warm_program() -> Iterator[WarmProgram | None]:
+    """Import torch once for the workers of all tests, which takes seconds."""
+    program = warm_up()
+    if program is None:
+        yield None
+        return
+    end = program.kill
+    program.kill = lambda: None  # type: ignore[method-assign]  # the end of one backend
+    yield program
+    end()
+
+
+@pytest.fixture
+def shared_warm_program(warm_program: WarmProgram | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork workers from the process of the session; they have its environment and folder."""
+    monkeypatch.setattr("tdx.tui.backend.client.warm_up", lambda *, torchvision=False: warm_program)
 
 
 @pytest.fixture

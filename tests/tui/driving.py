@@ -104,7 +104,7 @@ class Driver:
             await resize(self.pilot, *size)
         main.panes.shrink()
         main.query_one("#catalog-search", Input).value = ""
-        main.show_tab("stage")
+        await main.show_tab("stage")
         main.set_focus(main.query_one("#chain"))
         draft = Draft() if env is None else Draft.of(Pipeline.of(env, *stages))
         self.app.workspace.load(draft)
@@ -220,7 +220,5 @@ async def driven(
     async with app.run_test(size=size) as pilot:
         driver = Driver(app, pilot)
         driver.notices = notices
-        (main,) = (each for each in app.screen_stack if isinstance(each, MainScreen))
-        await until(lambda: main.is_filled)
         await driver.settle()
         yield driver

@@ -16,9 +16,11 @@ import pytest
 
 from tdx.foundation.processes import ExitReason
 from tdx.tui.backend.client import Backend, RequestError, SupersededError
-from tdx.tui.backend.process import TAIL_BYTES
+from tdx.tui.backend.process import TAIL_BYTES, warm_up
 from tests.processes import PATIENCE, all_ended, group_members, is_alive
 from tests.tui.asked import Busy, Draw, Echo, Fail, Hang, Noise
+
+pytestmark = pytest.mark.usefixtures("shared_warm_program")
 
 
 @asynccontextmanager
@@ -49,7 +51,11 @@ async def test_workers_are_copies_of_one_process_with_their_own_random_numbers()
         assert drawn[0][1] != drawn[1][1]
 
 
-async def test_workers_start_again_after_the_process_that_forks_them_was_killed() -> None:
+async def test_workers_start_again_after_the_process_that_forks_them_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Its own process, not the one that other tests share.
+    monkeypatch.setattr("tdx.tui.backend.client.warm_up", warm_up)
     async with backend() as workers:
         parent, _ = await workers.ask(Draw())
         ticket = workers.ask(Hang())
@@ -178,23 +184,26 @@ async def test_hanging_worker_is_killed_with_its_child_processes() -> None:
         assert all_ended(children)
 
 
-@pytest.mark.parametrize("how", ["Hang()", "Hang(stuck=True)"])
-def test_worker_exits_when_the_app_is_killed(how: str) -> None:
+def test_workers_exit_when_the_app_is_killed() -> None:
     code = (
         "import asyncio, os\n"
         "from tdx.tui.backend.client import Backend\n"
         "from tests.tui.asked import Hang\n"
         "async def main():\n"
-        "    backend, event = Backend(), asyncio.Event()\n"
-        "    def push(topic, pid):\n"
-        "        print(pid, flush=True)\n"
-        "        event.set()\n"
-        f"    backend.ask({how}, on_push=push)\n"
-        "    await event.wait()\n"
+        "    backend = Backend()\n"
+        "    for worker, request in ('look', Hang()), ('live', Hang(stuck=True)):\n"
+        "        event = asyncio.Event()\n"
+        "        def push(topic, pid):\n"
+        "            print(pid, flush=True)\n"
+        "            event.set()\n"
+        "        backend.ask(request, worker=worker, on_push=push)\n"
+        "        await event.wait()\n"
         "    os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())\n"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == -9, done.stderr
-    assert all_ended([int(done.stdout)])
+    pids = [int(line) for line in done.stdout.split()]
+    assert len(pids) == 2
+    assert all_ended(pids)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from textual.pilot import Pilot
 
 from tdx.pipeline import EnvConfig, Pipeline
@@ -17,6 +18,7 @@ from tdx.tui.backend.client import Backend
 from tdx.tui.live.live_tab import LiveTab
 from tests.tui.idle import until
 
+pytestmark = pytest.mark.usefixtures("shared_warm_program")
 HANGS = EnvConfig("tests.tui.bad_envs:FailsAt")
 STICKS = replace(HANGS, kwargs={"how": "stick"})
 

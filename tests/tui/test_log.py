@@ -99,6 +99,7 @@ def test_error_of_a_worker_that_the_chain_names_is_listed_once() -> None:
         assert [entry.text for entry in journal.entries] == [named]
 
 
+@pytest.mark.usefixtures("shared_warm_program")
 async def test_log_has_requests_and_output_of_workers() -> None:
     journal = Journal()
     backend = Backend(on_event=lambda news: journal.record_worker_event(news))

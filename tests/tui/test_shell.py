@@ -12,6 +12,7 @@ from tdx.pipeline import load_catalog
 from tdx.tui.preferences import VIM_KEYMAP, Preferences, check_keymap, load_preferences
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
+from tdx.tui.screens.main import TABS, MainScreen
 from tests.tui.driving import driven
 from tests.tui.idle import resize
 
@@ -34,7 +35,9 @@ async def test_help_palette_jump_mode_and_dialogs() -> None:
 
         # Palette has every action and transform.
         await app.open("RewardSum")
-        nodes = (*app.app.screen.walk_children(), app.app.screen, app.app)
+        main = app.app.screen
+        assert isinstance(main, MainScreen)
+        nodes = (*main.walk_children(), *map(main.get_tab, TABS), main, app.app)
         named: dict[str, str] = {}
         for node in nodes:
             named |= getattr(node, "TITLES", {})
@@ -45,6 +48,7 @@ async def test_help_palette_jump_mode_and_dialogs() -> None:
             and each.partition(".")[0] not in (*_DIALOGS, "spec_tree", "stage", "catalog")
             and not each.endswith((*_CURSOR_KEYS, "match"))
         }
+        assert not main.query("LiveTab"), "a tab has no widgets before it is opened"
         assert unnamed - _WITHOUT_COMMAND == {"log.open", "live.back10", "live.forward10"}
         assert all(title[0].isupper() for title in named.values())
         assert len(set(named.values())) == len(named)

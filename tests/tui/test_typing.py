@@ -157,13 +157,14 @@ async def test_scrolling_waits_for_earlier_keys_and_mouse_moves_do_not(
 
         monkeypatch.setattr(app.app.screen, "_forward_event", record)
         app.app.screen.set_focus(None)  # the screen has the focus
-        app.app.input_queue.hold()
+        queue = app.app.input_queue
+        queue._is_busy = True  # as while an earlier key is handled
         await app.send("f8", "f9")
         for kind in (events.MouseScrollDown, events.MouseMove):
             app.app.post_message(kind(None, 1, 5, 0, 1, 0, False, False, False, 1, 5))
         await app.send("f8")
         await app.pilot.pause()
         assert delivered == ["MouseMove"]
-        app.app.call_later(app.app.input_queue.release)
+        app.app.call_later(queue._complete, queue._serial)
         await app.delivered()
         assert delivered == ["MouseMove", "Key", "Key", "MouseScrollDown", "Key"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from textual import events, on
@@ -14,51 +14,12 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Button, Static, TabbedContent, TabPane
+from textual.widgets import Button, Static
 
-from tdx.inspection.overview import Problem
 from tdx.tui.line_widgets import LineList, TextLine
 from tdx.tui.log.journal import MAX_ENTRIES, MAX_OUTPUT_ENTRIES, LogEntry
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
-
-if TYPE_CHECKING:
-    from tdx.tui.chain_status import ChainStatus
-
-
-class ChainRecorder:
-    """Records each error of the chain once, as long as it does not change.
-
-    Args:
-        workspace: State of the app.
-    """
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
-        self._known: dict[tuple[str, int | None], Problem] = {}
-
-    def record_changes(self, status: ChainStatus) -> None:
-        """Record new errors, and stages that work again."""
-        if status.phase == "empty":
-            self._known = {}
-            return
-        workspace, before = self._workspace, self._known
-        errors = workspace.errors.all()
-        self._known = {(error.source, error.number): error.problem for error in errors}
-        for (source, number), problem in self._known.items():
-            if before.get((source, number)) != problem:
-                details = (problem.origin, problem.hint, problem.details)
-                workspace.journal.record(
-                    f"{workspace.name_of(number)}: {problem.message}",
-                    source="chain" if source == "look" else source,
-                    severity="error",
-                    details="\n".join(line for line in details if line),
-                )
-        broken = {number for _, number in self._known}
-        for number in {number for _, number in before} - broken:
-            if number is None or workspace.draft.find_place(number) is not None:
-                workspace.journal.record(f"{workspace.name_of(number)} works again", source="chain")
-
 
 _MARKS = {"information": "·", "output": "»", "warning": "▲", "error": "✕"}
 _KINDS = {"information": "plain", "output": "muted", "warning": "warn", "error": "bad"}
@@ -185,10 +146,6 @@ _LOW_HEIGHT = 18
 """Height below which the details of an entry do not fit."""
 
 
-_UNREAD = " ✕"
-"""End of the title of the tab while it has unread errors."""
-
-
 class LogTab(SearchableTab):
     """Shows the journal.
 
@@ -213,8 +170,6 @@ class LogTab(SearchableTab):
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self.filter_name = "all"
-        self._recorder = ChainRecorder(workspace)
-        self._read = 0
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="log-bar"):
@@ -229,10 +184,7 @@ class LogTab(SearchableTab):
         yield Static("", id="log-details")
 
     def on_mount(self) -> None:
-        self.workspace.inspected.subscribe(self, self._recorder.record_changes)
         self.workspace.journal.subscribe(self.invalidate)
-        self.workspace.journal.subscribe(self._show_unread)
-        self._recorder.record_changes(self.workspace.status)
         self._show_filter()
 
     @property
@@ -304,21 +256,6 @@ class LogTab(SearchableTab):
 
     # ------------------------------------------------------------------ what is shown
 
-    def _show_unread(self) -> None:
-        """Mark the tab while it has unread errors."""
-        entries = self.workspace.journal.entries
-        if self.is_in_front and entries:
-            self._read = entries[-1].number
-        unread = any(entry.severity == "error" and entry.number > self._read for entry in entries)
-        pane = next((node for node in self.ancestors if isinstance(node, TabPane)), None)
-        if pane is not None:
-            tabs = next(node for node in pane.ancestors if isinstance(node, TabbedContent))
-            tab = tabs.get_tab(pane)
-            if unread != tab.has_class("-unread"):
-                tab.set_class(unread, "-unread")
-                title = tab.label.plain.removesuffix(_UNREAD)
-                tab.label = f"{title}{_UNREAD}" if unread else title
-
     def update(self) -> None:
         """Show the entries that pass the filter."""
         shown = self._entries()
@@ -335,7 +272,6 @@ class LogTab(SearchableTab):
         count = sum(entry.severity in wrong for entry in self.workspace.journal.entries)
         label = f"warnings {count:,}" if count else "warnings"
         self.query_one("#log-warnings", Button).label = label
-        self._show_unread()
         self._show_details()
         self.show_match_count()
 

@@ -15,7 +15,7 @@ from tdx.pipeline.transform_info import strip_markup
 from tdx.pipeline.values import StageConfig
 from tdx.tui.screens.bars import is_listed
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen
-from tdx.tui.screens.main import MainScreen
+from tdx.tui.screens.main import TABS, MainScreen
 from tdx.tui.textual_internals import bindings_of
 
 Command = tuple[str, str, Callable[[], object]]
@@ -76,7 +76,8 @@ class CommandPalette(ChoiceScreen):
         """
         known: set[str] = set()
         screen = self._screen
-        for node in (*screen.walk_children(), screen, self._main.app):
+        tabs = map(self._main.get_tab, TABS) if screen is self._main else ()
+        for node in dict.fromkeys((*screen.walk_children(), *tabs, screen, self._main.app)):
             # A pane that another one covers is brought back by its commands.
             if not (node.display or node.has_class("pane")):
                 continue
@@ -108,5 +109,8 @@ class CommandPalette(ChoiceScreen):
 
     async def _run(self, action: str, node: DOMNode) -> None:
         """Display a widget and run one of its actions."""
+        for name in TABS:
+            if node is self._main.get_tab(name):
+                await self._main.mount_tab(name)
         self._main.panes.reveal_around(node)
         await node.app.run_action(action, node)

@@ -67,7 +67,8 @@ TABS = ("stage", "specs", "live", "profile", "log")
 """Widget ids of the tab panes; they are also the titles."""
 MIN_SIZE = (60, 16)
 """Minimum columns and rows of the terminal."""
-
+_UNREAD = " ✕"
+"""End of the title of the Log tab while it has unread errors."""
 
 _HISTORY = Binding.Group("undo/redo", compact=True)
 _TABS = Binding.Group("open a tab", compact=True)
@@ -83,7 +84,7 @@ class MainScreen(FocusGuard):
     Args:
         workspace: State of the app.
         hints: State of the hints.
-        input_queue: Queue that is held until all tabs exist.
+        input_queue: Queue of the keys that the key bar presses.
     """
 
     BINDINGS = [
@@ -155,7 +156,8 @@ class MainScreen(FocusGuard):
         use_partial_compositor(self)
         self.hints = hints
         self.workspace = workspace
-        self.is_filled = False
+        self._tabs: dict[str, TabBody] = {}
+        self._last_read = 0
         self._input_queue = input_queue
         self._focused_before: Widget | None = None
         self._constant_places: set[int] = set()
@@ -174,7 +176,7 @@ class MainScreen(FocusGuard):
                     title = Content.assemble((f"{number} ", "dim"), tab.title())
                     with TabPane(title, id=tab):
                         if number == 1:
-                            yield load_tab(tab)(self.workspace)
+                            yield self.get_tab(tab)
         yield Static("", id="too-small")
         yield HintBar(self.workspace, self.hints)
         yield KeyBar(self._input_queue)
@@ -186,24 +188,39 @@ class MainScreen(FocusGuard):
         self.workspace.edited.subscribe(self, lambda _: self._fit_chain())
         self.workspace.inspected.subscribe(self, lambda _: self._fit_chain())
         self.workspace.stepped.subscribe(self, self._report_constant_stages)
+        self.workspace.journal.subscribe(self._mark_unread_errors)
         self.panes.fit(self.size.width)
         self._fit_chain()
         self.set_focus(self.fallback_focus())
-        # A key for a tab that does not exist yet would go to the chain.
-        self._input_queue.hold()
-        self.call_after_refresh(self._fill_tabs)
 
-    async def _fill_tabs(self) -> None:
-        """Create the tabs that are not in front, after the first screen is drawn."""
-        try:
-            for tab in TABS[1:]:
-                pane = self.query_one(f"#{tab}", TabPane)
-                if not pane.is_attached:
-                    return  # the app exits already
-                await pane.mount(load_tab(tab)(self.workspace))
-            self.is_filled = True
-        finally:
-            self.app.call_later(self._input_queue.release)
+    def get_tab(self, name: str) -> TabBody:
+        """Return the content of a tab, which may not be mounted yet."""
+        if name not in self._tabs:
+            self._tabs[name] = load_tab(name)(self.workspace)
+        return self._tabs[name]
+
+    async def mount_tab(self, name: str) -> TabBody:
+        """Create the widgets of a tab, unless it was opened before."""
+        tab, pane = self.get_tab(name), self.query_one(f"#{name}", TabPane)
+        if not tab.is_attached and pane.is_attached:  # else the app exits already
+            await pane.mount(tab)
+        return tab
+
+    def _mark_unread_errors(self) -> None:
+        """Mark the Log tab while it has errors that were not in front."""
+        if not self.query("TabbedContent Tab"):
+            return  # the app exits: its workers report that they end
+        tabs, entries = self.query_one(TabbedContent), self.workspace.journal.entries
+        if tabs.active == "log" and entries:
+            self._last_read = entries[-1].number
+        unread = any(
+            entry.severity == "error" and entry.number > self._last_read for entry in entries
+        )
+        tab = tabs.get_tab("log")
+        if unread != tab.has_class("-unread"):
+            tab.set_class(unread, "-unread")
+            title = tab.label.plain.removesuffix(_UNREAD)
+            tab.label = f"{title}{_UNREAD}" if unread else title
 
     def _report_constant_stages(self, readings: Readings) -> None:
         """Name each stage once whose output stays the same while its input changes."""
@@ -248,7 +265,8 @@ class MainScreen(FocusGuard):
 
     def fallback_focus(self) -> Widget | None:
         """Return the chain, else the front tab, else the catalog."""
-        tabs = (tab.default_focus for tab in self.query(TabBody) if tab.is_in_front)
+        in_front = (tab for tab in self.query(TabBody) if tab.is_in_front and tab.is_mounted)
+        tabs = (tab.default_focus for tab in in_front)
         homes = [*self.query(ChainList), *tabs, *self.query("#catalog")]
         return next((home for home in homes if home is not None and is_displayed(home)), None)
 
@@ -263,25 +281,28 @@ class MainScreen(FocusGuard):
         if tab is None or not tab.start_search():
             self.action_catalog()
 
-    def action_tab(self, number: int) -> None:
-        self.show_tab(TABS[number - 1])
+    async def action_tab(self, number: int) -> None:
+        await self.show_tab(TABS[number - 1])
 
-    def show_tab(self, name: str) -> None:
-        """Bring a tab to the front."""
+    async def show_tab(self, name: str) -> None:
+        """Bring a tab to the front; keys typed meanwhile wait until it has the focus."""
+        tab = await self.mount_tab(name)
         self.panes.reveal(TABS_PANE)
         self.query_one(TabbedContent).active = name
         self.move_hidden_focus()
-        for tab in self.query(f"#{name} TabBody").results(TabBody):
-            tab.activate()
+        tab.activate()
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Focus the content of a tab whose title is clicked, as its key does."""
         for tab in TABS:
             if event.widget is self.query_one(TabbedContent).get_tab(tab):
-                self.show_tab(tab)
+                await self.show_tab(tab)
 
     @on(TabbedContent.TabActivated)
-    def _mark_tab_visited(self, event: TabbedContent.TabActivated) -> None:
+    async def _fill_active_tab(self, event: TabbedContent.TabActivated) -> None:
+        """Fill a tab that the arrow keys of the titles, or a press on one, bring to the front."""
+        await self.mount_tab(event.pane.id or TABS[0])
+        self._mark_unread_errors()
         self.query_one(HintBar).mark_visited(event.pane.id or "")
 
     def action_hints(self) -> None:
@@ -326,7 +347,7 @@ class MainScreen(FocusGuard):
         if self.workspace.draft.env is None and self.workspace.place == ENV:
             self.dialogs.choose_env()
             return
-        self.show_tab("stage")
+        await self.show_tab("stage")
         # Keys typed meanwhile wait until this handler returns.
         await self.query_one(StageTab).open_form()
 

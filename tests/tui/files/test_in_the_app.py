@@ -30,7 +30,6 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         main = app.screen_stack[0]
         assert isinstance(main, MainScreen)
-        await until(lambda: main.is_filled)
         ids = set(app.binding_ids())
         assert {f"file.{name}" for name in WANTED} <= ids
         assert {f"profile.{name}" for name in PROFILE} <= ids

@@ -65,6 +65,7 @@ def test_rows_are_kept_if_the_env_raises() -> None:
     assert "0 RewardSum" in [row.label for row in found.modes[0].rows]
 
 
+@pytest.mark.usefixtures("shared_warm_program")
 async def test_measurement_is_cancelled_and_its_worker_is_killed() -> None:
     backend = Backend()
     received = asyncio.Event()

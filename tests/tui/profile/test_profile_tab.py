@@ -225,7 +225,7 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
     draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)
     backend = StandIn(looks=True)
     async with driven(draft=draft, backend=backend) as app:
-        app.app.screen.show_tab("profile")  # type: ignore[attr-defined]
+        await app.app.screen.show_tab("profile")  # type: ignore[attr-defined]
         await app.settle()
         app.find("#profile-run").focus()
         await app.press("down", "r")
@@ -241,8 +241,8 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
 
 async def test_run_is_reported_while_another_tab_is_in_front() -> None:
     async with driven("RewardSum", backend=StandIn(looks=True), size=(80, 24)) as app:
-        app.find("ProfileTab").action_measure()
-        await app.settle()
+        assert not app.app.screen.query("ProfileTab"), "the tab was never opened"
+        await app.press("ctrl+p", "text:measure the chain", "enter")
         assert "#1 first run: 28.3 µs per step" in [n.message for n in app.app._notifications]
 
 
