@@ -132,6 +132,7 @@ from .stacks import StackTracer as StackTracer
 from .stacks import open_stack as open_stack
 from .stacks.building import build_env as build_env
 from .stacks.torchrl import from_torchrl as from_torchrl
+from .stacks.torchrl import from_torchrl_transform as from_torchrl_transform
 from .stacks.torchrl import to_torchrl as to_torchrl
 from .inspection.check_report import CheckReport as CheckReport
 from .inspection.check_report import check_pipeline as check_pipeline
