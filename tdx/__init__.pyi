@@ -205,6 +205,7 @@ from .transforms.observation.cat_tensors import CatTensors as CatTensors
 from .transforms.observation.clip_transform import ClipTransform as ClipTransform
 from .transforms.observation.flatten_observation import FlattenObservation as FlattenObservation
 from .transforms.observation.hash import Hash as Hash
+from .transforms.observation.module_transform import ModuleTransform as ModuleTransform
 from .transforms.observation.next_observation_delta import NextObservationDelta as NextObservationDelta
 from .transforms.observation.observation_norm import ObservationNorm as ObservationNorm
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform
