@@ -154,9 +154,9 @@ class LinearScheduler(ParameterScheduler):
         super().__init__(obj, param_name)
         if num_steps < 1:
             raise ArgumentError(f"num_steps must be at least 1, got {num_steps}")
-        initial = self.initial_val
-        tensor = isinstance(initial, Tensor)
-        self.final_val: Number = torch.as_tensor(final_value).to(initial) if tensor else final_value
+        self.final_val: Number = final_value
+        if isinstance(self.initial_val, Tensor):
+            self.final_val = torch.as_tensor(final_value).to(self.initial_val)
         self.num_steps = num_steps
 
     def _step(self) -> Number:
@@ -235,8 +235,9 @@ class SchedulerList:
     """
 
     def __init__(self, schedulers: ParameterScheduler | Iterable[ParameterScheduler]) -> None:
-        alone = isinstance(schedulers, ParameterScheduler)
-        self.schedulers = [schedulers] if alone else list(schedulers)
+        if isinstance(schedulers, ParameterScheduler):
+            schedulers = [schedulers]
+        self.schedulers = list(schedulers)
 
     def append(self, scheduler: ParameterScheduler) -> None:
         """Add a scheduler."""
