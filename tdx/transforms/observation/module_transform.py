@@ -191,9 +191,9 @@ class ModuleTransform(Transform):
                 raise ArgumentError(
                     f"the module does not write {format_key(key)!r}, which is one of its out_keys"
                 )
-            if known is not None and key not in self._in_keys:
-                if (known.shape, known.dtype) == (value.shape, value.dtype):
-                    continue
+            layout = None if known is None else (known.shape, known.dtype)
+            if key not in self._in_keys and layout == (value.shape, value.dtype):
+                continue
             specs[key] = Unbounded(value.shape, device=output_spec.device, dtype=value.dtype)
         return specs
 
