@@ -6,6 +6,8 @@ loads neither torch nor gymnasium. The names and where they live are listed in `
 
 from __future__ import annotations
 
+import warnings
+
 import lazy_loader
 
 from tdx.foundation import compiler_import
@@ -20,7 +22,8 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 # The renderer and the views that it uses are loaded when a notebook shows a value.
 set_html_renderer(lambda value: _load("to_html")(value))
 
-# Names of earlier versions of the API, which tutorials and the reference documents still use.
+# Deprecated aliases: names of earlier versions of the API, which tutorials and the reference
+# documents still use.
 _RENAMED = {
     "BinaryDiscreteTensorSpec": "Binary",
     "BoundedTensorSpec": "Bounded",
@@ -41,6 +44,8 @@ _RENAMED = {
 def __getattr__(name: str) -> object:
     if name not in _RENAMED:
         return _load(name)
-    from tdx.foundation.errors import RenamedNameError
-
-    raise RenamedNameError(f"{name} has been renamed", hint=f"use tdx.{_RENAMED[name]}")
+    new = _RENAMED[name]
+    warnings.warn(
+        f"tdx.{name} is deprecated; use tdx.{new}", category=DeprecationWarning, stacklevel=2
+    )
+    return _load(new)

@@ -78,10 +78,13 @@ from .modules import get_primers_from_module as get_primers_from_module
 from .modules import recurrent_mode as recurrent_mode
 from .modules import set_recurrent_mode as set_recurrent_mode
 from .data import ImmutableDatasetWriter as ImmutableDatasetWriter
+from .data import LambdaScheduler as LambdaScheduler
 from .data import LazyMemmapStorage as LazyMemmapStorage
 from .data import LazyStackStorage as LazyStackStorage
 from .data import LazyTensorStorage as LazyTensorStorage
+from .data import LinearScheduler as LinearScheduler
 from .data import ListStorage as ListStorage
+from .data import ParameterScheduler as ParameterScheduler
 from .data import PrioritizedReplayBuffer as PrioritizedReplayBuffer
 from .data import PrioritizedSampler as PrioritizedSampler
 from .data import PrioritizedSliceSampler as PrioritizedSliceSampler
@@ -92,8 +95,10 @@ from .data import RoundRobinWriter as RoundRobinWriter
 from .data import Sampler as Sampler
 from .data import SamplerEnsemble as SamplerEnsemble
 from .data import SamplerWithoutReplacement as SamplerWithoutReplacement
+from .data import SchedulerList as SchedulerList
 from .data import SliceSampler as SliceSampler
 from .data import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+from .data import StepScheduler as StepScheduler
 from .data import Storage as Storage
 from .data import StorageEnsemble as StorageEnsemble
 from .data import TensorDictMaxValueWriter as TensorDictMaxValueWriter
@@ -132,6 +137,7 @@ from .stacks import StackTracer as StackTracer
 from .stacks import open_stack as open_stack
 from .stacks.building import build_env as build_env
 from .stacks.torchrl import from_torchrl as from_torchrl
+from .stacks.torchrl import from_torchrl_transform as from_torchrl_transform
 from .stacks.torchrl import to_torchrl as to_torchrl
 from .inspection.check_report import CheckReport as CheckReport
 from .inspection.check_report import check_pipeline as check_pipeline
@@ -204,6 +210,7 @@ from .transforms.observation.cat_tensors import CatTensors as CatTensors
 from .transforms.observation.clip_transform import ClipTransform as ClipTransform
 from .transforms.observation.flatten_observation import FlattenObservation as FlattenObservation
 from .transforms.observation.hash import Hash as Hash
+from .transforms.observation.module_transform import ModuleTransform as ModuleTransform
 from .transforms.observation.next_observation_delta import NextObservationDelta as NextObservationDelta
 from .transforms.observation.observation_norm import ObservationNorm as ObservationNorm
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform

@@ -9,6 +9,13 @@ from tdx.data.ensembles import (
 )
 from tdx.data.prioritized_sampler import PrioritizedSampler
 from tdx.data.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
+from tdx.data.schedulers import (
+    LambdaScheduler,
+    LinearScheduler,
+    ParameterScheduler,
+    SchedulerList,
+    StepScheduler,
+)
 from tdx.data.slice_sampler import (
     PrioritizedSliceSampler,
     SliceSampler,
@@ -37,10 +44,13 @@ from tdx.data.writers import (
 
 __all__ = [
     "ImmutableDatasetWriter",
+    "LambdaScheduler",
     "LazyMemmapStorage",
     "LazyStackStorage",
     "LazyTensorStorage",
+    "LinearScheduler",
     "ListStorage",
+    "ParameterScheduler",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
@@ -51,8 +61,10 @@ __all__ = [
     "Sampler",
     "SamplerEnsemble",
     "SamplerWithoutReplacement",
+    "SchedulerList",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "StepScheduler",
     "Storage",
     "StorageEnsemble",
     "TensorDictMaxValueWriter",

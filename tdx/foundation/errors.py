@@ -196,12 +196,6 @@ class UnknownNameError(TdxError, LookupError):
     code = "TDX103"
 
 
-class RenamedNameError(UnknownNameError, AttributeError):
-    """A name of an earlier version of the API has been renamed."""
-
-    code = "TDX104"
-
-
 class SpecError(TdxError, ValueError, RuntimeError):
     """A spec cannot be built or combined, or a value is outside it."""
 

@@ -294,12 +294,6 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         "tdx check Pendulum-v1 -t StepCouter",
         "tdx check Pendulum-v1 -t StepCounter",
     ),
-    "TDX104": ErrorProse(
-        """
-        The name belongs to an earlier version of the API, such as `tdx.CompositeSpec`. The hint
-        contains the new name, here `tdx.Composite`.
-        """
-    ),
     "TDX201": ErrorProse(
         """
         A spec cannot be created or combined, or a value is outside of it: the lower bound exceeds

@@ -48,6 +48,7 @@ from .observation.cat_tensors import CatTensors as CatTensors
 from .observation.clip_transform import ClipTransform as ClipTransform
 from .observation.flatten_observation import FlattenObservation as FlattenObservation
 from .observation.hash import Hash as Hash
+from .observation.module_transform import ModuleTransform as ModuleTransform
 from .observation.next_observation_delta import NextObservationDelta as NextObservationDelta
 from .observation.observation_norm import ObservationNorm as ObservationNorm
 from .observation.permute_transform import PermuteTransform as PermuteTransform

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
@@ -342,6 +343,23 @@ def same_size(tensordict: TensorDictBase) -> TensorDictBase:
 def cubed(value: Tensor) -> Tensor:
     """Map one entry."""
     return value**3
+
+
+def cubing_observation() -> TensorDictModule:
+    """Return a module that replaces an observation."""
+    return TensorDictModule(cubed, in_keys=["observation"], out_keys=["observation"])
+
+
+def cubing_precise() -> TensorDictModule:
+    """Return a module that writes a nested observation."""
+    return TensorDictModule(cubed, in_keys=["precise"], out_keys=[("more", "cubed_by_module")])
+
+
+def cubing_solo_reward() -> TensorDictModule:
+    """Return a module that writes another entry of a group of ``GroupsEnv``."""
+    return TensorDictModule(
+        cubed, in_keys=[("solo", "reward")], out_keys=[("solo", "cubed_by_module")]
+    )
 
 
 def high(tensordict: TensorDictBase) -> Tensor:

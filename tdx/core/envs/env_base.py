@@ -197,8 +197,18 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     def batch_locked(self, value: bool) -> None:
         raise EnvError("batch_locked is a read-only property", hint="pass it to the constructor")
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Make one step; same as :meth:`step`."""
+    def forward(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Make one step; same as :meth:`step`.
+
+        Raises:
+            ArgumentError: It is called without a TensorDict, as TorchRL's collectors do with an
+                object that is not one of their envs.
+        """
+        if tensordict is None:
+            raise ArgumentError(
+                "an env is called with the TensorDict of a step, got no argument",
+                hint="a collector or an env of TorchRL takes tdx.to_torchrl(env)",
+            )
         return self.step(tensordict)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:

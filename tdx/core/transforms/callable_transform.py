@@ -78,8 +78,8 @@ _GYM_HINT = "wrap the env before you pass it to tdx: GymWrapper(Wrapper(env))"
 _LIBRARIES = {
     "torchrl": ForeignLibrary(
         "TorchRL",
-        "use the tdx transform with the same name (`tdx list transforms`), or convert the env with "
-        "its transforms: tdx.from_torchrl(env)",
+        "use the tdx transform with the same name (`tdx list transforms`), or make it a stage: "
+        "tdx.from_torchrl_transform(transform)",
     ),
     "gymnasium": ForeignLibrary("Gymnasium", _GYM_HINT),
     "gym": ForeignLibrary("Gym", _GYM_HINT),

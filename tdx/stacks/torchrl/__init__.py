@@ -13,8 +13,15 @@ from tdx.foundation.errors import MissingPackageError, install_extra
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.specs import TensorSpec
+    from tdx.transforms import Transform
 
-__all__ = ["from_torchrl", "from_torchrl_spec", "to_torchrl", "to_torchrl_spec"]
+__all__ = [
+    "from_torchrl",
+    "from_torchrl_spec",
+    "from_torchrl_transform",
+    "to_torchrl",
+    "to_torchrl_spec",
+]
 
 
 def to_torchrl(env: EnvBase) -> Any:
@@ -73,6 +80,36 @@ def from_torchrl(env: object) -> EnvBase:
     from tdx.stacks.torchrl.chain import convert_env
 
     return convert_env(env)
+
+
+def from_torchrl_transform(transform: object) -> Transform:
+    """Return a stage for a chain of tdx that runs a transform of TorchRL.
+
+    The stage runs the original, with its specs and its state. A rollout runs it in every step,
+    since nothing is known about it.
+
+    Args:
+        transform: A ``torchrl.envs.Transform`` without an env. A ``torchrl.envs.Compose`` becomes
+            a ``Compose`` with clones of its transforms.
+
+    Raises:
+        ArgumentError: ``transform`` is not a TorchRL transform, or is part of a chain of TorchRL.
+        MissingPackageError: TorchRL is missing, or has an unsupported version.
+
+    Example:
+        >>> import torchrl.envs
+        >>> from tdx import GymEnv, RewardScaling, TransformedEnv
+        >>> total = from_torchrl_transform(torchrl.envs.RewardSum())
+        >>> env = TransformedEnv(GymEnv("CartPole-v1"), total).append_transform(
+        ...     RewardScaling(0.0, 2.0)
+        ... )
+        >>> env.rollout(3)["next", "episode_reward"].flatten()
+        tensor([1., 2., 3.])
+    """
+    require_torchrl()
+    from tdx.stacks.torchrl.transform import adopt_transform
+
+    return adopt_transform(transform)
 
 
 def to_torchrl_spec(spec: TensorSpec) -> Any:

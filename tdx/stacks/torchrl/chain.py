@@ -58,15 +58,16 @@ class TorchRLStage(Transform):
 
     Args:
         original: The transform.
-        chain: Shared by the stages of one chain.
+        chain: Shared by the stages of one chain; ``None`` until the stage is in an env.
         position: Index in that chain.
     """
 
     steps_env = True
     needs_declared_input = True
     original: Any
+    _chain: Any
 
-    def __init__(self, original: Any, chain: ChainState, position: int) -> None:
+    def __init__(self, original: Any, chain: ChainState | None, position: int) -> None:
         super().__init__()
         self._chain = chain
         self._position = position
@@ -182,21 +183,19 @@ class TorchRLStage(Transform):
 def create_stage(original: object, chain: ChainState, position: int) -> TorchRLStage:
     """Return a stage for a transform; its class has the name of the transform's class."""
     kind: Any = type(original)
-    return _stage_class(kind)(original, chain, position)
+    return stage_class(kind, TorchRLStage)(original, chain, position)
 
 
 @cache
-def _stage_class(kind: Any) -> type[TorchRLStage]:
-    class Stage(TorchRLStage):
-        __doc__ = kind.__doc__
-
-    Stage.__name__ = Stage.__qualname__ = kind.__name__
-    return Stage
+def stage_class(kind: Any, base: Any) -> Any:
+    """Return a subclass of a stage with the name and docstring of a transform of TorchRL."""
+    return type(kind.__name__, (base,), {"__doc__": kind.__doc__, "__module__": base.__module__})
 
 
 def _new_stage(kind: object) -> TorchRLStage:
-    created = _stage_class(kind)
-    return created.__new__(created)
+    created = stage_class(kind, TorchRLStage)
+    new: TorchRLStage = created.__new__(created)
+    return new
 
 
 def _keys(original: object, name: str) -> list[NestedKey]:
@@ -372,7 +371,7 @@ def convert_env(env: object, seed_options: SeedOptions | None = None) -> EnvBase
 def _convert(env: Any, in_chain: bool, seed_options: SeedOptions | None) -> EnvBase:
     if not _has_stages(env):
         return TorchRLBase(env, in_chain, seed_options)
-    originals = _flatten(env.transform)
+    originals = flatten_transforms(env.transform)
     chain = ChainState(env, len(originals), is_outermost=not in_chain)
     stages = [create_stage(original, chain, index) for index, original in enumerate(originals)]
     base = _convert(env.base_env, bool(stages) or in_chain, seed_options)
@@ -388,7 +387,7 @@ def list_transforms(env: Any) -> tuple[Any, list[Any]]:
     if not _has_stages(env):
         return env, []
     base, inner = list_transforms(env.base_env)
-    return base, [*inner, *_flatten(env.transform)]
+    return base, [*inner, *flatten_transforms(env.transform)]
 
 
 def _has_stages(env: object) -> bool:
@@ -399,11 +398,11 @@ def _has_stages(env: object) -> bool:
     )
 
 
-def _flatten(transform: Any) -> list[Any]:
+def flatten_transforms(transform: Any) -> list[Any]:
     """Return a transform, or the transforms of a (nested) ``Compose``, in order."""
     if type(transform) is not rl.Compose:
         return [transform]
-    return [inner for stage in transform for inner in _flatten(stage)]
+    return [inner for stage in transform for inner in flatten_transforms(stage)]
 
 
 def _check_resets(env: object) -> None:

@@ -49,15 +49,14 @@ IMAGES_AT_ONCE = 64
 
 
 class R3MTransform(Transform):
-    """Replace images by feature vectors of R3M, a frozen residual network.
+    """Replace images by feature vectors of R3M, a residual network, frozen by default.
 
     R3M ("R3M: A Universal Visual Representation for Robot Manipulation", Nair et al., 2022,
-    https://arxiv.org/abs/2203.12601) is trained on the videos of Ego4D. The network has no
-    gradient, and its batch norms stay in eval mode. It is built when a spec or ``forward`` is
-    first needed. Images of bytes have shape ``[*B, H, W, 3]``, images of floats from 0 to 1
-    ``[*B, 3, H, W]``; the other layout is detected by the number of channels. They are resized
-    and normalized as in training. The network runs on the device of the images, unless it is
-    moved by ``to``.
+    https://arxiv.org/abs/2203.12601) is trained on the videos of Ego4D. Its batch norms stay in
+    eval mode. It is built when a spec or ``forward`` is first needed. Images of bytes have shape
+    ``[*B, H, W, 3]``, images of floats from 0 to 1 ``[*B, 3, H, W]``; the other layout is detected
+    by the number of channels. They are resized and normalized as in training. The network runs on
+    the device of the images, unless it is moved by ``to``.
 
     Args:
         model_name: "resnet18" or "resnet34" (512 features), or "resnet50" (2048).
@@ -71,6 +70,8 @@ class R3MTransform(Transform):
         download_path: Folder of the cache; torch.hub's by default. Or a checkpoint file, and
             nothing is downloaded.
         tensor_pixels_keys: Keys under which to keep the images, one per in-key.
+        requires_grad: Compute gradients of the network's parameters, to fine-tune it on stored
+            data.
 
     Raises:
         UnknownNameError: The model or the weights are unknown.
@@ -107,12 +108,14 @@ class R3MTransform(Transform):
         download: bool | str | WeightsEnum = False,
         download_path: str | PathLike[str] | None = None,
         tensor_pixels_keys: Sequence[NestedKey] | None = None,
+        requires_grad: bool = False,
     ) -> None:
         super().__init__(in_keys=[])
         check_choice(model_name, "R3M model", RESNETS)
         check_integer(size, "size", 1, "for example size=244")
         self.model_name, self.size, self.stack_images = model_name, size, stack_images
         self.download, self.download_path = download, download_path
+        self.requires_grad = requires_grad
         images = normalize_keys(in_keys or self.default_in_keys, "in_keys")
         if not out_keys:
             one = stack_images or len(images) == 1
@@ -179,7 +182,8 @@ class R3MTransform(Transform):
         return convnet
 
     def _install(self, network: nn.Module) -> None:
-        network.to(device=self.device, dtype=self.dtype).requires_grad_(False).eval()
+        network.to(device=self.device, dtype=self.dtype)
+        network.requires_grad_(self.requires_grad).eval()
         self.convnet = network
 
     def train(self, mode: bool = True) -> Self:
@@ -209,7 +213,7 @@ class R3MTransform(Transform):
         network = self._network(images[0].device)
         planes = [prepare_images(image, self.size, self.mean, self.std) for image in images]
         block = planes[0] if len(planes) == 1 else torch.cat(planes)
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.requires_grad and torch.is_grad_enabled()):
             parts = [network(part) for part in block.split(IMAGES_AT_ONCE)]
         vectors = parts[0] if len(parts) == 1 else torch.cat(parts)
         separate = [

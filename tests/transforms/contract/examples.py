@@ -30,6 +30,9 @@ from tests.transforms.envs import (
     SteppedGroupsEnv,
     SteppedRowsEnv,
     cubed,
+    cubing_observation,
+    cubing_precise,
+    cubing_solo_reward,
     high,
     same_size,
     solo_high,
@@ -76,6 +79,8 @@ class Example:
 
 
 SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
+
+
 REWARDS = [("solo", "reward"), ("pair", "reward")]
 PIXELS = [("solo", "pixels"), ("pair", "pixels")]
 IMAGES = [("solo", "image"), ("pair", "image")]
@@ -242,6 +247,12 @@ EXAMPLES: dict[str, Example] = {
     "MultiStepTransform": Example(
         arguments={"n_steps": 2, "gamma": 0.5},
         offline=True,
+    ),
+    "ModuleTransform": Example(
+        arguments={"module_factory": cubing_observation},
+        nested={"module_factory": cubing_solo_reward},
+        out={"module_factory": cubing_precise},
+        stored_differs="its keys are those of the module, which are not under `next`",
     ),
     "NextObservationDelta": Example(
         arguments={"in_keys": ["observation", "precise"]},

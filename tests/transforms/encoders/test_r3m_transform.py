@@ -208,6 +208,17 @@ def test_no_gradient() -> None:
     assert not any(parameter.requires_grad for parameter in transform.parameters())
 
 
+def test_gradients_reach_the_network_and_the_images_on_request() -> None:
+    transform = small(requires_grad=True)
+    floats = (FRAMES / 255).requires_grad_()
+    encoded(transform, floats).sum().backward()
+    assert floats.grad is not None
+    assert all(parameter.grad is not None for parameter in transform.parameters())
+    assert not any(module.training for module in transform.children())
+    with torch.no_grad():
+        assert not encoded(transform, floats).requires_grad
+
+
 def test_network_stays_in_eval_mode() -> None:
     env = TransformedEnv(RowsEnv((4,)), Compose(small()))
     expected = env.reset()["r3m_vec"]
