@@ -85,6 +85,27 @@ class Sides:
             {key: (one.double(), other.double()) for key, (one, other) in self.others.items()},
         )
 
+    def is_equal(self, other: Sides) -> bool:
+        """Return True if both have the same values and the same tolerance."""
+        if (self.starts, self.tolerance) != (other.starts, other.tolerance):
+            return False
+        if self.others.keys() != other.others.keys():
+            return False
+        tensors = [
+            (self.reference, other.reference),
+            (self.target, other.target),
+            (self.received, other.received),
+            *(
+                pair
+                for key, own in self.others.items()
+                for pair in zip(own, other.others[key], strict=True)
+            ),
+        ]
+        return all(
+            one is two if one is None or two is None else one.dtype == two.dtype and one.equal(two)
+            for one, two in tensors
+        )
+
     def episodes(self) -> list[tuple[int, int]]:
         """Return the first record of each episode, and that after its last one."""
         limits = [*self.starts, len(self.target)]

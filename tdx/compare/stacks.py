@@ -9,7 +9,7 @@ from tdx.compare.arguments import MISSING, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
 from tdx.compare.edits import Edit, Explanation
 from tdx.compare.examples import example_rows
-from tdx.compare.explanations import explain
+from tdx.compare.explanations import Explainer
 from tdx.compare.golden import (
     extra_sides,
     golden_sides,
@@ -74,6 +74,7 @@ def compare_contracts(
     evaluation: bool = False,
     in_rows: Collection[int] = (),
     tags: Tags = frozenset(),
+    explainer: Explainer | None = None,
 ) -> ContractReport:
     """Compare a target with a contract; both have run on the same inputs.
 
@@ -86,8 +87,15 @@ def compare_contracts(
         evaluation: The target is used for evaluation: its statistics must not change.
         in_rows: Stages that each sub-env of the target has.
         tags: What tells stages apart; see :func:`choices_of_pairs`.
+        explainer: What explains the values; shared by comparisons of the same two.
     """
-    comparison = _Comparison(a, b, replayed, evaluation=evaluation, in_rows=in_rows, tags=tags)
+    comparison = _Comparison(
+        *(a, b, replayed),
+        evaluation=evaluation,
+        in_rows=in_rows,
+        tags=tags,
+        explainer=explainer or Explainer(),
+    )
     comparison.run()
 
     def shown(differences: list[Difference]) -> tuple[Difference, ...]:
@@ -137,6 +145,7 @@ class _Comparison:
     evaluation: bool = False
     in_rows: Collection[int] = ()
     tags: Tags = frozenset()
+    explainer: Explainer = field(default_factory=Explainer)
     causes: list[Difference] = field(default_factory=list)
     follows: list[Difference] = field(default_factory=list)
     allowed: list[Difference] = field(default_factory=list)
@@ -760,7 +769,7 @@ class _Comparison:
         # A dtype alone needs no explanation.
         found = None
         if sides is not None and not (change.kind == "dtype" and change.size is None):
-            found = explain(sides)
+            found = self.explainer.explain(sides)
         if found is None:
             return difference
         kind: DifferenceKind = difference.kind
@@ -805,7 +814,7 @@ class _Comparison:
                     sides = self.replayed.extra_sides((lane, b.index, name))
                 else:
                     sides = extra_sides(self.b, lane, name, b)
-                found = None if sides is None else explain(sides)
+                found = None if sides is None else self.explainer.explain(sides)
                 if found is not None:
                     return found
             if self.replayed is None and (renamed := renamed_key(self.b, lane, b)) is not None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
+from tdx.compare.explanations import Explainer
 from tdx.compare.golden import predict_each_other
 from tdx.compare.model import DEFAULT_PARTS, Contract, Part
 from tdx.compare.replay import pair_levels, prepare, replay
@@ -80,6 +81,8 @@ def check_contract(
             in_rows = [stage.index for stage in stack.stages if stage.rows is not None]
             target = replace(target, notes=notes, recording=None)
 
+            explainer = Explainer()
+
             def compare(tags: Tags) -> ContractReport:
                 replayed = None
                 if recording is not None:
@@ -90,6 +93,7 @@ def check_contract(
                     evaluation=evaluation,
                     in_rows=in_rows,
                     tags=tags,
+                    explainer=explainer,
                 )
 
             report = compare(frozenset())

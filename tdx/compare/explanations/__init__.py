@@ -6,7 +6,7 @@ what the stage received. It is accepted only if it predicts all of them within t
 
 from tdx.compare.edits import Edit, Explanation, Sides
 from tdx.compare.explanations.model import reproduces
-from tdx.compare.explanations.search import explain
+from tdx.compare.explanations.search import Explainer, explain
 from tdx.compare.explanations.stages import predict_stage
 
-__all__ = ["Edit", "Explanation", "Sides", "explain", "predict_stage", "reproduces"]
+__all__ = ["Edit", "Explainer", "Explanation", "Sides", "explain", "predict_stage", "reproduces"]
