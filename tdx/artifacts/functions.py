@@ -14,11 +14,14 @@ An entry is state only if the graph of a function reads it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import keyword
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, redirect_stderr
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +31,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.fx import Node
 
+from tdx.artifacts.vectors import ReferenceCall, same_bits, sample_inputs
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import Transform
@@ -102,6 +106,8 @@ class ChainFunctions:
         left_out: One line per stage after the exported part, and why the first one is left out.
         unchanged: Keys of rewards and done flags that the chain passes on as they are; the
             functions leave them out.
+        calls: Reference vectors: what the chain itself returns in a few episodes. The functions
+            return the same bits.
     """
 
     name: str
@@ -111,6 +117,7 @@ class ChainFunctions:
     initial: Mapping[str, Tensor] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
+    calls: tuple[ReferenceCall, ...] = ()
 
     def function(self, name: str) -> ExportedFunction | None:
         """Return the function of a name; ``None``: the chain has none."""
@@ -277,6 +284,7 @@ class _Chain:
 
     def __init__(self, base: EnvBase, stages: Sequence[Transform]) -> None:
         self.stages = [_frozen(deepcopy(stage)) for stage in stages]
+        self._untraced = [_frozen(deepcopy(stage)) for stage in stages]
         self.calls = {
             f"stage_{index}_{type(stage).__name__}": _StageCall(stage)
             for index, stage in enumerate(self.stages)
@@ -287,6 +295,7 @@ class _Chain:
             for part in ("full_observation_spec", "full_reward_spec", "full_done_spec")
             for key in parts[part].keys(True, True)
         }
+        self._spec_of = {key: parts[part][key] for key, part in self._parts.items()}
         self._examples: dict[str, dict[NestedKey, Tensor]] = {
             "step": {key: _zero(parts[part][key]) for key, part in self._parts.items()},
             "act": {},
@@ -297,8 +306,9 @@ class _Chain:
             if self._parts[key] != "full_reward_spec"
         }
         specs = base.input_spec, base.output_spec
-        for index, stage in enumerate(self.stages):
+        for index, (stage, other) in enumerate(zip(self.stages, self._untraced, strict=True)):
             with _named(index, stage):
+                other.transform_specs(*specs)
                 specs = stage.transform_specs(*specs)
         actions = specs[0]["full_action_spec"]
         for key in actions.keys(True, True):
@@ -309,7 +319,8 @@ class _Chain:
         self._env_actions = [
             normalize_key(key) for key in base.input_spec["full_action_spec"].keys(True, True)
         ]
-        for stage in self.stages:
+        self._actions = actions
+        for stage in (*self.stages, *self._untraced):
             stage.__dict__.update({memory: {} for memory in stage.episode_memory})
         self._find_state()
 
@@ -367,6 +378,7 @@ class _Chain:
         root: Mapping[NestedKey, Tensor],
         entries: Mapping[NestedKey, Tensor],
         module: nn.Module | None,
+        stages: Sequence[Transform] | None = None,
     ) -> TensorDictBase:
         """Run the hooks of all stages; return the output of the env, or the input for it.
 
@@ -375,11 +387,15 @@ class _Chain:
             root: What the previous call returned, and the action of the policy.
             entries: Output of the env.
             module: Module whose submodules are called. ``None``: the stages themselves.
+            stages: Other stages to run than those that are traced.
         """
-        calls = [
-            (index, held if module is None else getattr(module, call_name))
-            for index, (call_name, held) in enumerate(self.calls.items())
-        ]
+        if stages is not None:
+            calls = [(index, _StageCall(stage)) for index, stage in enumerate(stages)]
+        else:
+            calls = [
+                (index, held if module is None else getattr(module, call_name))
+                for index, (call_name, held) in enumerate(self.calls.items())
+            ]
         current = _tensordict(entries)
         before = _tensordict(root)
         if name != "reset":
@@ -495,7 +511,72 @@ class _Chain:
         flags = tuple(format_key(key) for key in unchanged)
         initial = {state: self._initial[state] for state in states if state in used}
         digest = _digest(stages, functions, initial)
-        return ChainFunctions(name, digest, stages, functions, initial, left_out, flags)
+        calls = self._prove(functions, initial)
+        return ChainFunctions(name, digest, stages, functions, initial, left_out, flags, calls)
+
+    def _prove(
+        self, functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
+    ) -> tuple[ReferenceCall, ...]:
+        """Run the stages and the functions on the same inputs, and compare their bits.
+
+        Raises:
+            ChainError: They differ, as those of a stage do that reads a clock or counts in Python.
+        """
+        by_name = {function.name: function for function in functions}
+        specs = {
+            part: {
+                name: self._actions[key] if name in self._policy_names else self._spec_of[key]
+                for name, key in self._input_names(part).items()
+            }
+            for part in by_name
+        }
+        state: Mapping[str, Tensor] = initial
+        root: dict[NestedKey, Tensor] = {}
+        calls = []
+        action: dict[NestedKey, Tensor] = {}
+        for call in sample_inputs(specs, list(by_name)):
+            part = call.function
+            names = self._input_names(part)
+            given = {key: call.inputs[name].clone() for name, key in names.items()}
+            if part == "act":
+                action = given
+            elif "act" in by_name and part == "step":
+                given = {**given, **action}  # a step gets the action of the call before it
+            inputs = {name: given[key] for name, key in names.items() if name in call.inputs}
+            inputs |= {
+                name: given[key] for name, key in self._policy_names.items() if key in given
+            }
+            entries = {key: given[key] for name, key in names.items()}
+            own = {key: value.clone() for key, value in entries.items()}
+            policy = {key: own.pop(key) for key in self._actions_in(own)} if part != "reset" else {}
+            before = {} if part == "reset" else {**root, **policy}
+            result = _leaves(self._apply(part, before, own, None, self._untraced))
+            if part != "act":
+                root = dict(result)
+            function = by_name[part]
+            outputs = function({**state, **inputs})
+            for entry in function.outputs:
+                if entry.is_state:
+                    continue
+                key = self._output_names(part)[entry.name]
+                if key not in result or not same_bits(result[key], outputs[entry.name]):
+                    raise ChainError(
+                        f"the exported {part} does not return the {format_key(key)!r} of the chain"
+                        f" in call {len(calls)}",
+                        hint="a stage reads a clock, a random number or a counter in Python: "
+                        "declare why_not_exported in its class",
+                    )
+            state = {
+                **state,
+                **{entry.name: outputs[entry.name] for entry in function.outputs if entry.is_state},
+            }
+            needed = {entry.name for entry in function.inputs if not entry.is_state}
+            kept = {name: value for name, value in inputs.items() if name in needed}
+            calls.append(ReferenceCall(part, kept, outputs))
+        return tuple(calls)
+
+    def _actions_in(self, entries: Mapping[NestedKey, Tensor]) -> list[NestedKey]:
+        return [key for key in self._policy_names.values() if key in entries]
 
     def _example(self, part: str, name: str) -> Tensor:
         if name in self._policy_names:
@@ -508,11 +589,21 @@ class _Chain:
     ) -> torch.export.ExportedProgram:
         graph = _Graph(self, part, inputs, outputs)
         examples = tuple(self._example(part, name).clone() for name in inputs)
-        with warnings.catch_warnings(), torch.no_grad():
+        # A graph that cannot be traced is printed, and the error says it all.
+        log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+        with ExitStack() as quiet:
+            quiet.enter_context(redirect_stderr(io.StringIO()))
+            quiet.callback(log.setLevel, log.level)
+            log.setLevel(logging.CRITICAL)
+            quiet.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")  # of torch, about its own deprecations
+            quiet.enter_context(torch.no_grad())
             try:
                 program = torch.export.export(graph, examples, strict=False)
-                return program.run_decompositions({})
+                program = program.run_decompositions({})
+                for node in program.graph.nodes:  # paths of this machine
+                    node.meta.pop("stack_trace", None)
+                return program
             except TdxError:
                 raise
             except Exception as error:
