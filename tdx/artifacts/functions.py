@@ -601,8 +601,11 @@ class _Chain:
             try:
                 program = torch.export.export(graph, examples, strict=False)
                 program = program.run_decompositions({})
-                for node in program.graph.nodes:  # paths of this machine
-                    node.meta.pop("stack_trace", None)
+                for node in list(program.graph.nodes):
+                    node.meta.pop("stack_trace", None)  # paths of this machine
+                    if str(node.target) == "aten._assert_tensor_metadata.default":
+                        program.graph.erase_node(node)  # the dtypes of the inputs are static
+                program.graph_module.recompile()
                 return program
             except TdxError:
                 raise
@@ -833,3 +836,40 @@ def _identifier(parts: Sequence[str]) -> str:
     name = re.sub(r"\W+", "_", "_".join(parts), flags=re.ASCII).strip("_")
     name = re.sub(r"__+", "_", name)
     return f"entry_{name}" if not name or not name[0].isalpha() or keyword.iskeyword(name) else name
+
+
+def operators_behind(
+    chain: ChainFunctions, function: ExportedFunction, output: str
+) -> tuple[list[str], list[str]]:
+    """Return the operators that an output depends on: in its own call, and in earlier ones.
+
+    Args:
+        chain: The chain.
+        function: A function of it.
+        output: Name of the output.
+    """
+
+    def walk(part: ExportedFunction, name: str) -> tuple[list[str], set[str]]:
+        place = [entry.name for entry in part.outputs].index(name)
+        pending, seen = [_outputs(part.program)[place]], set()
+        while pending:
+            node = pending.pop()
+            if node not in seen:
+                seen.add(node)
+                pending += node.all_input_nodes
+        inputs = zip(_user_inputs(part.program), part.inputs, strict=True)
+        states = {entry.name for node, entry in inputs if entry.is_state and node in seen}
+        return [str(node.target) for node in seen if node.op == "call_function"], states
+
+    direct, pending_states = walk(function, output)
+    carried: list[str] = []
+    known: set[str] = set()
+    while pending_states - known:
+        state = min(pending_states - known)
+        known.add(state)
+        for part in chain.functions:
+            if part.name != "act" and state in {entry.name for entry in part.outputs}:
+                operators, more = walk(part, state)
+                carried += operators
+                pending_states |= more
+    return direct, carried
