@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,17 @@ from tdx.artifacts.functions import (
 from tdx.artifacts.vectors import as_arrays
 from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
 from tdx.foundation.container import Container, seal
-from tdx.foundation.errors import ArgumentError, ChainError, CheckError, StorageError
+from tdx.foundation.errors import ArgumentError, ChainError, CheckError, StorageError, Where
 from tdx.foundation.files import atomic_folder, report_write_errors
 from tdx.foundation.serialization import Result
+from tdx.pipeline import Pipeline
+from tdx.stacks.building import build_env
+from tdx.stacks.conversion import Convertible, Missing
 from tdx.stacks.native import format_stages
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
+    from tdx.stacks import Stack
 
 VERIFIER = "verify.py"
 VERSION = 1
@@ -145,6 +150,39 @@ def export_chain(
         note is None,
         note,
     )
+
+
+@contextmanager
+def exportable_env(stack: Stack) -> Iterator[EnvBase]:
+    """Yield the env of a stack of tdx, or one with the counterparts of the stages of another stack.
+
+    Raises:
+        ArgumentError: The stack cannot be converted, or a stage has no counterpart.
+    """
+    env = stack.chain_env
+    if env is not None:
+        yield env
+        return
+    if not isinstance(stack, Convertible):
+        raise ArgumentError(
+            f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
+            hint="name an env with a chain of tdx, Gymnasium or Stable-Baselines3",
+        )
+    converted = stack.convert()
+    for stage in converted.stages:
+        if isinstance(stage.result, Missing):
+            raise ChainError(
+                f"has no counterpart: {stage.result.reason}",
+                where=Where(stage=stage.index, transform=stage.name),
+                hint=stage.result.advice,
+            )
+    last = len(converted.stages) - 1
+    configs = tuple(config for stage in converted.stages for config in stage.stages)
+    built = build_env(Pipeline(converted.env_up_to(last), configs))
+    try:
+        yield built
+    finally:
+        built.close()
 
 
 def _check_target(target: Path, *, force: bool) -> None:
