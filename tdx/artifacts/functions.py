@@ -55,6 +55,9 @@ class ArtifactEntry:
         dtype: Its dtype.
         is_state: True if it is carried from one call to the next.
         description: Stage and meaning in one line.
+        is_observation: True for an output of the observation side that is neither a reward nor a
+            done flag nor state.
+        is_window: True for a state that is one entry of a window, as of ``CatFrames``.
     """
 
     name: str
@@ -63,6 +66,8 @@ class ArtifactEntry:
     dtype: torch.dtype
     is_state: bool
     description: str
+    is_observation: bool = False
+    is_window: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -711,7 +716,15 @@ class _Chain:
                 if name in self._policy_names:
                     description = "action of the policy"
                 key = f"next.{key}" if part == "step" else key
-        return ArtifactEntry(name, key, tuple(value.shape), value.dtype, is_state, description)
+        is_observation = not (is_input or is_state or part == "act") and (
+            self._parts.get(self._output_names(part)[name], "full_observation_spec")
+            == "full_observation_spec"
+        )
+        is_window = slot is not None and slot.position is not None
+        shape = tuple(value.shape)
+        return ArtifactEntry(
+            name, key, shape, value.dtype, is_state, description, is_observation, is_window
+        )
 
     def _check_random(self, function: ExportedFunction) -> None:
         for node in function.program.graph.nodes:
@@ -873,3 +886,9 @@ def operators_behind(
                 carried += operators
                 pending_states |= more
     return direct, carried
+
+
+def window_sizes(function: ExportedFunction) -> dict[str, int]:
+    """Return the number of earlier entries that a function keeps of each key with a window."""
+    keys = [entry.key for entry in function.inputs if entry.is_window]
+    return {key: keys.count(key) for key in keys}
