@@ -123,18 +123,20 @@ def export_chain(
     files[VECTORS] = _vectors(chain)
     files[VERIFIER] = Path(verifier.__file__).read_bytes()
     manifest = _manifest(chain, to, operators, files)
-    with report_write_errors(target, "choose another path", kind=StorageError):
-        with atomic_folder(target) as folder:
-            for file, content in files.items():
-                (folder / file).write_bytes(content)
-            (folder / MANIFEST).write_bytes(seal(manifest, indent=2)[0])
-            note = None
-            try:
-                _, problems = verifier.verify(folder)
-            except MissingRuntimeError as error:
-                problems, note = [], str(error)
-            if problems:
-                raise ChainError(f"the {to} files differ from the chain: {problems[0]}")
+    with (
+        report_write_errors(target, "choose another path", kind=StorageError),
+        atomic_folder(target) as folder,
+    ):
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        (folder / MANIFEST).write_bytes(seal(manifest, indent=2)[0])
+        note = None
+        try:
+            _, problems = verifier.verify(folder)
+        except MissingRuntimeError as error:
+            problems, note = [], str(error)
+        if problems:
+            raise ChainError(f"the {to} files differ from the chain: {problems[0]}")
     return Artifact(
         str(out),
         to,

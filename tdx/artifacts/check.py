@@ -147,7 +147,9 @@ def _compare_with(
                         if entry["state"]:
                             state[entry["name"]] = value
                             continue
-                        key = key_name(normalize_key(tuple(entry["key"].removeprefix("next.").split("."))))
+                        key = key_name(
+                            normalize_key(tuple(entry["key"].removeprefix("next.").split(".")))
+                        )
                         records = outputs.setdefault((lane, key), {})
                         place = (episode, at - 1 if at else None)
                         records.setdefault(place, []).append(torch.from_numpy(value.copy()))
@@ -199,7 +201,11 @@ def _differences(
         values = Values.of([torch.stack(records[places[index]]) for index in common])
         if values.shape != wanted.shape and math.prod(values.shape) == math.prod(wanted.shape) == 1:
             # A contract has rewards and flags without the dim that tdx gives them.
-            values = replace(values, numbers=values.numbers.reshape(*values.numbers.shape[:2], *wanted.shape), shape=wanted.shape)
+            values = replace(
+                values,
+                numbers=values.numbers.reshape(*values.numbers.shape[:2], *wanted.shape),
+                shape=wanted.shape,
+            )
         digests = tuple(wanted.digests[index] for index in common) if wanted.digests else ()
         reference = replace(wanted, numbers=wanted.numbers[common], digests=digests, whole=None)
         change = compare_values(reference, values, contract.tolerance(key, tolerance))

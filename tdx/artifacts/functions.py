@@ -86,16 +86,16 @@ class ExportedFunction:
     inputs: tuple[ArtifactEntry, ...]
     outputs: tuple[ArtifactEntry, ...]
 
-    def __call__(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run the graph by torch.
+    def runner(self) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """Return a function that runs the graph by torch, on inputs by name; others are ignored."""
+        module = self.program.module()  # once: it copies the graph
 
-        Args:
-            values: Inputs by name; others are ignored.
-        """
-        with torch.no_grad():
-            results = self.program.module()(*(values[entry.name] for entry in self.inputs))
-        names = (entry.name for entry in self.outputs)
-        return dict(zip(names, results, strict=True))
+        def run(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            with torch.no_grad():
+                results = module(*(values[entry.name] for entry in self.inputs))
+            return dict(zip((entry.name for entry in self.outputs), results, strict=True))
+
+        return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,7 @@ def chain_functions(
     raise ChainError(f"no stage is left to export: {error.message}", where=error.where)
 
 
-def _exportable_stages(
-    base: EnvBase, stages: Sequence[Transform]
-) -> tuple[int, ChainError | None]:
+def _exportable_stages(base: EnvBase, stages: Sequence[Transform]) -> tuple[int, ChainError | None]:
     """Return how many stages declare that they can be exported, and the error of the next one."""
     for index, stage in enumerate(stages):
         reason = stage.why_not_exported
@@ -336,9 +334,7 @@ class _Chain:
         first = self._apply("reset", {}, self._examples["reset"], None)
         root = _leaves(first)
         slots = _memory_slots(self.stages)
-        step = self._apply(
-            "step", {**root, **self._examples["act"]}, self._examples["step"], None
-        )
+        step = self._apply("step", {**root, **self._examples["act"]}, self._examples["step"], None)
         results = _leaves(step)
         after = _buffer_versions(self.stages)
         changed = [slot for slot in versions if after.get(slot) != versions[slot]]
@@ -435,7 +431,8 @@ class _Chain:
                 held = torch.zeros_like(self._initial[state])
             slot.load(self.stages[slot.stage], held)
         carried = {key: given[state] for state, key in self._carried.items() if state in given}
-        entries, root = {}, {} if name == "reset" else carried
+        entries: dict[NestedKey, Tensor] = {}
+        root = {} if name == "reset" else carried
         for entry, key in self._input_names(name).items():
             value = given.get(entry)
             if value is None:
@@ -495,22 +492,16 @@ class _Chain:
         outputs = {part: [*self._output_names(part)] for part in names}
         states = [*self._slots, *self._carried]
         full = {
-            part: self._export(
-                part, [*self._input_names(part), *states], [*outputs[part], *states]
-            )
+            part: self._export(part, [*self._input_names(part), *states], [*outputs[part], *states])
             for part in names
         }
         unchanged = self._unchanged(full, outputs)
         for part in names:
             outputs[part] = [
-                entry
-                for entry in outputs[part]
-                if self._output_names(part)[entry] not in unchanged
+                entry for entry in outputs[part] if self._output_names(part)[entry] not in unchanged
             ]
         used = self._used_states(full, outputs, states)
-        functions = tuple(
-            self._function(part, full[part], outputs[part], used) for part in names
-        )
+        functions = tuple(self._function(part, full[part], outputs[part], used) for part in names)
         for function in functions:
             self._check_random(function)
         flags = tuple(format_key(key) for key in unchanged)
@@ -528,6 +519,7 @@ class _Chain:
             ChainError: They differ, as those of a stage do that reads a clock or counts in Python.
         """
         by_name = {function.name: function for function in functions}
+        runners = {function.name: function.runner() for function in functions}
         specs = {
             part: {
                 name: self._actions[key] if name in self._policy_names else self._spec_of[key]
@@ -537,7 +529,7 @@ class _Chain:
         }
         state: Mapping[str, Tensor] = initial
         root: dict[NestedKey, Tensor] = {}
-        calls = []
+        calls: list[ReferenceCall] = []
         action: dict[NestedKey, Tensor] = {}
         for call in sample_inputs(specs, list(by_name)):
             part = call.function
@@ -548,9 +540,7 @@ class _Chain:
             elif "act" in by_name and part == "step":
                 given = {**given, **action}  # a step gets the action of the call before it
             inputs = {name: given[key] for name, key in names.items() if name in call.inputs}
-            inputs |= {
-                name: given[key] for name, key in self._policy_names.items() if key in given
-            }
+            inputs |= {name: given[key] for name, key in self._policy_names.items() if key in given}
             entries = {key: given[key] for name, key in names.items()}
             own = {key: value.clone() for key, value in entries.items()}
             policy = {key: own.pop(key) for key in self._actions_in(own)} if part != "reset" else {}
@@ -559,7 +549,7 @@ class _Chain:
             if part != "act":
                 root = dict(result)
             function = by_name[part]
-            outputs = function({**state, **inputs})
+            outputs = runners[part]({**state, **inputs})
             for entry in function.outputs:
                 if entry.is_state:
                     continue
@@ -777,7 +767,7 @@ def _tensordict(entries: Mapping[NestedKey, Tensor]) -> TensorDictBase:
 
 def _outputs(program: torch.export.ExportedProgram) -> list[Node]:
     last = next(node for node in reversed(program.graph.nodes) if node.op == "output")
-    return list(last.args[0])  # type: ignore[arg-type]
+    return list(last.args[0])
 
 
 def _user_inputs(program: torch.export.ExportedProgram) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Reference vectors: inputs of calls with resets and unusual numbers, and what the chain returns."""
+"""Reference vectors: inputs with resets and unusual numbers, and what the chain returns."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _disturbed(value: Tensor, generator: torch.Generator, *, broken: bool) -> Te
     special = _NOT_FINITE if broken else _ORDINARY
     if draw == 1 or broken:
         chosen = torch.randint(0, len(special), value.shape, generator=generator)
-        rows = torch.rand(value.shape, generator=generator) < 0.4  # noqa: PLR2004 - a share
+        rows = torch.rand(value.shape, generator=generator) < 0.4
         value = torch.where(rows, torch.tensor(special, dtype=value.dtype)[chosen], value)
     return value
 
@@ -104,7 +104,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def as_arrays(calls: Sequence[ReferenceCall]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return calls as arrays: the order of the functions, and each entry, stacked over its calls."""
+    """Return calls as arrays: their order, and each entry stacked over its calls."""
     names = sorted({call.function for call in calls})
     arrays = {"calls": np.array([call.function for call in calls])}
     for name in names:

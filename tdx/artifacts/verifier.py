@@ -126,9 +126,7 @@ def _open_cpp(folder: Path, functions: dict[str, Any]) -> Call:
         loaded = ctypes.CDLL(str(library))
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
-        outputs = [
-            np.empty(entry["shape"], entry["dtype"]) for entry in functions[name]["outputs"]
-        ]
+        outputs = [np.empty(entry["shape"], entry["dtype"]) for entry in functions[name]["outputs"]]
         inputs = [np.ascontiguousarray(value) for value in values]
         pointers = [
             (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
@@ -163,8 +161,8 @@ def compare(value: Array, wanted: Array, bound: float) -> str | None:
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return f"{value.dtype} {value.shape} instead of {wanted.dtype} {wanted.shape}"
     if bound == 0 or wanted.dtype.kind == "b":
-        nan = wanted != wanted  # noqa: PLR0124 - integers have no isnan
-        same = np.where(nan, value != value, _bits(value) == _bits(wanted))  # noqa: PLR0124
+        nan = wanted != wanted
+        same = np.where(nan, value != value, _bits(value) == _bits(wanted))
     elif wanted.dtype.kind != "f":
         same = np.abs(value.astype(np.int64) - wanted.astype(np.int64)) <= 1
     else:
@@ -206,7 +204,9 @@ def run_vectors(
         at, entries = positions[name], functions[name]
         positions[name] += 1
         values = [
-            state[entry["name"]] if entry["state"] else vectors[f"{name}/inputs/{entry['name']}"][at]
+            state[entry["name"]]
+            if entry["state"]
+            else vectors[f"{name}/inputs/{entry['name']}"][at]
             for entry in entries["inputs"]
         ]
         results = call(name, values)

@@ -36,14 +36,13 @@ def artifact_view(result: Artifact) -> View:
         calls = count_text(result.calls, "reference call")
         verdict = Paragraph([Cell("verified", "good"), Cell(f": {calls}")])
         if not result.verified:
-            verdict = Paragraph([Cell("not verified", "warning"), Cell(f": {result.note}")])
+            verdict = Paragraph([Cell("not verified", "bad"), Cell(f": {result.note}")])
         blocks: list[Block] = [
             Heading(result.path, f"{result.form} of {count_text(len(result.stages), 'stage')}"),
             fact_table(facts.items()),
             verdict,
         ]
-        for line in result.left_out:
-            blocks.append(dim(f"not exported: {line}"))
+        blocks += [dim(f"not exported: {line}") for line in result.left_out]
         table = Table([Column("file"), Column("size", is_number=True)], rows)
         return [*blocks, Heading("files"), table]
 
