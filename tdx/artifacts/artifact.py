@@ -44,6 +44,33 @@ _MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactFile(Result):
+    """A file of an artifact.
+
+    Args:
+        name: Its name.
+        size: Its size in bytes.
+    """
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorBound(Result):
+    """How exact an operator of an artifact is.
+
+    Args:
+        operator: Such as ``aten.add.Tensor``.
+        bound: Largest difference relative to the largest magnitude in a tensor; 0: the same bits
+            as torch on a CPU.
+    """
+
+    operator: str
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact(Result):
     """An exported chain.
 
@@ -56,8 +83,8 @@ class Artifact(Result):
         unchanged: Rewards and done flags that the chain passes on as they are.
         functions: Names of the functions.
         state: Names of the tensors that are carried from one call to the next.
-        files: Size of each file.
-        bounds: Largest relative difference by operator; 0: the same bits as torch on a CPU.
+        files: Its files.
+        bounds: Bounds of its operators.
         calls: Number of reference calls.
         verified: True if the files were run on the reference vectors.
         note: Why they were not.
@@ -71,8 +98,8 @@ class Artifact(Result):
     unchanged: tuple[str, ...]
     functions: tuple[str, ...]
     state: tuple[str, ...]
-    files: Mapping[str, int]
-    bounds: Mapping[str, float]
+    files: tuple[ArtifactFile, ...]
+    bounds: tuple[OperatorBound, ...]
     calls: int
     verified: bool
     note: str | None = None
@@ -96,7 +123,7 @@ def export_chain(
 
     Args:
         env: Env with its chain, not batched. It is not stepped.
-        to: ``pt2``, ``onnx``, ``cpp`` or ``numpy``.
+        to: ``pt2`` or ``onnx``.
         out: Folder to write.
         split: Export the stages before the first one that cannot be exported.
         force: Replace an existing artifact.
@@ -146,8 +173,8 @@ def export_chain(
         chain.unchanged,
         tuple(function.name for function in chain.functions),
         tuple(chain.initial),
-        {file: len(content) for file, content in files.items()},
-        operators,
+        tuple(ArtifactFile(file, len(content)) for file, content in files.items()),
+        tuple(OperatorBound(*item) for item in operators.items()),
         len(chain.calls),
         note is None,
         note,

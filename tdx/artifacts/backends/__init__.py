@@ -1,8 +1,8 @@
-"""Forms of an artifact, one module each, found by their names."""
+"""Forms of an artifact, one module each."""
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.util import find_spec
 
 from tdx.artifacts.backends.interface import Backend
 from tdx.foundation.errors import (
@@ -12,7 +12,7 @@ from tdx.foundation.errors import (
     install_extra,
 )
 
-BACKENDS = ("pt2", "onnx", "cpp", "numpy")
+BACKENDS = ("pt2", "onnx")
 
 
 def load_backend(name: str) -> Backend:
@@ -22,18 +22,21 @@ def load_backend(name: str) -> Backend:
         UnknownNameError: The name is unknown.
         MissingPackageError: A package that it needs is not installed.
     """
-    if name not in BACKENDS:
-        hint = did_you_mean(name, BACKENDS, otherwise=f"one of {', '.join(BACKENDS)}")
-        raise UnknownNameError(f"unknown form {name!r} of an artifact", hint=hint)
-    backend: Backend = import_module(f"{__name__}.{name}").backend
+    backend: Backend
+    match name:
+        case "pt2":
+            from tdx.artifacts.backends.pt2 import backend
+        case "onnx":
+            from tdx.artifacts.backends.onnx import backend
+        case _:
+            hint = did_you_mean(name, BACKENDS, otherwise=f"one of {', '.join(BACKENDS)}")
+            raise UnknownNameError(f"unknown form {name!r} of an artifact", hint=hint)
     for package in backend.packages:
-        try:
-            import_module(package)
-        except ImportError as error:
+        if find_spec(package) is None:
             raise MissingPackageError(
                 f"{name} needs {package}, which is not installed",
                 hint=None if backend.extra is None else install_extra(backend.extra),
-            ) from error
+            )
     return backend
 
 

@@ -14,8 +14,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="FORM",
-        autocompletion=lambda: ["pt2", "onnx", "cpp", "numpy"],
-        help="pt2, onnx, cpp or numpy.",
+        autocompletion=lambda: ["pt2", "onnx"],
+        help="pt2: torch.export files, or onnx: ONNX files.",
     ),
 ]
 Out = Annotated[str, typer.Option("-o", "--out", metavar="FOLDER", help="Folder to write.")]
@@ -34,14 +34,14 @@ def export_chain(
     split: Split = False,
     force: Force = False,
 ) -> None:
-    """Export a chain as files that run without tdx, with a proof.
+    """Export a chain as code that runs without tdx.
 
     The functions reset, step and, if a stage maps actions, act take what the chain keeps between
     calls as inputs, and return it. `python FOLDER/verify.py` runs them on reference vectors.
 
     tdx export-chain Pendulum-v1 -t StepCounter --to pt2 --out chain
 
-    tdx export-chain pendulum.yaml --to numpy --out chain --split
+    tdx export-chain pendulum.yaml --to pt2 --out part --split
     """
     from tdx.artifacts.artifact import export_chain, exportable_env
     from tdx.cli.output import write_view

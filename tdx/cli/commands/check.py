@@ -265,7 +265,7 @@ def check(
     statistics: Statistics = False,
     verbose: Verbose = False,
 ) -> int:
-    """Check pipelines: build them, verify their specs, apply the rules.
+    """Check pipelines: build them, verify specs, apply the rules.
 
     Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
     this machine does not have. With several targets, the highest exit code counts. The comment

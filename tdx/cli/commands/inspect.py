@@ -400,7 +400,7 @@ def diff(
     samples: Samples = None,
     shrink: Shrink = None,
 ) -> int:
-    """Compare two pipelines: stages, specs and, with --steps, values.
+    """Compare two pipelines: stages, specs and with --steps values.
 
     Functions that return an env, and contracts, are compared stage by stage, as by tdx contract
     diff, and so are pipelines with --out or --shrink; their libraries may differ. Deployment
