@@ -138,7 +138,7 @@ def export_chain(
         >>> import tempfile, tdx
         >>> env = tdx.GymEnv("Pendulum-v1").append_transform(tdx.StepCounter())
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     tdx.export_chain(env, "pt2", folder + "/chain").state
+        ...     export_chain(env, "pt2", folder + "/chain").state
         ('last_step_count',)
     """
     target = Path(out)
