@@ -66,14 +66,15 @@ def _is_searched(name: str) -> bool:
     """Return True for a folder that is no target itself."""
     from tdx.envs.gym.registry import find_env
     from tdx.foundation.errors import TdxError
-    from tdx.foundation.files import is_contract
+    from tdx.foundation.files import is_artifact, is_contract
     from tdx.stacks.checkpoints import is_checkpoint, is_dataset
     from tdx.stacks.descriptors import is_descriptor
 
     path = Path(name)
     if ":" in name or not path.is_dir() or (path / "manifest.json").exists():
         return False
-    if any(test(name) for test in (is_contract, is_checkpoint, is_dataset, is_descriptor)):
+    tests = (is_artifact, is_contract, is_checkpoint, is_dataset, is_descriptor)
+    if any(test(name) for test in tests):
         return False
     try:
         find_env(name)
@@ -84,7 +85,7 @@ def _is_searched(name: str) -> bool:
 
 def _search(folder: Path, exclude: Sequence[str]) -> Iterator[str]:
     """Yield the pipeline files and checkpoints below a folder; links are not followed."""
-    from tdx.foundation.files import is_contract
+    from tdx.foundation.files import is_artifact, is_contract
     from tdx.stacks.checkpoints import is_checkpoint, is_dataset
 
     for root, folders, files in os.walk(folder):
@@ -98,7 +99,12 @@ def _search(folder: Path, exclude: Sequence[str]) -> Iterator[str]:
             if is_checkpoint(path):
                 yield str(path)
             # What tdx and LeRobot wrote is data; the pipelines in it belong to it.
-            elif not (is_contract(path) or is_dataset(path) or (path / "manifest.json").exists()):
+            elif not (
+                is_artifact(path)
+                or is_contract(path)
+                or is_dataset(path)
+                or (path / "manifest.json").exists()
+            ):
                 kept.append(name)
         folders[:] = kept
         for name in sorted(files):

@@ -42,6 +42,8 @@ DOCUMENTS: Mapping[str, str] = {
     "repair": "tdx verify --repair",
     "export": "tdx export",
     "import": "tdx import",
+    "artifact": "tdx export-chain",
+    "artifact_check": "tdx check of an artifact",
     "envs": "tdx list envs",
     "env": "tdx show env",
     "stack_kinds": "tdx list kinds",
@@ -80,6 +82,8 @@ class ReportedError(ErrorEntries):
 
 
 def _declare_documents() -> Mapping[str, Document]:
+    from tdx.artifacts.artifact import Artifact
+    from tdx.artifacts.check import ArtifactCheck
     from tdx.cli.views.catalog import TransformDocument, TransformRow
     from tdx.cli.views.check import CodeRow, FixEntries
     from tdx.cli.views.setup import DocumentKind
@@ -164,6 +168,8 @@ def _declare_documents() -> Mapping[str, Document]:
         "repair": Document(Repair, extra={"path": str}),
         "export": Document(Exported),
         "import": Document(Imported),
+        "artifact": Document(Artifact),
+        "artifact_check": Document(ArtifactCheck),
         "envs": Document(extra={"search": str, "envs": list[RegisteredEnv]}),
         "env": Document(EnvDetails),
         "stack_kinds": Document(extra={"search": str, "stack_kinds": list[Openable]}),

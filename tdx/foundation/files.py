@@ -43,6 +43,7 @@ SYSTEM_HINTS = {
 """Hints for errors of the disk or of the limits of the system, by their numbers."""
 PIPELINE_SUFFIXES = (".yaml", ".yml", ".json")
 """Suffixes of pipeline files."""
+ARTIFACT_FILE = "artifact.json"
 CONTRACT_FILE = "contract.yaml"
 """File in the folder of a contract."""
 _STREAM_FOLDERS = ("/dev/", "/proc/")
@@ -66,6 +67,11 @@ def is_stream(path: str | Path) -> bool:
 def is_contract(path: str | Path) -> bool:
     """Return True for the folder of a contract."""
     return os.path.isdir(path) and os.path.lexists(os.path.join(path, CONTRACT_FILE))
+
+
+def is_artifact(path: str | Path) -> bool:
+    """Return True for the folder of an exported chain."""
+    return os.path.isdir(path) and os.path.lexists(os.path.join(path, ARTIFACT_FILE))
 
 
 def suggest_file(path: str | Path, suffixes: Sequence[str] = (), after: str = "") -> str | None:

@@ -65,6 +65,8 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "verification": [("verify", "runs/a"), ("verify", "runs/a")],
     "repair": [("verify", "runs/a", "--repair")],
     "export": [("export", "runs/a", "--to", "jsonl", "-o", "a.jsonl", "--force")],
+    "artifact": [("export-chain", *CHAIN, "--to", "pt2", "-o", "chain", "--force")],
+    "artifact_check": [("check", "chain", "--allow-code")],
     "import": [("import", "a.jsonl", "-o", "b")],
     "envs": [("list", "envs", "Pong")],
     "env": [("show", "env", "CartPole-v1")],
@@ -85,9 +87,10 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("dump", "dumps", "verification", "repair", "export"), ("rollout",)),
     "import": ("rollout", "export"),
     "sharded_rollout": ("rollout",),
+    "artifact_check": ("artifact",),
 }
 """Kinds whose commands write what those of another kind read."""
-WRITTEN = {"profile": "profile.json", "rollout": "runs/a", "export": "a.jsonl"}
+WRITTEN = {"profile": "profile.json", "rollout": "runs/a", "export": "a.jsonl", "artifact": "chain"}
 
 
 @pytest.fixture(scope="module")

@@ -62,11 +62,11 @@ _SETTINGS: dict[str, Any] = {
 
 ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
     "inspect": ("inspect", "Inspect the specs, data flow and values of a chain."),
-    "diff": ("inspect", "Compare two pipelines: stages, specs and, with --steps, values."),
+    "diff": ("inspect", "Compare two pipelines: stages, specs and with --steps values."),
     "report": ("report", "Write a report of a pipeline: HTML, Markdown or SVG."),
     "list": ("catalog", "List envs, transforms, dumps and what can be opened."),
     "show": ("catalog", "Show an env, a transform, a dump or what tdx.watch recorded."),
-    "check": ("check", "Check pipelines: build them, verify their specs, apply the rules."),
+    "check": ("check", "Check pipelines: build them, verify specs, apply the rules."),
     "explain": ("check", "Explain an error or rule, and how to fix it."),
     "rollout": ("rollout", "Run a pipeline and write the steps to a dump."),
     "replay": ("rollout", "Apply another chain to the data of a dump."),
@@ -75,6 +75,7 @@ ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
     "verify": ("rollout", "Check the checksums and values of a whole dump."),
     "export": ("export", "Convert a dump to another format, without loss."),
     "import": ("export", "Convert a file in another format to a dump."),
+    "export-chain": ("artifacts", "Export a chain as code that runs without tdx."),
     "tui": ("tui", "Build, inspect, step and profile a chain in a terminal app."),
     "serve": ("tui", "Serve the terminal app to a browser."),
     "init": ("setup", "Create a commented pipeline file for an env."),
@@ -92,6 +93,7 @@ _PANELS: Mapping[str, tuple[str, ...]] = {
     "Run and record": ("rollout", "replay", "profile"),
     "Contracts": ("contract",),
     "Data": ("verify", "export", "import"),
+    "Deploy": ("export-chain",),
     "App and setup": ("tui", "serve", "init", "config", "doctor", "schema"),
 }
 """Commands of each section of the help."""
@@ -114,6 +116,8 @@ def _import_functions(name: str) -> Functions:
             from tdx.cli.commands.rollout import COMMANDS
         case "export":
             from tdx.cli.commands.export import COMMANDS
+        case "artifacts":
+            from tdx.cli.commands.artifacts import COMMANDS
         case "catalog":
             from tdx.cli.commands.catalog import COMMANDS
         case "setup":

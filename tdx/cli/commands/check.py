@@ -265,7 +265,7 @@ def check(
     statistics: Statistics = False,
     verbose: Verbose = False,
 ) -> int:
-    """Check pipelines: build them, verify their specs, apply the rules.
+    """Check pipelines: build them, verify specs, apply the rules.
 
     Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
     this machine does not have. With several targets, the highest exit code counts. The comment
@@ -278,6 +278,7 @@ def check(
     tdx check pipelines/ train.py:make_env --allow-code --exclude 'old_*' --statistics
     """
     from tdx.cli.check_targets import find_targets
+    from tdx.foundation.files import is_artifact
 
     if options.diff and options.fix:
         raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
@@ -285,6 +286,8 @@ def check(
     if len(names) > 1 and (pipeline.env is not None or pipeline.pipeline is not None):
         raise ArgumentError("--env and --pipeline take no further targets", hint="remove them")
     targets, is_several = find_targets(names, split_list(exclude))
+    if not is_several and targets and is_artifact(targets[0]):
+        return _check_artifact(targets[0], pipeline, output, options, against)
     if against is not None:
         if is_several:
             raise ArgumentError("--against takes one target", hint="run the command for each")
@@ -298,6 +301,28 @@ def check(
     checked = _check_target(pipeline.of(next(iter(targets), None)), options)
     _write_report(checked, output, verbose=verbose)
     return checked.report.exit_code(strict=options.strict)
+
+
+def _check_artifact(
+    path: str,
+    pipeline: CheckTargets,
+    output: OutputOptions,
+    options: CheckOptions,
+    against: str | None,
+) -> int:
+    """Verify an exported chain on its own vectors, or on the inputs of a contract."""
+    from tdx.artifacts.check import check_artifact
+    from tdx.cli.output import write_view
+    from tdx.cli.views.artifacts import artifact_check_view
+    from tdx.contracts import load_contract
+
+    options.refuse((*_NOT_FOR_DESCRIPTORS, "select", "ignore"), "an exported chain")
+    contract = None if against is None else load_contract(against)
+    report = check_artifact(
+        path, contract, allow_code=pipeline.allow_code, reference=f"the contract {against}"
+    )
+    write_view(artifact_check_view(report), output)
+    return report.exit_code
 
 
 def check_against_reference(

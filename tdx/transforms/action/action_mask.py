@@ -47,6 +47,7 @@ class ActionMask(Transform):
         1
     """
 
+    why_not_exported = "it changes the spec of the action, not its values"
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL

@@ -43,6 +43,7 @@ class EndOfLifeTransform(EnvOnlyTransform):
         ['end-of-life', 'chances']
     """
 
+    why_not_exported = "it reads an attribute of the env"
     _is_verified = True
     STORED_ERR = "it reads the lives from an env, and stored data has none"
 

@@ -48,6 +48,7 @@ class FrameSkipTransform(Transform):
         tensor([4., 4.])
     """
 
+    why_not_exported = "it steps the env"
     _is_verified = True
     steps_env = True
 

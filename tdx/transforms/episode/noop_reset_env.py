@@ -51,6 +51,7 @@ class NoopResetEnv(Transform):
         tensor([3])
     """
 
+    why_not_exported = "it steps the env"
     _is_verified = True
     steps_env = True
 

@@ -47,6 +47,7 @@ class RandomTruncationTransform(EnvOnlyTransform):
         True
     """
 
+    why_not_exported = "it draws random numbers"
     _is_verified = True
     STORED_ERR = "it ends the episodes of an env, and stored data has none"
 

@@ -64,6 +64,7 @@ class TensorDictPrimer(Transform):
         torch.Size([3, 2])
     """
 
+    why_not_exported = "it may draw random numbers, or call a function of the user"
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL

@@ -42,6 +42,7 @@ class Timer(EnvOnlyTransform):
         True
     """
 
+    why_not_exported = "it reads a clock"
     _is_verified = True
     STORED_ERR = "it measures the steps of an env, and stored data has none"
 

@@ -48,6 +48,7 @@ class PixelRenderTransform(EnvOnlyTransform):
         torch.Size([2, 400, 600, 3])
     """
 
+    why_not_exported = "it renders the env"
     _is_verified = True
     STORED_ERR = "it renders an env, and stored data has none"
 

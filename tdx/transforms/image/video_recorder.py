@@ -66,6 +66,7 @@ class VideoRecorder(ObservationTransform):
         5
     """
 
+    why_not_exported = "it records a video"
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL

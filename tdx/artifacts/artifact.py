@@ -1,0 +1,315 @@
+"""Write and verify the folder of an artifact."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tdx.artifacts import verifier
+from tdx.artifacts.backends import load_backend
+from tdx.artifacts.functions import (
+    ArtifactEntry,
+    ChainFunctions,
+    ExportedFunction,
+    chain_functions,
+    operators_behind,
+)
+from tdx.artifacts.vectors import as_arrays
+from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
+from tdx.foundation.container import Container, seal
+from tdx.foundation.errors import ArgumentError, ChainError, CheckError, StorageError, Where
+from tdx.foundation.files import atomic_folder, report_write_errors
+from tdx.foundation.serialization import Result
+from tdx.pipeline import Pipeline
+from tdx.stacks.building import build_env
+from tdx.stacks.conversion import Convertible, Missing
+from tdx.stacks.native import format_stages
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.stacks import Stack
+
+VERIFIER = "verify.py"
+VERSION = 1
+_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFile(Result):
+    """A file of an artifact.
+
+    Args:
+        name: Its name.
+        size: Its size in bytes.
+    """
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorBound(Result):
+    """How exact an operator of an artifact is.
+
+    Args:
+        operator: Such as ``aten.add.Tensor``.
+        bound: Largest difference relative to the largest magnitude in a tensor; 0: the same bits
+            as torch on a CPU.
+    """
+
+    operator: str
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact(Result):
+    """An exported chain.
+
+    Args:
+        path: Its folder.
+        form: Name of the backend.
+        digest: SHA-256 of stages, entries and constants.
+        stages: One line per stage.
+        left_out: One line per stage that ``split`` left out; the first has the reason.
+        unchanged: Rewards and done flags that the chain passes on as they are.
+        functions: Names of the functions.
+        state: Names of the tensors that are carried from one call to the next.
+        files: Its files.
+        bounds: Bounds of its operators.
+        calls: Number of reference calls.
+        verified: True if the files were run on the reference vectors.
+        note: Why they were not.
+    """
+
+    path: str
+    form: str
+    digest: str
+    stages: tuple[str, ...]
+    left_out: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    functions: tuple[str, ...]
+    state: tuple[str, ...]
+    files: tuple[ArtifactFile, ...]
+    bounds: tuple[OperatorBound, ...]
+    calls: int
+    verified: bool
+    note: str | None = None
+
+
+def export_chain(
+    env: EnvBase,
+    to: str,
+    out: str | Path,
+    *,
+    split: bool = False,
+    force: bool = False,
+    name: str = "chain",
+) -> Artifact:
+    """Export the chain of an env as files that run without tdx, with a proof.
+
+    The functions ``reset``, ``step`` and, if a stage maps actions, ``act`` are pure: what the chain
+    keeps between calls is passed in and returned. Running statistics are fixed. Nothing is written
+    unless the files return what the chain returns, on reference vectors with resets, NaN and
+    infinities; a form whose runtime is not installed is written unverified.
+
+    Args:
+        env: Env with its chain, not batched. It is not stepped.
+        to: ``pt2`` or ``onnx``.
+        out: Folder to write.
+        split: Export the stages before the first one that cannot be exported.
+        force: Replace an existing artifact.
+        name: Name of the chain in the files.
+
+    Raises:
+        ChainError: A stage or an operator cannot be exported; the error names it.
+        MissingPackageError: A package of the form is not installed.
+        ArgumentError: ``out`` exists.
+
+    Example:
+        >>> import tempfile, tdx
+        >>> env = tdx.GymEnv("Pendulum-v1").append_transform(tdx.StepCounter())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     export_chain(env, "pt2", folder + "/chain").state
+        ('last_step_count',)
+    """
+    target = Path(out)
+    _check_target(target, force=force)
+    backend = load_backend(to)
+    chain = chain_functions(env, name, format_stages(env, expanded=True), split=split)
+    operators = backend.check(chain)
+    files = backend.files(chain)
+    files[VECTORS] = _vectors(chain)
+    files[VERIFIER] = Path(verifier.__file__).read_bytes()
+    manifest = _manifest(chain, to, operators, files)
+    with (
+        report_write_errors(target, "choose another path", kind=StorageError),
+        atomic_folder(target) as folder,
+    ):
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        (folder / MANIFEST).write_bytes(seal(manifest, indent=2)[0])
+        note = None
+        try:
+            _, problems = verifier.verify(folder)
+        except MissingRuntimeError as error:
+            problems, note = [], str(error)
+        if problems:
+            raise ChainError(f"the {to} files differ from the chain: {problems[0]}")
+    return Artifact(
+        str(out),
+        to,
+        chain.digest,
+        chain.stages,
+        chain.left_out,
+        chain.unchanged,
+        tuple(function.name for function in chain.functions),
+        tuple(chain.initial),
+        tuple(ArtifactFile(file, len(content)) for file, content in files.items()),
+        tuple(OperatorBound(*item) for item in operators.items()),
+        len(chain.calls),
+        note is None,
+        note,
+    )
+
+
+@contextmanager
+def exportable_env(stack: Stack) -> Iterator[EnvBase]:
+    """Yield the env of a stack of tdx, or one with the counterparts of the stages of another stack.
+
+    Raises:
+        ArgumentError: The stack cannot be converted, or a stage has no counterpart.
+    """
+    env = stack.chain_env
+    if env is not None:
+        yield env
+        return
+    if not isinstance(stack, Convertible):
+        raise ArgumentError(
+            f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
+            hint="name an env with a chain of tdx, Gymnasium or Stable-Baselines3",
+        )
+    converted = stack.convert()
+    for stage in converted.stages:
+        if isinstance(stage.result, Missing):
+            raise ChainError(
+                f"has no counterpart: {stage.result.reason}",
+                where=Where(stage=stage.index, transform=stage.name),
+                hint=stage.result.advice,
+            )
+    last = len(converted.stages) - 1
+    configs = tuple(config for stage in converted.stages for config in stage.stages)
+    built = build_env(Pipeline(converted.env_up_to(last), configs))
+    try:
+        yield built
+    finally:
+        built.close()
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise ArgumentError(f"{target} exists and is not a folder", hint="choose a new folder")
+    if any(target.iterdir()) and not (target / MANIFEST).is_file():
+        raise ArgumentError(f"{target} exists and is not an artifact", hint="choose a new folder")
+    if any(target.iterdir()) and not force:
+        raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
+
+
+def _vectors(chain: ChainFunctions) -> bytes:
+    arrays = as_arrays(chain.calls)
+    arrays |= {f"initial/{name}": value.numpy() for name, value in chain.initial.items()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _manifest(
+    chain: ChainFunctions, form: str, operators: Mapping[str, float], files: Mapping[str, bytes]
+) -> dict[str, Any]:
+    return {
+        "artifact": VERSION,
+        "form": form,
+        "name": chain.name,
+        "digest": chain.digest,
+        "stages": list(chain.stages),
+        "left_out": list(chain.left_out),
+        "unchanged": list(chain.unchanged),
+        "torch": torch.__version__,
+        "functions": {
+            function.name: {
+                "inputs": [_entry(entry) for entry in function.inputs],
+                "outputs": [_entry(entry) for entry in function.outputs],
+            }
+            for function in chain.functions
+        },
+        "operators": dict(operators),
+        "bounds": _output_bounds(chain, operators),
+        "files": {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in files.items()
+        },
+    }
+
+
+def _entry(entry: ArtifactEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "key": entry.key,
+        "shape": list(entry.shape),
+        "dtype": str(entry.dtype).removeprefix("torch."),
+        "state": entry.is_state,
+        "description": entry.description,
+    }
+
+
+def _output_bounds(
+    chain: ChainFunctions, operators: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    """Return the bound of each output: the sum of those of the operators that it depends on.
+
+    An output that depends on state that such an operator writes accumulates its error, so its sum
+    counts once for each step of the longest reference episode.
+    """
+    from tdx.artifacts.vectors import EPISODES
+
+    bounds: dict[str, dict[str, float]] = {}
+    for function in chain.functions:
+        bounds[function.name] = {}
+        for entry in function.outputs:
+            direct, carried = operators_behind(chain, function, entry.name)
+            through_state = sum(operators[operator] for operator in carried)
+            own = sum(operators[operator] for operator in direct)
+            bounds[function.name][entry.name] = own + through_state * max(EPISODES)
+    return bounds
+
+
+def read_artifact(path: str | Path) -> dict[str, Any]:
+    """Return the manifest of an artifact from an untrusted source; no code of it runs.
+
+    Raises:
+        StorageError: It is damaged, too large, or contains links.
+    """
+    with Container.open(path) as container:
+        sizes = container.check_links()
+        if sum(sizes.values()) > _MAX_BYTES:
+            raise StorageError(f"{path} is too large for an artifact")
+        try:
+            manifest, problems = verifier.check_files(Path(path))
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact") from error
+    if problems:
+        raise CheckError(f"{path}: {problems[0]}")
+    return manifest
+
+
+__all__ = ["Artifact", "ExportedFunction", "export_chain", "read_artifact"]

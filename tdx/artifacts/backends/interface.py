@@ -1,0 +1,92 @@
+"""Protocol of a backend: turns the functions of a chain into files of another runtime.
+
+A backend is one module in this folder with one object: ``backend = NAMEBackend()``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from tdx.artifacts.functions import stage_of
+from tdx.foundation.errors import ChainError, Where
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+    from tdx.artifacts.functions import ChainFunctions
+
+
+class Backend(ABC):
+    """A form of an artifact.
+
+    The files run without tdx. ``verify.py`` of the artifact knows how (``tdx/artifacts/verifier``):
+
+    - ``numpy``: ``chain.py`` has a Python function for each function, which takes the inputs and
+      returns a tuple of the outputs, both in their order;
+    - ``cpp``: ``verify.cpp`` includes the header, and has for each function
+      ``extern "C" void tdx_NAME(const void* const* inputs, void* const* outputs)``;
+    - ``onnx``: ``NAME.onnx`` has inputs and outputs in their order;
+    - ``pt2``: ``NAME.pt2`` as well.
+    """
+
+    name: ClassVar[str]
+    """Name in ``--to``."""
+
+    title: ClassVar[str]
+    """Description."""
+
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Modules that have to be importable for an export."""
+
+    extra: ClassVar[str | None] = None
+    """Extra of tdx that installs them."""
+
+    @abstractmethod
+    def bound(self, operator: str) -> float | None:
+        """Return the largest relative difference of an operator, such as ``aten.add.Tensor``.
+
+        0: the bits are those of torch. ``None``: the operator cannot be lowered. The difference is
+        relative to the largest magnitude in a tensor.
+        """
+
+    @abstractmethod
+    def files(self, chain: ChainFunctions) -> dict[str, bytes]:
+        """Return the files by name.
+
+        Args:
+            chain: Chain whose operators :meth:`check` has accepted.
+        """
+
+    def check(self, chain: ChainFunctions) -> dict[str, float]:
+        """Return the bound of each operator of a chain.
+
+        Raises:
+            ChainError: An operator cannot be lowered; the error names it and its stage.
+        """
+        bounds: dict[str, float] = {}
+        for function in chain.functions:
+            for node in function.program.graph.nodes:
+                if node.op != "call_function":
+                    continue
+                operator = str(node.target)
+                bound = self.bound(operator)
+                if bound is None:
+                    raise self.not_lowered(node)
+                bounds[operator] = bound
+        return dict(sorted(bounds.items()))
+
+    def not_lowered(self, node: Node, reason: str = "") -> ChainError:
+        """Return the error for an operator that cannot be lowered.
+
+        Args:
+            node: Its node.
+            reason: Why, if it depends on its arguments: ``with antialias=True``.
+        """
+        stage = stage_of(node)
+        where = Where() if stage is None else Where(stage=stage[0], transform=stage[1])
+        return ChainError(
+            f"{self.name} cannot express {node.target}{reason and f' {reason}'}",
+            where=where,
+            hint="export to pt2 or onnx, or the part before it: --split",
+        )

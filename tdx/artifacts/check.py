@@ -1,0 +1,217 @@
+"""Verify an artifact on its own reference vectors, or on the recorded steps of a contract."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tdx.artifacts import verifier
+from tdx.artifacts.artifact import read_artifact
+from tdx.artifacts.verifier import Array, MissingRuntimeError
+from tdx.compare.model import Lane, display_key, key_name
+from tdx.compare.values import Values, compare_values
+from tdx.foundation.errors import (
+    ArgumentError,
+    CodeNotAllowedError,
+    ExitCode,
+    MissingPackageError,
+)
+from tdx.foundation.keys import normalize_key
+from tdx.foundation.serialization import Result
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tdx.compare.model import Contract
+
+_MAX_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactCheck(Result):
+    """What a verification of an artifact found.
+
+    Args:
+        path: Folder of the artifact.
+        form: Name of its backend.
+        stages: Number of its stages.
+        reference: What it was compared with.
+        calls: Number of calls that were compared.
+        problems: One sentence for each difference.
+        notes: What was not compared.
+    """
+
+    path: str
+    form: str
+    stages: int
+    reference: str
+    calls: int
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """True if something was compared, and nothing differs."""
+        return bool(self.calls) and not self.problems
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Exit code of the command."""
+        return ExitCode.OK if self.same else ExitCode.FINDINGS
+
+
+def check_artifact(
+    path: str | Path,
+    contract: Contract | None = None,
+    *,
+    allow_code: bool = False,
+    reference: str = "the contract",
+) -> ArtifactCheck:
+    """Run the files of an artifact, and compare what they return.
+
+    Without a contract, they run on the reference vectors of the artifact, within its bounds. With
+    one, they run on its recorded inputs, and outputs are compared with what the last stage of the
+    contract returned.
+
+    Args:
+        path: Folder of the artifact.
+        contract: The contract.
+        allow_code: Allow running code of the artifact, which all forms but ``onnx`` are.
+        reference: Name of the contract in the report.
+
+    Raises:
+        CodeNotAllowedError: The form is code, and ``allow_code`` is False.
+        MissingPackageError: What runs the form is not installed.
+        StorageError: The folder is not an artifact.
+    """
+    folder = Path(path)
+    manifest = read_artifact(folder)
+    if manifest["form"] != "onnx" and not allow_code:
+        raise CodeNotAllowedError(
+            f"{path} is code ({manifest['form']}), which a check runs",
+            hint="add --allow-code if you trust its source",
+        )
+    facts = str(path), str(manifest["form"]), len(manifest["stages"])
+    try:
+        if contract is None:
+            calls, problems = verifier.verify(folder)
+            return ArtifactCheck(*facts, "its own reference vectors", calls, tuple(problems))
+        call = verifier.open_runtime(folder, manifest)
+    except MissingRuntimeError as error:
+        raise MissingPackageError(f"{path} cannot be run: {error}") from error
+    with np.load(folder / verifier.VECTORS, allow_pickle=False) as file:
+        initial = {
+            name.removeprefix("initial/"): file[name]
+            for name in file.files
+            if name.startswith("initial/")
+        }
+    count, problems, notes = _compare_with(call, manifest["functions"], initial, contract)
+    return ArtifactCheck(*facts, reference, count, tuple(problems), tuple(notes))
+
+
+_Place = tuple[int, int | None]
+"""Episode, and step of the episode from 0; ``None``: the reset."""
+
+
+def _compare_with(
+    call: verifier.Call,
+    functions: Mapping[str, Any],
+    initial: Mapping[str, Array],
+    contract: Contract,
+) -> tuple[int, list[str], list[str]]:
+    """Run the functions on the inputs of a contract; return calls, differences and notes."""
+    rows = min(part.rows for part in contract.inputs)
+    outputs: dict[tuple[Lane, str], dict[_Place, list[Tensor]]] = {}
+    calls = 0
+    for row in range(rows):
+        state = dict(initial)
+        for episode, segment in enumerate(contract.inputs):
+            for at in range(segment.steps + 1):
+                given = {key_name(key): value[at, row] for key, value in segment.calls.items()}
+                if at:
+                    actions = segment.actions.items()
+                    given |= {key_name(key): value[at - 1, row] for key, value in actions}
+                for name in ("act", "step") if at else ("reset",):
+                    if name not in functions:
+                        continue
+                    results = _call(call, functions[name], name, given, state)
+                    calls += 1
+                    lane: Lane = "inverse" if name == "act" else "forward"
+                    for entry, value in zip(functions[name]["outputs"], results, strict=True):
+                        if entry["state"]:
+                            state[entry["name"]] = value
+                            continue
+                        key = key_name(
+                            normalize_key(tuple(entry["key"].removeprefix("next.").split(".")))
+                        )
+                        records = outputs.setdefault((lane, key), {})
+                        place = (episode, at - 1 if at else None)
+                        records.setdefault(place, []).append(torch.from_numpy(value.copy()))
+    return calls, *_differences(outputs, contract)
+
+
+def _call(
+    call: verifier.Call,
+    function: Mapping[str, Any],
+    name: str,
+    given: Mapping[str, Tensor],
+    state: Mapping[str, Array],
+) -> list[Array]:
+    values = []
+    for entry in function["inputs"]:
+        if entry["state"]:
+            values.append(state[entry["name"]])
+            continue
+        key = entry["key"].removeprefix("next.")
+        value = given.get(key_name(normalize_key(tuple(key.split(".")))))
+        if value is None:
+            raise ArgumentError(
+                f"the contract has no {key!r}, which {name} of the artifact takes",
+                hint="record the contract of the env that the chain was exported for",
+            )
+        array = value.numpy().astype(entry["dtype"])
+        if array.size != math.prod(entry["shape"]):
+            raise ArgumentError(
+                f"{key!r} has the shape {list(array.shape)} in the contract, and {entry['shape']} "
+                "in the artifact"
+            )
+        values.append(array.reshape(entry["shape"]))
+    return [np.asarray(value) for value in call(name, values)]
+
+
+def _differences(
+    outputs: Mapping[tuple[Lane, str], Mapping[_Place, list[Tensor]]], contract: Contract
+) -> tuple[list[str], list[str]]:
+    problems: list[str] = []
+    skipped: list[str] = []
+    for (lane, key), records in outputs.items():
+        wanted, tolerance = contract.value_at(lane, 0 if lane == "inverse" else contract.last, key)
+        count = 0 if wanted is None else len(wanted.numbers)
+        places = [(row[0].episode, row[0].step) for row in contract.row_places(lane, count, 1)]
+        common = [index for index, place in enumerate(places) if place in records]
+        if wanted is None or not common:
+            skipped.append(display_key(key))
+            continue
+        values = Values.of([torch.stack(records[places[index]]) for index in common])
+        if values.shape != wanted.shape and math.prod(values.shape) == math.prod(wanted.shape) == 1:
+            # A contract has rewards and flags without the dim that tdx gives them.
+            values = replace(
+                values,
+                numbers=values.numbers.reshape(*values.numbers.shape[:2], *wanted.shape),
+                shape=wanted.shape,
+            )
+        digests = tuple(wanted.digests[index] for index in common) if wanted.digests else ()
+        reference = replace(wanted, numbers=wanted.numbers[common], digests=digests, whole=None)
+        change = compare_values(reference, values, contract.tolerance(key, tolerance))
+        if change is not None and not change.is_allowed:
+            problems.append(f"{display_key(key)}: {change.text}")
+    notes = [f"not in the contract: {', '.join(skipped)}"] if skipped else []
+    if len(skipped) == len(outputs):
+        problems.append("not comparable: the contract has none of the outputs")
+    return problems[:_MAX_PROBLEMS], notes

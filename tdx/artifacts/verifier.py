@@ -1,0 +1,258 @@
+"""Verify an artifact of tdx: ``python verify.py [FOLDER]``, with NumPy and without tdx.
+
+The hashes of all files are compared with ``artifact.json``. Then the functions run on the reference
+vectors, from the initial state on, and every output and every state is compared: with bound 0 bit
+by bit (NaN equals NaN), else relative to the largest magnitude in the tensor. An artifact whose
+runtime is missing is not verified, and the exit code is 3.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MANIFEST = "artifact.json"
+VECTORS = "reference.npz"
+_COMPILERS = ("c++", "g++", "clang++")
+_FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared")
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[str, Sequence[Array]], Sequence[Array]]
+
+
+class MissingRuntimeError(Exception):
+    """The program or package that runs an artifact is not installed."""
+
+
+def check_files(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the manifest, and one sentence for each file that differs from it."""
+    text = (folder / MANIFEST).read_bytes()
+    body, _, end = text.rpartition(b', "check": "')
+    if end != b'%08x"}\n' % zlib.crc32(body):
+        return {}, [f"{MANIFEST} was changed after it was written"]
+    manifest: dict[str, Any] = json.loads(text)
+    problems = []
+    for name, facts in manifest["files"].items():
+        path = folder / name
+        if "/" in name or not path.is_file() or path.is_symlink():
+            problems.append(f"{name} is missing")
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"]:
+            problems.append(f"{name} was changed after it was written")
+    return manifest, problems
+
+
+def open_runtime(folder: Path, manifest: dict[str, Any]) -> Call:
+    """Return a function that calls a function of the artifact by its name.
+
+    Raises:
+        MissingRuntimeError: What runs it is not installed.
+    """
+    return _RUNTIMES[manifest["form"]](folder, manifest["functions"])
+
+
+def _open_numpy(folder: Path, functions: dict[str, Any]) -> Call:
+    spec = importlib.util.spec_from_file_location("tdx_artifact_chain", folder / "chain.py")
+    if spec is None or spec.loader is None:
+        raise MissingRuntimeError("chain.py cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = bytecode
+
+    def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
+        with np.errstate(all="ignore"):
+            results: Sequence[Array] = getattr(module, name)(*values)
+        return results
+
+    return call
+
+
+def _open_onnx(folder: Path, functions: dict[str, Any]) -> Call:
+    runtime = _import("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    sessions = {
+        name: runtime.InferenceSession(
+            str(folder / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
+        )
+        for name in functions
+    }
+
+    def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
+        session = sessions[name]
+        names = [entry.name for entry in session.get_inputs()]
+        results: Sequence[Array] = session.run(None, dict(zip(names, values, strict=True)))
+        return results
+
+    return call
+
+
+def _open_pt2(folder: Path, functions: dict[str, Any]) -> Call:
+    torch = _import("torch")
+    modules = {name: torch.export.load(folder / f"{name}.pt2").module() for name in functions}
+
+    def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
+        with torch.no_grad():
+            results = modules[name](*(torch.from_numpy(np.array(value)) for value in values))
+        return [result.numpy() for result in results]
+
+    return call
+
+
+def _open_cpp(folder: Path, functions: dict[str, Any]) -> Call:
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), *_COMPILERS))), None)
+    if compiler is None:
+        raise MissingRuntimeError("a C++ compiler is not installed")
+    with tempfile.TemporaryDirectory() as scratch:
+        library = Path(scratch) / "chain.so"
+        command = [compiler, *_FLAGS, "-I", str(folder), str(folder / "verify.cpp")]
+        subprocess.run([*command, "-o", str(library)], check=True)
+        loaded = ctypes.CDLL(str(library))
+
+    def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
+        outputs = [np.empty(entry["shape"], entry["dtype"]) for entry in functions[name]["outputs"]]
+        inputs = [np.ascontiguousarray(value) for value in values]
+        pointers = [
+            (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
+            for arrays in (inputs, outputs)
+        ]
+        getattr(loaded, f"tdx_{name}")(*pointers)
+        return outputs
+
+    return call
+
+
+_RUNTIMES = {"numpy": _open_numpy, "onnx": _open_onnx, "pt2": _open_pt2, "cpp": _open_cpp}
+
+
+def _import(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingRuntimeError(f"{package} is not installed") from error
+
+
+def compare(value: Array, wanted: Array, bound: float) -> str | None:
+    """Return how a result differs from the reference by more than a bound; ``None``: it does not.
+
+    Args:
+        value: The result.
+        wanted: The reference.
+        bound: Largest difference relative to the largest magnitude of the reference; 0: the same
+            bits. An integer that is rounded from such a value may differ by 1.
+    """
+    value = np.asarray(value)
+    if value.shape != wanted.shape or value.dtype != wanted.dtype:
+        return f"{value.dtype} {value.shape} instead of {wanted.dtype} {wanted.shape}"
+    if bound == 0 or wanted.dtype.kind == "b":
+        nan = wanted != wanted
+        same = np.where(nan, value != value, _bits(value) == _bits(wanted))
+    elif wanted.dtype.kind != "f":
+        same = np.abs(value.astype(np.int64) - wanted.astype(np.int64)) <= 1
+    else:
+        with np.errstate(all="ignore"):
+            finite = np.isfinite(wanted)
+            scale = np.abs(np.where(finite, wanted, 0)).max(initial=0)
+            close = np.abs(value - wanted) <= bound * max(scale, np.finfo(wanted.dtype).tiny)
+            same = np.where(finite, close, (value == wanted) | (np.isnan(value) & np.isnan(wanted)))
+    if same.all():
+        return None
+    place = tuple(int(index) for index in np.argwhere(~same)[0])
+    count = int((~same).sum())
+    got, expected = value[place], wanted[place]
+    return f"{count} of {same.size} differ, first {got!r} instead of {expected!r} at {list(place)}"
+
+
+def _bits(value: Array) -> Array:
+    if value.dtype.kind != "f":
+        return value
+    return np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}").reshape(value.shape)
+
+
+def run_vectors(
+    call: Call, manifest: dict[str, Any], vectors: dict[str, Array]
+) -> tuple[int, list[str]]:
+    """Run the functions on the reference vectors; return the number of calls, and differences."""
+    functions = manifest["functions"]
+    state = {
+        name.removeprefix("initial/"): value
+        for name, value in vectors.items()
+        if name.startswith("initial/")
+    }
+    positions = dict.fromkeys(functions, 0)
+    problems: list[str] = []
+    order = [str(name) for name in vectors["calls"]]
+    if set(order) != set(functions):
+        problems.append("the reference vectors do not call every function")
+    for number, name in enumerate(order):
+        at, entries = positions[name], functions[name]
+        positions[name] += 1
+        values = [
+            state[entry["name"]]
+            if entry["state"]
+            else vectors[f"{name}/inputs/{entry['name']}"][at]
+            for entry in entries["inputs"]
+        ]
+        results = call(name, values)
+        if len(results) != len(entries["outputs"]):
+            problems.append(f"{name} returns {len(results)} values, not {len(entries['outputs'])}")
+            break
+        for entry, result in zip(entries["outputs"], results, strict=True):
+            wanted = vectors[f"{name}/outputs/{entry['name']}"][at]
+            difference = compare(result, wanted, manifest["bounds"][name][entry["name"]])
+            if difference is not None:
+                problems.append(f"{entry['name']} of {name} in call {number}: {difference}")
+            if entry["state"]:
+                state[entry["name"]] = np.asarray(result)
+        if problems:
+            break
+    return len(order), problems
+
+
+def verify(folder: Path) -> tuple[int, list[str]]:
+    """Verify an artifact; return the number of compared calls, and the problems.
+
+    Raises:
+        MissingRuntimeError: What runs it is not installed; its files are as they were written.
+    """
+    manifest, problems = check_files(folder)
+    if problems:
+        return 0, problems
+    with np.load(folder / VECTORS, allow_pickle=False) as file:
+        vectors = {name: file[name] for name in file.files}
+    return run_vectors(open_runtime(folder, manifest), manifest, vectors)
+
+
+def main() -> int:
+    """Verify the folder of the command line, or the folder of this file."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    try:
+        count, problems = verify(folder)
+    except MissingRuntimeError as error:
+        print(f"the files are intact, but were not run: {error}")
+        return 3
+    for problem in problems:
+        print(f"error: {problem}")
+    if not problems:
+        print(f"verified: {count} calls are within the stated bounds")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""A chain as files that run without tdx: the same values, with explicit state and a proof."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tdx import (
+    ActionScaling,
+    CatFrames,
+    Compose,
+    GymEnv,
+    ObservationNorm,
+    RewardScaling,
+    RewardSum,
+    StepCounter,
+    Timer,
+    TransformedEnv,
+    freeze,
+)
+from tdx.artifacts.artifact import export_chain
+from tdx.artifacts.check import check_artifact
+from tdx.artifacts.verifier import MANIFEST
+from tdx.foundation.container import seal
+from tdx.foundation.errors import ArgumentError, ChainError, CodeNotAllowedError
+
+
+def pendulum(loc: float = 0.5) -> TransformedEnv:
+    return TransformedEnv(
+        GymEnv("Pendulum-v1"),
+        Compose(
+            ObservationNorm(loc, 2.0, in_keys=["observation"]),
+            CatFrames(3, dim=-1, in_keys=["observation"]),
+            StepCounter(5),
+            RewardScaling(0.0, 0.1),
+            RewardSum(),
+            ActionScaling(),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("artifact") / "chain"
+    export_chain(pendulum(), "pt2", folder)
+    return folder
+
+
+def test_the_artifact_verifies_itself_without_tdx(artifact: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-I", str(artifact / "verify.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "verified: 64 calls are within the stated bounds\n"
+
+
+def test_state_is_an_input_and_an_output(artifact: Path) -> None:
+    step = json.loads((artifact / MANIFEST).read_text())["functions"]["step"]
+    state = [entry["name"] for entry in step["inputs"] if entry["state"]]
+    assert state == [
+        *("cat_frames_1_observation_0", "cat_frames_1_observation_1"),
+        *("last_episode_reward", "last_step_count"),
+    ]
+    assert state == [entry["name"] for entry in step["outputs"] if entry["state"]]
+
+
+def test_it_agrees_with_the_contract_of_its_env_and_not_with_another(artifact: Path) -> None:
+    parts = ("observation", "action", "reward", "done")
+    same = check_artifact(artifact, freeze(pendulum(), compare=parts), allow_code=True)
+    assert same.same
+    assert same.calls == 20
+    other = check_artifact(artifact, freeze(pendulum(0.25), compare=parts), allow_code=True)
+    assert not other.same
+    assert other.problems[0].startswith("observation: ")
+
+
+def test_code_of_strangers_does_not_run(artifact: Path) -> None:
+    with pytest.raises(CodeNotAllowedError, match=r"is code \(pt2\)"):
+        check_artifact(artifact)
+
+
+def test_a_changed_constant_is_found_although_the_hashes_match(
+    artifact: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    export_chain(pendulum(0.25), "pt2", other)
+    manifest = json.loads((artifact / MANIFEST).read_text())
+    del manifest["check"]
+    for name in manifest["files"]:
+        content = (artifact if name != "step.pt2" else other).joinpath(name).read_bytes()
+        (tmp_path / name).write_bytes(content)
+        manifest["files"][name]["sha256"] = hashlib.sha256(content).hexdigest()
+    (tmp_path / MANIFEST).write_bytes(seal(manifest, indent=2)[0])
+    report = check_artifact(tmp_path, allow_code=True)
+    assert report.problems[0].startswith("observation of step in call ")
+
+
+def test_what_cannot_be_exported_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), Timer()))
+    with pytest.raises(ChainError, match=r"stage 1 \(Timer\): .* it reads a clock"):
+        export_chain(env, "pt2", tmp_path / "chain")
+    assert not (tmp_path / "chain").exists()
+
+
+def test_split_exports_the_part_before_it(tmp_path: Path) -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), Timer()))
+    result = export_chain(env, "pt2", tmp_path / "chain", split=True)
+    assert len(result.stages) == 1
+    assert "it reads a clock" in result.left_out[0]
+
+
+def test_a_stage_that_counts_in_python_is_refused(tmp_path: Path) -> None:
+    counted = iter(range(10**6))
+
+    def count(td):  # type: ignore[no-untyped-def]
+        return td.set("count", torch.full((1,), next(counted)))
+
+    env = TransformedEnv(GymEnv("Pendulum-v1"), count)
+    with pytest.raises(ChainError, match="does not return the 'count' of the chain"):
+        export_chain(env, "pt2", tmp_path / "chain")
+
+
+def test_other_folders_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ArgumentError, match="is not an artifact"):
+        export_chain(pendulum(), "pt2", tmp_path, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
