@@ -339,8 +339,8 @@ class _Comparison:
             assert a is not None
             yield self._missing(a)
         elif a is None:
-            key, text = _first_key(b), "the contract has no such stage"
-            hint = f"remove {b.name}, or record the contract again"
+            key, text = _first_key(b), "only the target has such a stage"
+            hint = f"remove {b.name}, unless the reference should have it too"
             size = self._end_size(key)
             found = self._extra_explanation(b, key)
             if found is not None:

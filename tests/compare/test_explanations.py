@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tdx.compare.explanations import Sides, explain, reproduces
+from tdx.compare.explanations import Explainer, Sides, explain, reproduces
 from tdx.compare.explanations.history import History
 from tdx.compare.values import Tolerance
 
@@ -348,9 +348,31 @@ def test_noise_of_pixels_differs_from_other_images() -> None:
     assert found is not None
     assert found.kind == "noise"
     assert found.parameters["deviation"] == pytest.approx(5, rel=0.1)
+    # A cast to uint8 drops the fraction.
+    cast = explain(Sides(x, (x + noise).clamp(0, 255).floor(), x, STARTS))
+    assert cast is not None
+    assert cast.kind == "noise"
     blurred = (x + x.roll(1, 2) + x.roll(1, 3)).div(3).round()
     for other in (blurred, pictures(1).double()):
         assert explain(Sides(x, other, x, STARTS)) is None
+
+
+def test_two_edits_of_large_images_are_found() -> None:
+    x = torch.rand(4, 1, 90, 150, 3, generator=torch.Generator().manual_seed(0)).double()
+    found = explain(Sides(x, (0.7 * x.flip(3) + 0.1).clamp(0.2, 0.6), None, (0,), ROUNDING))
+    assert found is not None
+    assert [edit.kind for edit in found.edits] == ["flip", "scale"]
+
+
+def test_equal_values_are_explained_once() -> None:
+    x = torch.rand(8, 1, 3)
+    explainer, sides = Explainer(), Sides(x, 3 * x)
+    found = explainer.explain(sides)
+    assert found is not None
+    assert explainer.explain(Sides(x.clone(), 3 * x)) is found
+    other = explainer.explain(Sides(x, 2 * x))
+    assert other is not None
+    assert other.parameters["factor"] == pytest.approx(2)
 
 
 def test_hints_take_an_edit_back() -> None:

@@ -825,7 +825,9 @@ def noise_edit(sides: Sides) -> Edit | None:
     if not is_whole and len(rest[:_MAX_COUNTED].unique()) < 0.9 * min(rest.numel(), _MAX_COUNTED):
         return None
     deviation, mean = float(rest.std()), float(rest.mean())
-    if abs(mean) > 4 * deviation / math.sqrt(rest.numel()):
+    # A cast to whole numbers drops the fraction, which is half a step of each pixel.
+    bias = 0.51 if is_whole else 0.0
+    if abs(mean) > bias + 4 * deviation / math.sqrt(rest.numel()):
         return None
     # What is left of a scale, a shift or a clip moves with the values.
     values = reference[is_used]
