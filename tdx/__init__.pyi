@@ -159,6 +159,8 @@ from .profiling.run import profile_env as profile_env
 from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
 from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
+from .artifacts.artifact import Artifact as Artifact
+from .artifacts.artifact import export_chain as export_chain
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
 from .rollouts.formats.mp4 import VideoFolder as VideoFolder

@@ -309,6 +309,10 @@ def read_artifact(path: str | Path) -> dict[str, Any]:
             raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact") from error
     if problems:
         raise CheckError(f"{path}: {problems[0]}")
+    parts = {"form": str, "stages": list, "functions": dict, "bounds": dict, "files": dict}
+    for part, kind in parts.items():
+        if not isinstance(manifest.get(part), kind):
+            raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact")
     return manifest
 
 

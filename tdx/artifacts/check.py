@@ -18,9 +18,12 @@ from tdx.compare.model import Lane, display_key, key_name
 from tdx.compare.values import Values, compare_values
 from tdx.foundation.errors import (
     ArgumentError,
+    CheckError,
     CodeNotAllowedError,
     ExitCode,
     MissingPackageError,
+    TdxError,
+    get_first_line,
 )
 from tdx.foundation.keys import normalize_key
 from tdx.foundation.serialization import Result
@@ -89,6 +92,7 @@ def check_artifact(
         CodeNotAllowedError: The form is code, and ``allow_code`` is False.
         MissingPackageError: What runs the form is not installed.
         StorageError: The folder is not an artifact.
+        CheckError: Its files cannot be run.
     """
     folder = Path(path)
     manifest = read_artifact(folder)
@@ -103,15 +107,21 @@ def check_artifact(
             calls, problems = verifier.verify(folder)
             return ArtifactCheck(*facts, "its own reference vectors", calls, tuple(problems))
         call = verifier.open_runtime(folder, manifest)
+        with np.load(folder / verifier.VECTORS, allow_pickle=False) as file:
+            initial = {
+                name.removeprefix("initial/"): file[name]
+                for name in file.files
+                if name.startswith("initial/")
+            }
+        count, problems, notes = _compare_with(call, manifest["functions"], initial, contract)
     except MissingRuntimeError as error:
         raise MissingPackageError(f"{path} cannot be run: {error}") from error
-    with np.load(folder / verifier.VECTORS, allow_pickle=False) as file:
-        initial = {
-            name.removeprefix("initial/"): file[name]
-            for name in file.files
-            if name.startswith("initial/")
-        }
-    count, problems, notes = _compare_with(call, manifest["functions"], initial, contract)
+    except TdxError:
+        raise
+    except Exception as error:
+        # Files and manifest may be anything, and their runtimes raise what they like.
+        text = f"{path} cannot be run: {type(error).__name__}: {get_first_line(error)}"
+        raise CheckError(text, hint="export the chain again") from error
     return ArtifactCheck(*facts, reference, count, tuple(problems), tuple(notes))
 
 

@@ -189,7 +189,7 @@ def create_stage(original: object, chain: ChainState, position: int) -> TorchRLS
 @cache
 def stage_class(kind: Any, base: Any) -> Any:
     """Return a subclass of a stage with the name and docstring of a transform of TorchRL."""
-    return type(kind.__name__, (base,), {"__doc__": kind.__doc__, "__module__": base.__module__})
+    return type(kind.__name__, (base,), {"__doc__": kind.__doc__})
 
 
 def _new_stage(kind: object) -> TorchRLStage:
