@@ -132,6 +132,7 @@ def test_form_has_a_field_for_every_argument_that_can_be_typed() -> None:
             assert field.short_type, (info.name, field.name)
             assert field.required == (info.parameter(field.name).required)  # type: ignore[union-attr]
     assert untyped == {
+        ("ModuleTransform", "module"),
         *(("VecNorm", "lock"), ("VecNorm", "shared_td")),
         *(("VecNormV2", "lock"), ("VecNormV2", "shared_data")),
     }
