@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from tdx.artifacts.backends.interface import Backend
@@ -23,19 +24,18 @@ if TYPE_CHECKING:
     from tdx.artifacts.functions import ArtifactEntry, ChainFunctions
 
 _BINARY = {
-    **dict(add="+", sub="-", mul="*", div="/", bitwise_and="&", bitwise_or="|", bitwise_xor="^"),
-    **dict(eq="==", ne="!=", lt="<", le="<=", gt=">", ge=">=", logical_and="&", logical_or="|"),
-    **dict(logical_xor="^"),
+    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
+    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "logical_and": "&", "logical_or": "|"},
+    **{"logical_xor": "^"},
 }
 _CALLS = {
-    **dict(abs="np.abs", floor="np.floor", ceil="np.ceil", trunc="np.trunc", round="np.rint"),
-    **dict(sqrt="np.sqrt", exp="np.exp", log="np.log", tanh="np.tanh", sin="np.sin", cos="np.cos"),
-    **dict(maximum="np.maximum", minimum="np.minimum", where="np.where", sign="_sign"),
-    **dict(neg="np.negative", logical_not="np.logical_not", bitwise_not="np.invert"),
-    **dict(clamp_min="_at_least", clamp_max="_at_most", take="_take", sum="_sum"),
+    **{"abs": "np.abs", "floor": "np.floor", "ceil": "np.ceil", "trunc": "np.trunc", "round": "np.rint"},
+    **{"sqrt": "np.sqrt", "exp": "np.exp", "log": "np.log", "tanh": "np.tanh", "sin": "np.sin", "cos": "np.cos"},
+    **{"maximum": "np.maximum", "minimum": "np.minimum", "where": "np.where", "sign": "_sign"},
+    **{"neg": "np.negative", "logical_not": "np.logical_not", "bitwise_not": "np.invert"},
+    **{"clamp_min": "_at_least", "clamp_max": "_at_most", "take": "_take", "sum": "_sum"},
 }
 _MAX_SEGMENTS = 16
-_MAX_LINE = 96
 _HELPERS = '''
 def _at_least(x, low):
     """Keep NaN and the sign of zero."""
@@ -176,6 +176,10 @@ def _numpy_name(dtype: torch.dtype) -> str:
 def _number(number: float, dtype: torch.dtype) -> str:
     """Return a number that NumPy reads as the same bits."""
     text = repr(number)
+    if dtype is torch.float32:
+        short = str(np.float32(number))
+        # The shortest text of a float32 is read as a float64 first.
+        text = short if np.float32(float(short)) == np.float32(number) else text
     return {"nan": "np.nan", "inf": "np.inf", "-inf": "-np.inf"}.get(text, text)
 
 
