@@ -41,7 +41,17 @@ _BITWISE = {
     **{f"bitwise_{name}": f"bitwise_{name}" for name in ("and", "or", "xor")},
     **{f"__{name}__": f"bitwise_{name}" for name in ("and", "or", "xor")},
 }
-_EXACT_UNARY = ("neg", "abs", "sign", "floor", "ceil", "trunc", "round", "logical_not", "bitwise_not")
+_EXACT_UNARY = (
+    "neg",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "logical_not",
+    "bitwise_not",
+)
 _ROUNDED = 2.0**-21
 """Four units in the last place of float32."""
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos")
@@ -73,7 +83,18 @@ _OPERATORS: Mapping[str, float] = {
     **dict.fromkeys(_FUNCTIONS, _ROUNDED),
 }
 _DISCONTINUOUS = frozenset(
-    {*_COMPARISONS, *_LOGICAL, "sign", "floor", "ceil", "trunc", "round", "argmax", "argmin", "take"}
+    {
+        *_COMPARISONS,
+        *_LOGICAL,
+        "sign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "argmax",
+        "argmin",
+        "take",
+    }
 )
 
 
@@ -361,7 +382,11 @@ class _Lowering:
     def _cast(self, value: Reference, dtype: torch.dtype | None) -> Reference:
         if dtype is None or dtype is value.dtype:
             return value
-        if value.dtype.is_floating_point and not dtype.is_floating_point and dtype is not torch.bool:
+        if (
+            value.dtype.is_floating_point
+            and not dtype.is_floating_point
+            and dtype is not torch.bool
+        ):
             reason = f"from {value.dtype} to {dtype}: the result for NaN depends on the CPU"
             raise NotLoweredError(self.node, reason)
         return self._elementwise("cast", dtype, value)
@@ -411,7 +436,9 @@ class _Lowering:
         if name == "gather" and isinstance(given["index"], Reference):
             return self._take(given)
         indices = {
-            key: given.pop(key) for key in ("indices", "index", "mask") if _is_tensors(given.get(key))
+            key: given.pop(key)
+            for key in ("indices", "index", "mask")
+            if _is_tensors(given.get(key))
         }
         moved: list[Reference] = []
         _collect(indices, moved)
@@ -430,7 +457,9 @@ class _Lowering:
                 return self._reference(value, dtype).addresses
             return value
 
-        given = {key: value for key, value in given.items() if key not in ("memory_format", "pin_memory")}
+        given = {
+            key: value for key, value in given.items() if key not in ("memory_format", "pin_memory")
+        }
         moved_addresses = {key: address(value) for key, value in given.items()}
         result = target(**moved_addresses, **indices)
         if isinstance(result, (list, tuple)):
@@ -469,7 +498,9 @@ class _Lowering:
         if name in ("sum", "mean"):
             operand = self._cast(operand, dtype)
             if dtype.is_floating_point and count > _MAX_SUMMANDS:
-                reason = f"of {count} numbers: torch's order depends on the CPU above {_MAX_SUMMANDS}"
+                reason = (
+                    f"of {count} numbers: torch's order depends on the CPU above {_MAX_SUMMANDS}"
+                )
                 raise NotLoweredError(self.node, reason)
         if name in ("any", "all"):
             operand = self._cast(operand, torch.bool)
@@ -497,7 +528,9 @@ class _Lowering:
         if name in ("isnan", "isinf", "isfinite"):
             return self._classify(name, own)
         if name == "reciprocal":
-            return self._elementwise("div", dtype, self._reference(1.0, dtype), self._cast(own, dtype))
+            return self._elementwise(
+                "div", dtype, self._reference(1.0, dtype), self._cast(own, dtype)
+            )
         if name == "pow":
             return self._power(self._cast(own, dtype), dtype, given.get("exponent"))
         if name in (*_EXACT_UNARY, *_FUNCTIONS):

@@ -39,7 +39,13 @@ _CALLS = {
 }
 _WRAPPED = {"add": "wrapped_add", "sub": "wrapped_sub", "mul": "wrapped_mul"}
 _MAX_LOOPS = 4096
-_RESERVED = ("state", "before", "input", "output", "i", "k", "row", "total", "best")
+_RESERVED = (
+    *("state", "before", "input", "output", "i", "k", "row", "total", "best", "std"),
+    *("sign", "at_least", "at_most", "larger", "smaller", "bounded", "rounds_products"),
+    *("wrapped_add", "wrapped_sub", "wrapped_mul", "reset", "step", "act"),
+    *("and", "or", "xor", "not", "int", "float", "double", "long", "short", "char", "bool"),
+    *("auto", "new", "delete", "default", "switch", "const", "signed", "unsigned", "float_t"),
+)
 _HELPERS = """
 #ifdef __FAST_MATH__
 #error "compile without -ffast-math: it changes NaN, infinities and the order of sums"
@@ -192,11 +198,15 @@ def _number(number: float, dtype: torch.dtype) -> str:
         return f"{limits}::quiet_NaN()"
     if math.isinf(number):
         return f"{'-' * (number < 0)}{limits}::infinity()"
-    return float(number).hex() + ("f" if dtype is torch.float32 else "")
+    mantissa, exponent = float(number).hex().split("p")
+    mantissa = mantissa.rstrip("0").removesuffix(".") if "." in mantissa else mantissa
+    return f"{mantissa}p{exponent}{'f' * (dtype is torch.float32)}"
 
 
 def _braced(value: Tensor) -> str:
-    return "{" + ", ".join(_number(number, value.dtype) for number in value.flatten().tolist()) + "}"
+    return (
+        "{" + ", ".join(_number(number, value.dtype) for number in value.flatten().tolist()) + "}"
+    )
 
 
 def _states(chain: ChainFunctions) -> dict[str, ArtifactEntry]:
@@ -372,7 +382,7 @@ class _Writer:
     def _copy(self, operand: Reference) -> str:
         """Copy an operand into an array."""
         self.copies += 1
-        name = f"copy_{self.copies}"
+        name = f"packed_{self.copies}"
         self.body.append(f"{_type(operand.dtype)} {name}[{operand.addresses.numel()}];")
         self._copy_to(name, operand)
         return name
@@ -398,7 +408,9 @@ class _Writer:
             if segment.count == 1:
                 self.body.append(f"{target}[{at}] = {source};")
             else:
-                self.body += _loop(segment.count, [f"{target}[{f'{at} + i' if at else 'i'}] = {source};"])
+                self.body += _loop(
+                    segment.count, [f"{target}[{f'{at} + i' if at else 'i'}] = {source};"]
+                )
             at += segment.count
 
     def _array(self, operand: Reference) -> str:
@@ -426,7 +438,9 @@ class _Writer:
             lines = ["std::size_t best = 0;"]
             # The first one that is best; NaN is better than any number.
             compare = ">" if kind == "argmax" else "<"
-            better = f"{element} {compare} {value} || ({element} != {element} && {value} == {value})"
+            better = (
+                f"{element} {compare} {value} || ({element} != {element} && {value} == {value})"
+            )
             lines += _loop(count, [f"if ({better}) {{", "    best = k;", "}"], "k")
             lines += [f"{target} = static_cast<{name}>(best);"]
         else:

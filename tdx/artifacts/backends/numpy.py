@@ -24,13 +24,43 @@ if TYPE_CHECKING:
     from tdx.artifacts.functions import ArtifactEntry, ChainFunctions
 
 _BINARY = {
-    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
-    **{"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "logical_and": "&", "logical_or": "|"},
+    **{
+        "add": "+",
+        "sub": "-",
+        "mul": "*",
+        "div": "/",
+        "bitwise_and": "&",
+        "bitwise_or": "|",
+        "bitwise_xor": "^",
+    },
+    **{
+        "eq": "==",
+        "ne": "!=",
+        "lt": "<",
+        "le": "<=",
+        "gt": ">",
+        "ge": ">=",
+        "logical_and": "&",
+        "logical_or": "|",
+    },
     **{"logical_xor": "^"},
 }
 _CALLS = {
-    **{"abs": "np.abs", "floor": "np.floor", "ceil": "np.ceil", "trunc": "np.trunc", "round": "np.rint"},
-    **{"sqrt": "np.sqrt", "exp": "np.exp", "log": "np.log", "tanh": "np.tanh", "sin": "np.sin", "cos": "np.cos"},
+    **{
+        "abs": "np.abs",
+        "floor": "np.floor",
+        "ceil": "np.ceil",
+        "trunc": "np.trunc",
+        "round": "np.rint",
+    },
+    **{
+        "sqrt": "np.sqrt",
+        "exp": "np.exp",
+        "log": "np.log",
+        "tanh": "np.tanh",
+        "sin": "np.sin",
+        "cos": "np.cos",
+    },
     **{"maximum": "np.maximum", "minimum": "np.minimum", "where": "np.where", "sign": "_sign"},
     **{"neg": "np.negative", "logical_not": "np.logical_not", "bitwise_not": "np.invert"},
     **{"clamp_min": "_at_least", "clamp_max": "_at_most", "take": "_take", "sum": "_sum"},
@@ -233,7 +263,9 @@ def _reference(
         if whole:
             # A copy: the caller may write to an input, or to one of two equal outputs.
             return f"np.array({name}).reshape({reference.shape})"
-        return name if first.value.shape == reference.shape else f"{name}.reshape({reference.shape})"
+        return (
+            name if first.value.shape == reference.shape else f"{name}.reshape({reference.shape})"
+        )
     if len(segments) <= _MAX_SEGMENTS:
         parts = [_segment(segment, names) for segment in segments]
         joined = parts[0] if len(parts) == 1 else f"np.concatenate([{', '.join(parts)}])"
@@ -253,11 +285,19 @@ def _reference(
         parts = [f"np.ravel({names[source]})" for source in sources]
         joined = parts[0] if len(parts) == 1 else f"np.concatenate([{', '.join(parts)}])"
         joined = f"{joined}[{name}]"
-    return joined if reference.shape == (reference.addresses.numel(),) else f"{joined}.reshape({reference.shape})"
+    return (
+        joined
+        if reference.shape == (reference.addresses.numel(),)
+        else f"{joined}.reshape({reference.shape})"
+    )
 
 
 def _segment(segment: Segment, names: dict[Value, str]) -> str:
-    name = f"np.ravel({names[segment.value]})" if len(segment.value.shape) != 1 else names[segment.value]
+    name = (
+        f"np.ravel({names[segment.value]})"
+        if len(segment.value.shape) != 1
+        else names[segment.value]
+    )
     start, stride, count = segment.start, segment.stride, segment.count
     if stride == 0:
         return f"np.repeat({name}[{start}], {count})"
