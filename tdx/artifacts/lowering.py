@@ -463,8 +463,9 @@ class _Lowering:
         moved_addresses = {key: address(value) for key, value in given.items()}
         result = target(**moved_addresses, **indices)
         if isinstance(result, (list, tuple)):
-            return [Reference(part, dtype) for part in result]
-        return Reference(result, dtype)
+            return [Reference(part.contiguous(), dtype) for part in result]
+        # The memory format of a clone is dropped above; a view needs a contiguous tensor.
+        return Reference(result.contiguous(), dtype)
 
     def _take(self, given: dict[str, Any]) -> Reference:
         """Lower a gather along the last dim by an index that is computed."""
