@@ -12,7 +12,7 @@ import bisect
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ _EXACT_UNARY = (
     "bitwise_not",
 )
 _ROUNDED = 2.0**-21
-"""Four units in the last place of float32."""
+"""Four units in the last place of float32: NumPy and the C library differ from torch by two."""
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos")
 """Functions whose last bits depend on the library: torch's are not correctly rounded either."""
 _COPIES = frozenset(
@@ -395,13 +395,16 @@ class _Lowering:
 
     def _call(self, node: Node) -> Any:
         if node.target is operator.getitem:
-            return self.results[node.args[0]][node.args[1]]
+            source, index = cast("tuple[Node, int]", node.args)
+            return self.results[source][index]
         target: Any = node.target
         if bound_of(str(target)) is None:
             raise NotLoweredError(node)
         name = str(target).split(".")[1]
         if name == "_assert_tensor_metadata":
             return None
+        args: Any
+        kwargs: Any
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.results.__getitem__)
         given = {
             argument.name: value
@@ -474,8 +477,8 @@ class _Lowering:
         last = given["dim"] % max(len(table.shape), 1) == len(table.shape) - 1
         if not last or index.shape[:-1] != table.shape[:-1] or index.dtype is not torch.int64:
             raise NotLoweredError(self.node, "along another dim than the last")
-        rows = table.addresses.unsqueeze(-2).expand(*index.shape, size).reshape(-1, size)
-        rows = Reference(rows, table.dtype)
+        addresses = table.addresses.unsqueeze(-2).expand(*index.shape, size).reshape(-1, size)
+        rows = Reference(addresses, table.dtype)
         return self._emit("take", index.shape, table.dtype, rows, index)
 
     def _dtype(self) -> torch.dtype:
@@ -511,7 +514,9 @@ class _Lowering:
         return self._elementwise("div", dtype, total, self._reference(float(count), dtype))
 
     def _compute(self, name: str, given: dict[str, Any]) -> Reference:
-        dtype, own = self._dtype(), given.get("self")
+        dtype = self._dtype()
+        # Operators without an argument `self`, such as those of two tensors, do not use it.
+        own: Any = given.get("self")
         name = _BITWISE.get(name, name)
         if name == "one_hot":
             classes = given.get("num_classes", -1)

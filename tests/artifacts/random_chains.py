@@ -70,7 +70,7 @@ def _choose(rng: random.Random, size: int) -> Stage:
             lambda x: x - x[: min(size, 3)].mean(),
             lambda x: x**3 - x**2,
             lambda x: x * (x > 0).any() + torch.ones(2).add(x.isinf().all()).sum(),
-            lambda x: x + nn.functional.one_hot((x > 0).argmax(), size),
+            lambda x: x + nn.functional.one_hot((x > 0).int().argmax(), size),
         ]
     )
 

@@ -15,7 +15,7 @@ from tdx.artifacts.backends import load_backend
 from tdx.artifacts.functions import ChainFunctions
 from tdx.artifacts.vectors import same_bits
 from tests.artifacts.random_chains import draw, random_chain
-from tests.programs import require_program, sample
+from tests.programs import examples, require_program, sample
 
 FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 
@@ -93,7 +93,9 @@ def driver(chain: ChainFunctions) -> str:
         "template <typename T> void get(T& x, std::FILE* f) {",
         '    if (std::fread(&x, sizeof x, 1, f) != 1) std::perror("read");',
         "}",
-        "template <typename T> void put(const T& x, std::FILE* f) { std::fwrite(&x, sizeof x, 1, f); }",
+        "template <typename T> void put(const T& x, std::FILE* f) {",
+        "    std::fwrite(&x, sizeof x, 1, f);",
+        "}",
         "int main(int, char** names) {",
         '    std::FILE* in = std::fopen(names[1], "rb");',
         '    std::FILE* out = std::fopen(names[2], "wb");',
@@ -160,8 +162,27 @@ def assert_same(results: list[dict[str, Tensor]], wanted: list[dict[str, Tensor]
             assert same_bits(outputs[name], value), (number, name, outputs[name], value)
 
 
-@pytest.mark.parametrize("seed", sample(range(50), 10))
+@pytest.mark.parametrize("seed", sample(range(1, 21), 20))
 def test_numpy_returns_the_bits_of_random_chains(seed: int) -> None:
     chain = random_chain(seed)
     calls = episodes(chain, 60, seed)
     assert_same(run_numpy(chain, calls), run_torch(chain, calls))
+
+
+BUILDS = (
+    ("-O2",),
+    ("-O3", "-march=native"),
+    ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=pytest.mark.programs(only=seed > 0)) for seed in range(20)],
+)
+def test_cpp_returns_the_bits_of_random_chains(seed: int, tmp_path: Path) -> None:
+    chain = random_chain(seed)
+    calls = episodes(chain, examples(400), seed)
+    wanted = run_torch(chain, calls)
+    for flags in BUILDS:
+        assert_same(run_cpp(chain, calls, tmp_path, *flags), wanted)

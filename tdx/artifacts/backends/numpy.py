@@ -252,8 +252,8 @@ def _reference(
 ) -> str:
     """Return an operand as an expression.
 
-    Args:
-        whole: A result of the function: an array of exactly this shape, and no input itself.
+    With ``whole``, it is a result of the function: an array of exactly this shape, and no input
+    itself.
     """
     segments = function.segments(reference.addresses)
     first = segments[0]
