@@ -123,7 +123,7 @@ def export_chain(
 
     Args:
         env: Env with its chain, not batched. It is not stepped.
-        to: ``pt2`` or ``onnx``.
+        to: ``pt2``, ``onnx``, ``numpy`` or ``cpp``.
         out: Folder to write.
         split: Export the stages before the first one that cannot be exported.
         force: Replace an existing artifact.

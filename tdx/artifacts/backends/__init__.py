@@ -12,7 +12,7 @@ from tdx.foundation.errors import (
     install_extra,
 )
 
-BACKENDS = ("pt2", "onnx")
+BACKENDS = ("pt2", "onnx", "numpy", "cpp")
 
 
 def load_backend(name: str) -> Backend:
@@ -28,6 +28,10 @@ def load_backend(name: str) -> Backend:
             from tdx.artifacts.backends.pt2 import backend
         case "onnx":
             from tdx.artifacts.backends.onnx import backend
+        case "numpy":
+            from tdx.artifacts.backends.numpy import backend
+        case "cpp":
+            from tdx.artifacts.backends.cpp import backend
         case _:
             hint = did_you_mean(name, BACKENDS, otherwise=f"one of {', '.join(BACKENDS)}")
             raise UnknownNameError(f"unknown form {name!r} of an artifact", hint=hint)

@@ -14,8 +14,9 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="FORM",
-        autocompletion=lambda: ["pt2", "onnx"],
-        help="pt2: torch.export files, or onnx: ONNX files.",
+        autocompletion=lambda: ["pt2", "onnx", "numpy", "cpp"],
+        help="pt2: files of torch.export, onnx: ONNX files, numpy: one Python file, cpp: a C++ "
+        "header.",
     ),
 ]
 Out = Annotated[str, typer.Option("-o", "--out", metavar="FOLDER", help="Folder to write.")]
