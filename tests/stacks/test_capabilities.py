@@ -152,12 +152,12 @@ class Processor:
 @pytest.mark.parametrize(
     ("library", "base", "hint"),
     [
-        ("brax.envs.base:Env", Several, "wrap it: torchrl.envs.BraxWrapper(env)"),
+        ("brax.envs.base:Env", Several, "from outside: torchrl.envs.BraxWrapper(env)"),
         ("lerobot.processor.pipeline:DataProcessorPipeline", Processor, "needs samples"),
         (
             "ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2",
             Processor,
-            "needs samples",
+            "pass the env that feeds it: algo.env_runner.env",
         ),
         ("my_library:Pipeline", Processor, "needs samples"),
         ("my_library:Envs", Several, "wrap it in a subclass of gymnasium.vector.VectorEnv"),
