@@ -253,6 +253,7 @@ EXAMPLES: dict[str, Example] = {
         nested={"module_factory": cubing_solo_reward},
         out={"module_factory": cubing_precise},
         stored_differs="its keys are those of the module, which are not under `next`",
+        no_twin="TorchRL does not export its own",
     ),
     "NextObservationDelta": Example(
         arguments={"in_keys": ["observation", "precise"]},
