@@ -46,6 +46,7 @@ API_PAGES: Mapping[str, tuple[str, str]] = {
     "inspection": ("Inspection and checks", "What a chain does, and if it is correct."),
     "profiling": ("Profiling", "What a chain costs."),
     "rollouts": ("Rollouts and dumps", "Record, read and convert rollouts."),
+    "artifacts": ("Artifacts", "A chain as files that run without tdx."),
     "contracts": ("Contracts", "Record preprocessing, and compare it."),
     "notebook": ("Notebooks", "HTML of a value."),
     "errors": ("Errors", "One family, with a code and a hint."),

@@ -73,7 +73,7 @@ def read_trace(entries: Iterable[Mapping[str, Any]]) -> Iterator[TraceEvent]:
         ...     "tid": 7, "args": {"bytes": 64, "correlation": 3}}
         >>> list(read_trace([entry]))
         [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
-        link=3, nbytes=64)]
+        link=3, nbytes=64, device=0)]
     """
     for entry in entries:
         kind = _TRACE_KINDS.get(entry.get("cat", ""))
