@@ -123,7 +123,7 @@ def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, 
         app.press("C-k")
         app.sees("8 keys", gone="Bad() raised")
         # A worker that is killed while idle is restarted.
-        assert becomes_true(lambda: len(workers(app)) == 2)
+        assert becomes_true(lambda: len(workers(app)) == 1)
         before = workers(app)
         os.kill(before[0], signal.SIGKILL)
         new_worker(app, before)
