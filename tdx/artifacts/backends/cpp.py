@@ -439,9 +439,9 @@ class _Writer:
             lines = ["std::size_t best = 0;"]
             # The first one that is best; NaN is better than any number.
             compare = ">" if kind == "argmax" else "<"
-            better = (
-                f"{element} {compare} {value} || ({element} != {element} && {value} == {value})"
-            )
+            better = f"{element} {compare} {value}"
+            if operation.operands[0].dtype.is_floating_point:
+                better += f" || ({element} != {element} && {value} == {value})"
             lines += _loop(count, [f"if ({better}) {{", "    best = k;", "}"], "k")
             lines += [f"{target} = static_cast<{name}>(best);"]
         else:
