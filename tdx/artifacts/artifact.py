@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from tdx.artifacts.backends import load_backend
 from tdx.artifacts.functions import (
     ArtifactEntry,
     ChainFunctions,
-    ExportedFunction,
     chain_functions,
     operators_behind,
 )
@@ -162,6 +162,12 @@ def export_chain(
             _, problems = verifier.verify(folder)
         except MissingRuntimeError as error:
             problems, note = [], str(error)
+        except subprocess.CalledProcessError as error:
+            # Its messages are on stderr already.
+            raise ChainError(
+                f"the {to} files cannot be compiled",
+                hint="set CXX to a compiler with C++17, such as g++",
+            ) from error
         if problems:
             raise ChainError(f"the {to} files differ from the chain: {problems[0]}")
     return Artifact(
@@ -314,6 +320,3 @@ def read_artifact(path: str | Path) -> dict[str, Any]:
         if not isinstance(manifest.get(part), kind):
             raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact")
     return manifest
-
-
-__all__ = ["Artifact", "ExportedFunction", "export_chain", "read_artifact"]

@@ -111,6 +111,16 @@ def test_what_cannot_be_exported_is_named_before_anything_is_written(tmp_path: P
     assert not (tmp_path / "chain").exists()
 
 
+def test_a_compiler_that_fails_is_one_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", sys.executable)
+    env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+    with pytest.raises(ChainError, match="the cpp files cannot be compiled"):
+        export_chain(env, "cpp", tmp_path / "chain")
+    assert not (tmp_path / "chain").exists()
+
+
 def test_split_exports_the_part_before_it(tmp_path: Path) -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), Timer()))
     result = export_chain(env, "pt2", tmp_path / "chain", split=True)

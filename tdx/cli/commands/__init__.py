@@ -62,7 +62,7 @@ _SETTINGS: dict[str, Any] = {
 
 ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
     "inspect": ("inspect", "Inspect the specs, data flow and values of a chain."),
-    "diff": ("inspect", "Compare two pipelines: stages, specs and with --steps values."),
+    "diff": ("inspect", "Compare two pipelines: stages, specs and values."),
     "report": ("report", "Write a report of a pipeline: HTML, Markdown or SVG."),
     "list": ("catalog", "List envs, transforms, dumps and what can be opened."),
     "show": ("catalog", "Show an env, a transform, a dump or what tdx.watch recorded."),

@@ -407,7 +407,7 @@ def diff(
     samples: Samples = None,
     shrink: Shrink = None,
 ) -> int:
-    """Compare two pipelines: stages, specs and with --steps values.
+    """Compare two pipelines: stages, specs and values.
 
     If anything differs, both run in a few reference steps, which name the first stages that differ,
     and in what way. Functions that return an env, and contracts, are compared stage by stage, as by
