@@ -29,6 +29,7 @@ from tdx.compare.report import (
 )
 from tdx.compare.roles import (
     PASSIVE,
+    REWARD_ROLES,
     STACK,
     TRAINING,
     Pair,
@@ -116,7 +117,14 @@ def compare_contracts(
         follows=shown(comparison.follows),
         allowed=shown(comparison.allowed),
         excluded=tuple(comparison.excluded()),
-        notes=tuple(dict.fromkeys((*comparison.notes, *_bookkeeping(a, b), *a.notes, *b.notes))),
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *(*comparison.notes, *comparison.uncompared()),
+                    *(*_bookkeeping(a, b), *a.notes, *b.notes),
+                )
+            )
+        ),
         training_only=shown(of_training),
         evaluation=evaluation,
         compare=a.compare,
@@ -252,6 +260,27 @@ class _Comparison:
                     yield f"{stage.place} of the {side} is random and does not follow the seed"
                 elif stage.random == OPAQUE:
                     yield f"{stage.place} of the {side} is not run: what it does is not known"
+
+    def uncompared(self) -> Iterator[str]:
+        """Yield a note for each stage whose values are not compared and that is not the same."""
+        for pair in self.pairs:
+            a, b = pair.a, pair.b
+            if not pair.is_passive:
+                continue
+            if a is not None and b is not None and a.name == b.name:
+                texts = [
+                    _argument_change(name, one, other)[0]
+                    for name, one, other in changed_arguments(
+                        a.arguments, b.arguments, rtol=_ROUNDING
+                    )
+                    if one is not MISSING and other is not MISSING
+                ]
+                texts += [each.message for each in compare_states(a, b, evaluation=False)]
+                for text in texts:
+                    yield f"not compared: {b.place}: {text}{_reward_hint(a)}"
+            elif (stage := a or b) is not None and _changes_rewards(stage) and not self.evaluation:
+                side = "contract" if b is None else "target"
+                yield f"not compared: only the {side} has {stage.place}{_reward_hint(stage)}"
 
     def _random(self, contract: Contract, stage: StageRecord) -> str | None:
         """Return whether a stage repeats itself in the kind of replay that is compared."""
@@ -916,6 +945,16 @@ def passive_keys(contract: Contract) -> set[str]:
             before = {spec.key for spec in contract.stage(stage.index - 1).specs}
             keys |= {spec.key for spec in stage.specs if spec.key not in before}
     return keys
+
+
+def _changes_rewards(stage: StageRecord) -> bool:
+    return stage.role in REWARD_ROLES or any(
+        name.rpartition(" ")[2].rpartition(".")[2] == "reward" for name in stage.writes
+    )
+
+
+def _reward_hint(stage: StageRecord) -> str:
+    return "; rewards are compared with --compare reward" if _changes_rewards(stage) else ""
 
 
 def _argument_change(name: str, one: object, other: object) -> tuple[str, str]:

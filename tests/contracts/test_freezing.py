@@ -204,3 +204,35 @@ def test_stage_that_raises_is_named() -> None:
     assert (report.first.kind, report.first.stage) == ("spec", 3)
     assert "obs_rms.mean has the shape [4] instead of [3]" in report.first.message
     assert "it fails with the inputs of the contract" in report.follows[0].message
+
+
+def limited(steps: int = 100, gamma: float | None = 0.9) -> Any:
+    env: Any = wrappers.TimeLimit(gym.make("CartPole-v1").unwrapped, steps)
+    return env if gamma is None else wrappers.NormalizeReward(env, gamma=gamma)
+
+
+def clipped(limit: float) -> tdx.TransformedEnv:
+    return tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardClipping(-limit, limit))
+
+
+def test_stage_that_is_not_compared_and_differs_is_noted() -> None:
+    contract = tdx.freeze(limited())
+    shorter = tdx.check_contract(limited(50), contract)
+    assert shorter.same
+    assert shorter.notes == (
+        "not compared: stage 0 (TimeLimit): max_episode_steps is 50 instead of 100",
+    )
+    only = "not compared: only the contract has stage 1 (NormalizeReward); "
+    assert only + "rewards are compared with --compare reward" in (
+        tdx.check_contract(limited(gamma=None), contract).notes
+    )
+    assert not tdx.check_contract(limited(gamma=None), contract, evaluation=True).notes
+    assert not tdx.check_contract(limited(), contract).notes
+
+
+def test_bounds_of_rewards_that_are_not_compared_are_noted() -> None:
+    contract = tdx.freeze(clipped(1.0))
+    report = tdx.check_contract(clipped(2.0), contract)
+    assert report.same
+    assert "stage 0 (RewardClipping): clamp_min differs by up to 1" in report.notes[0]
+    assert not tdx.check_contract(clipped(1.0), contract).notes
