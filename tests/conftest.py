@@ -25,6 +25,7 @@ import multiprocessing
 import random
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ import pytest
 import torch
 from hypothesis import is_hypothesis_test, settings
 
-from tests.programs import MUST_EXIST, examples, is_exhaustive
+from tests.programs import MUST_EXIST, examples, exhaustive, is_exhaustive
 
 torch.set_num_threads(1)
 sys.dont_write_bytecode = False
@@ -70,7 +71,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests with random examples; skip tests of the larger sample and of accelerators."""
     larger = pytest.mark.skip(reason=f"part of the larger sample: {MUST_EXIST} is not set")
+    numbers: Counter[str] = Counter()
     for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None:
+            test = item.nodeid.partition("[")[0]
+            if numbers[test] % sampled.args[0]:
+                item.add_marker(exhaustive, append=False)
+            numbers[test] += 1
         mark = item.get_closest_marker("programs")
         if mark is None and is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("programs")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import pytest
 
@@ -21,7 +20,7 @@ def is_exhaustive() -> bool:
 
 
 exhaustive = pytest.mark.programs(only=True)
-"""Mark of tests that run only in the tests with programs."""
+"""Mark of tests that run only in the tests with programs: those that take more than about a second."""
 
 
 def examples(most: int) -> int:
@@ -29,19 +28,13 @@ def examples(most: int) -> int:
     return most if is_exhaustive() else max(most // 5, 5)
 
 
-def sample(cases: Iterable[Any], every: int) -> list[object]:
-    """Return parameters of a test of which only one in ``every`` runs outside of that run.
+def sampled(every: int) -> pytest.MarkDecorator:
+    """Return a mark of a parametrized test of which only one case in ``every`` runs by default.
 
     Args:
-        cases: The parameters, or what :func:`pytest.param` returns.
         every: A number that is coprime to periods of the cases.
     """
-    found: list[object] = []
-    for number, case in enumerate(cases):
-        given = case if isinstance(case, type(pytest.param())) else pytest.param(case)
-        marks = (*given.marks, *((exhaustive,) if number % every else ()))
-        found.append(pytest.param(*given.values, id=given.id, marks=marks))
-    return found
+    return pytest.mark.sampled(every)
 
 
 def require_program(name: str, *alternatives: str) -> str:

@@ -15,7 +15,7 @@ from tdx.artifacts.backends import load_backend
 from tdx.artifacts.functions import ChainFunctions
 from tdx.artifacts.vectors import same_bits
 from tests.artifacts.random_chains import draw, random_chain
-from tests.programs import examples, require_program, sample
+from tests.programs import examples, require_program, sampled
 
 FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 
@@ -162,7 +162,8 @@ def assert_same(results: list[dict[str, Tensor]], wanted: list[dict[str, Tensor]
             assert same_bits(outputs[name], value), (number, name, outputs[name], value)
 
 
-@pytest.mark.parametrize("seed", sample(range(1, 21), 20))
+@sampled(20)
+@pytest.mark.parametrize("seed", range(1, 21))
 def test_numpy_returns_the_bits_of_random_chains(seed: int) -> None:
     chain = random_chain(seed)
     calls = episodes(chain, 60, seed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.profiling.sample_profile import MACHINE
-from tests.programs import sample
+from tests.programs import sampled
 from tests.test_readme import BLOCK
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize(("page", "number"), sample(EXAMPLES, 2))
+@sampled(2)
+@pytest.mark.parametrize(("page", "number"), EXAMPLES)
 def test_examples_match_the_start_of_each_line(
     tdx: Tdx, page: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.processes import run
-from tests.programs import require_program, sample
+from tests.programs import require_program, sampled
 from tests.tui.tmux import Terminal
 
 SCRIPT_VARIABLE = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
@@ -129,7 +129,8 @@ def shell(
             terminal.close()
 
 
-@pytest.mark.parametrize("name", sample(CASES, 2))
+@sampled(2)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.programs
 def test_bash_and_zsh_offer_the_candidates(shell: Terminal, name: str) -> None:
     """Press TAB once for the common prefix, and again for the list of candidates."""

@@ -17,7 +17,7 @@ from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, build_checked_env
 from tdx.specs.leaf import LeafSpec
-from tests.programs import sample
+from tests.programs import sampled
 from tests.real_envs.ids import ATARI, MUJOCO, alternating_params
 
 Spaces = dict[NestedKey, spaces.Space[Any]]
@@ -107,7 +107,8 @@ def sides(report: SpecReport, part: str) -> tuple[dict[Any, LeafSpec], dict[Any,
     return before, {change.key: change.after for change in changes if change.after}
 
 
-@pytest.mark.parametrize(("env_id", "chain", "num_envs"), sample(alternating_params(0), 3))
+@sampled(3)
+@pytest.mark.parametrize(("env_id", "chain", "num_envs"), alternating_params(0))
 def test_inspect_spec(
     spaces_of: Any, env_id: str, chain: tuple[str, ...], num_envs: int | None
 ) -> None:
@@ -149,7 +150,8 @@ def assert_the_chain_shows(report: SpecReport, env_id: str, lead: tuple[int, ...
         assert after["step_count"].shape == (*lead, 1)
 
 
-@pytest.mark.parametrize(("env_id", "chain", "num_envs"), sample(alternating_params(1), 3))
+@sampled(3)
+@pytest.mark.parametrize(("env_id", "chain", "num_envs"), alternating_params(1))
 def test_check(env_id: str, chain: tuple[str, ...], num_envs: int | None) -> None:
     report = check_pipeline(Pipeline.of(EnvConfig(env_id, num_envs=num_envs, seed=0), *chain))
     assert report.ok, report.findings

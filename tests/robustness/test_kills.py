@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
-from tests.programs import sample
+from tests.programs import sampled
 from tests.robustness.kills import CONFIGURATIONS, kill_rollouts, kill_saves
 
 
-@pytest.mark.parametrize("name", sample(["episodes", "single", "raw", "vector"], 2))
+@sampled(2)
+@pytest.mark.parametrize("name", ["episodes", "single", "raw", "vector"])
 def test_killed_rollout_loses_no_steps(name: str, tmp_path: Path) -> None:
     tally = kill_rollouts(CONFIGURATIONS[name], 2, tmp_path, Random(0))
     assert tally.kills == 2

@@ -15,14 +15,15 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.screens.bars import HintState
 from tdx.tui.serving.serve import DRIVER
-from tests.programs import sample
+from tests.programs import sampled
 from tests.tui.inline_backend import InlineBackend
 
 TURNS = [0, 1, 2, 3, 5, 8, 12, 40, 160]
 """Turns of the loop after which the app is closed."""
 
 
-@pytest.mark.parametrize("turns", sample(TURNS, 2))
+@sampled(2)
+@pytest.mark.parametrize("turns", TURNS)
 async def test_app_closed_during_its_start_exits_cleanly(
     turns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

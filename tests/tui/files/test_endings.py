@@ -17,7 +17,7 @@ import pytest
 
 from tdx.pipeline.editing.sessions import SessionStore
 from tests.processes import PATIENCE, all_ended, family
-from tests.programs import sample
+from tests.programs import sampled
 
 _START = """
 import os, sys
@@ -104,7 +104,8 @@ def edits(folder: Path) -> tuple[list[str], list[str]]:
     return [], []
 
 
-@pytest.mark.parametrize("ending", sample(["SIGKILL", "closed terminal", "SIGTERM"], 2))
+@sampled(2)
+@pytest.mark.parametrize("ending", ["SIGKILL", "closed terminal", "SIGTERM"])
 def test_next_start_restores_the_chain_and_its_undo_history(tmp_path: Path, ending: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(TEXT)
