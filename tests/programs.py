@@ -20,7 +20,7 @@ def is_exhaustive() -> bool:
 
 
 exhaustive = pytest.mark.programs(only=True)
-"""Mark of tests that run only in the tests with programs: those that take more than about a second."""
+"""Mark of tests that run only in the tests with programs, because they take a second or more."""
 
 
 def examples(most: int) -> int:

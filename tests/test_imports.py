@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tdx
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "tensordict", "torchvision", "textual", "gymnasium", "numpy", "torchrl"}
@@ -60,6 +61,7 @@ def test_missing_file_is_reported_without_importing_torch() -> None:
         assert not modules & {"torch", "gymnasium"}, command
 
 
+@exhaustive
 def test_command_that_only_reads_the_catalog_loads_no_heavy_modules() -> None:
     commands = (
         "--help",

@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 import tdx
 from tdx.cli.process import run
 from tdx.pipeline.generate import SCHEMA_FILE, SCHEMA_ID
-from tests.programs import require_program
+from tests.programs import exhaustive, require_program
 
 ROOT = Path(__file__).parents[1]
 ACTION = ROOT / ".github" / "actions" / "check"
@@ -167,6 +167,7 @@ def hostile_repository(repository: Path) -> Path:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_action_runs_no_code_of_a_pull_request(hostile_repository: Path) -> None:
     git("branch", "base")
     git("remote", "add", "origin", str(hostile_repository))
@@ -185,6 +186,7 @@ def test_action_runs_no_code_of_a_pull_request(hostile_repository: Path) -> None
 
 
 @pytest.mark.programs
+@exhaustive
 def test_hook_runs_no_code_of_the_repository(hostile_repository: Path) -> None:
     (hook,) = load_yaml(ROOT / ".pre-commit-hooks.yaml")
     python = shlex.quote(sys.executable)
@@ -230,6 +232,7 @@ def test_steps_of_the_action_use_its_inputs_and_options() -> None:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_pre_commit_runs_the_hook_on_the_files_of_a_commit(repository: Path) -> None:
     (hook,) = load_yaml(ROOT / ".pre-commit-hooks.yaml")
     python = shlex.quote(sys.executable)

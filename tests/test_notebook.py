@@ -48,6 +48,7 @@ from tdx.cli.html import MAX_BYTES, html_fragment
 from tdx.cli.views import Block, Code, Paragraph
 from tdx.cli.views import Cell as TextCell
 from tdx.contracts import check_contract, freeze
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "docs" / "tutorials" / "notebook.ipynb"
@@ -280,6 +281,7 @@ def run_cell(source: str, names: dict[str, Any]) -> dict[str, Any] | None:
     return data if html is None else {"text/html": html.splitlines(keepends=True)}
 
 
+@exhaustive
 def test_outputs_of_the_tutorial_match_its_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

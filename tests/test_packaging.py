@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import tdx
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -60,6 +61,7 @@ def test_changelog_has_an_entry_for_the_current_version() -> None:
     assert f"## {tdx.__version__}" in changelog
 
 
+@exhaustive
 def test_wheel_contains_every_file_of_the_package(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.programs import exhaustive
 from tests.test_readme import FILE
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
@@ -57,6 +58,7 @@ def test_each_program_has_a_budget() -> None:
 
 
 @pytest.mark.parametrize("page", BUDGETS)
+@exhaustive
 def test_program_of_a_tutorial_runs_to_the_end(
     page: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

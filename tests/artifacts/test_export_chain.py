@@ -29,6 +29,7 @@ from tdx.artifacts.check import check_artifact
 from tdx.artifacts.verifier import MANIFEST
 from tdx.foundation.container import seal
 from tdx.foundation.errors import ArgumentError, ChainError, CodeNotAllowedError
+from tests.programs import exhaustive
 
 
 def pendulum(loc: float = 0.5) -> TransformedEnv:
@@ -52,6 +53,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@exhaustive
 def test_the_artifact_verifies_itself_without_tdx(artifact: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-I", str(artifact / "verify.py")],
@@ -73,6 +75,7 @@ def test_state_is_an_input_and_an_output(artifact: Path) -> None:
     assert state == [entry["name"] for entry in step["outputs"] if entry["state"]]
 
 
+@exhaustive
 def test_it_agrees_with_the_contract_of_its_env_and_not_with_another(artifact: Path) -> None:
     parts = ("observation", "action", "reward", "done")
     same = check_artifact(artifact, freeze(pendulum(), compare=parts), allow_code=True)
@@ -88,6 +91,7 @@ def test_code_of_strangers_does_not_run(artifact: Path) -> None:
         check_artifact(artifact)
 
 
+@exhaustive
 def test_a_changed_constant_is_found_although_the_hashes_match(
     artifact: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +115,7 @@ def test_what_cannot_be_exported_is_named_before_anything_is_written(tmp_path: P
     assert not (tmp_path / "chain").exists()
 
 
+@exhaustive
 def test_a_compiler_that_fails_is_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +126,7 @@ def test_a_compiler_that_fails_is_one_error(
     assert not (tmp_path / "chain").exists()
 
 
+@exhaustive
 def test_split_exports_the_part_before_it(tmp_path: Path) -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), Timer()))
     result = export_chain(env, "pt2", tmp_path / "chain", split=True)
@@ -128,6 +134,7 @@ def test_split_exports_the_part_before_it(tmp_path: Path) -> None:
     assert "it reads a clock" in result.left_out[0]
 
 
+@exhaustive
 def test_a_stage_that_counts_in_python_is_refused(tmp_path: Path) -> None:
     counted = iter(range(10**6))
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tdx import open_dump
+from tests.programs import exhaustive
 from tests.stacks.checkpoints.datasets import (
     add_image_column,
     draw,
@@ -52,6 +53,7 @@ def test_command_loads_no_heavy_modules(command: str, folder: Path) -> None:
     assert result.stdout.endswith("[]\n")
 
 
+@exhaustive
 def test_a_processor_file_is_a_target(tdx: Tdx, folder: Path) -> None:
     file = str(folder / "policy_preprocessor.json")
     result = tdx("check", file)
@@ -98,6 +100,7 @@ def test_chain_and_keys(tdx: Tdx, folder: Path) -> None:
     assert ACTION not in result.out.partition("lane")[2]
 
 
+@exhaustive
 def test_contract(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     contract = str(tmp_path / "contract")
     assert tdx("contract", "record", str(folder), "--out", contract).code == 0
@@ -113,6 +116,7 @@ def test_contract(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "is_enough"), [(2, True), (8, False)])
+@exhaustive
 def test_steps_that_are_not_run_do_not_count_as_compared(
     tdx: Tdx, folder: Path, tmp_path: Path, count: int, is_enough: bool
 ) -> None:
@@ -133,6 +137,7 @@ def test_steps_that_are_not_run_do_not_count_as_compared(
     assert "stage 0 (Step0) of the contract is not run" in result.out
 
 
+@exhaustive
 def test_contract_has_the_settings_of_the_policy(tdx: Tdx, tmp_path: Path) -> None:
     contract, policy = str(tmp_path / "contract"), Folder()
     policy.config["fps"] = 30
@@ -197,6 +202,7 @@ def test_snapshot_of_the_hub_is_found_by_its_id(
     assert "lerobot:lab/other is not in the cache" in result.err
 
 
+@exhaustive
 def test_snapshot_of_the_hub_is_called_by_its_id(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,6 +456,7 @@ def test_values_of_a_dump_are_those_that_it_recorded(
     assert "2 steps  combined" in result.out
 
 
+@exhaustive
 def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     result = tdx("inspect", "state", str(folder), "--format", "json")
     assert result.code == 0
@@ -464,6 +471,7 @@ def test_state_and_difference(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     assert tdx("diff", str(folder), "Pendulum-v1").code == 2
 
 
+@exhaustive
 def test_difference_on_recorded_samples(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     data = str(write_dataset(tmp_path / "data", [draw(30)]))
     other = Folder()

@@ -22,6 +22,7 @@ from tdx.cli.completion import (
     complete_transform,
 )
 from tdx.cli.pipelines import complete_key, complete_stage, complete_stored_keys
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[2]
 REPORT = """
@@ -79,6 +80,7 @@ def test_completion_of_env_ids() -> None:
     assert complete_env("no such env") == []
 
 
+@exhaustive
 def test_completion_in_a_shell_loads_no_torch() -> None:
     """Run ``tdx`` in a new process with cached env IDs."""
     complete_env("")
@@ -175,6 +177,7 @@ def test_completed_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert cached_names(["f", {"target": str(file)}], find) == ["observation"]
 
 
+@exhaustive
 def test_keys_in_a_shell_are_found_in_the_background(tmp_path: Path) -> None:
     """TABs answer without torch, with nothing until the keys are found."""
     words = ("tdx", "inspect", "spec", "Pendulum-v1", "-t", "RewardSum", "--key", "epi")

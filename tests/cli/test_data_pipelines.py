@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.programs import exhaustive
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
@@ -29,6 +31,7 @@ def deploy():
 """
 
 
+@exhaustive
 def test_commands(tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data_pipelines.py").write_text(PROGRAM)

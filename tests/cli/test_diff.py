@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.programs import exhaustive
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Layout, Tdx
 
@@ -70,6 +72,7 @@ def test_values_list_the_first_different_step(tdx: Tdx, files: Path) -> None:
     assert values["action"]["status"] == "same"
 
 
+@exhaustive
 def test_values_that_differ_are_explained_at_the_first_stage(tdx: Tdx, files: Path) -> None:
     chain = """version: 1
 env: Pendulum-v1

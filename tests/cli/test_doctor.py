@@ -22,6 +22,7 @@ from tdx.inspection.doctor import (
     check_terminal,
 )
 from tests.cli.conftest import assert_fits
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden
@@ -75,6 +76,7 @@ def checks_of(text: str) -> dict[str, dict[str, str]]:
     ],
     ids=["raises", "dies"],
 )
+@exhaustive
 def test_broken_torch_and_invalid_settings_do_not_affect_other_checks(
     tmp_path: Path, torch: str, status: str
 ) -> None:

@@ -26,7 +26,7 @@ from torch import nn
 from tdx import open_dump
 from tdx.rollouts import Manifest
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
-from tests.programs import require_program
+from tests.programs import exhaustive, require_program
 from tests.rollouts.recordings import assert_same_dump, in_memory
 
 PENDULUM = ("rollout", "--env", "Pendulum-v1", "--t", "RewardSum", "--seed", "0")
@@ -130,6 +130,7 @@ def test_read_only_target_is_reported(folder: Path) -> None:
     assert_refused(ended, 3, f"cannot write {place}/dump: ", "name another place")
 
 
+@exhaustive
 def test_file_size_limit_keeps_complete_chunks(folder: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
@@ -159,6 +160,7 @@ def tiny(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_full_file_system_keeps_complete_chunks(tiny: Path) -> None:
     ended = run(*PENDULUM, "--steps", "20000", "--chunk", "200", "--out", "tiny/dump")
     assert_refused(ended, 3, "cannot write tiny/dump: no space left on device", "make room")
@@ -201,6 +203,7 @@ def test_closed_pipe_is_not_an_error(dump: Path) -> None:
     assert open_dump(dump.parent / "other").manifest.complete
 
 
+@exhaustive
 def test_progress_only_on_terminals(folder: Path) -> None:
     ended = run(*LONG, "--out", "dump", "--format", "json")
     assert (ended.code, ended.err) == (0, "")
@@ -236,6 +239,7 @@ def wait_for_steps(folder: Path, steps: int) -> None:
         time.sleep(0.002)
 
 
+@exhaustive
 def test_resumed_dump_equals_an_uninterrupted_one(folder: Path) -> None:
     assert run(*LONG, "--out", "whole").code == 0
     moments = random.Random(1)
@@ -258,6 +262,7 @@ def test_resumed_dump_equals_an_uninterrupted_one(folder: Path) -> None:
     os.close(null)
 
 
+@exhaustive
 def test_second_writer_of_a_dump_is_refused(folder: Path) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     child = start((*LONG, "--out", "dump"), {1: null, 2: null})

@@ -19,6 +19,7 @@ from tdx import Pipeline, export_dump, record_dump
 from tdx.cli.progress import activity_text, progress_text, shards_text
 from tdx.rollouts import DumpRequest, Goal, Progress, ShardProgress, roll_out_shard
 from tests.cli.conftest import GOLDEN, WIDTHS, assert_complete, assert_fits
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -168,6 +169,7 @@ def test_diff_of_two_dumps_of_one_chain_explains_their_values(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@exhaustive
 def test_diff_of_a_dump_and_a_pipeline(tdx: Tdx) -> None:
     assert tdx(*RUN, "--steps", "60", "--out", "cart").code == 0
     stages = "transforms:\n  - StepCounter: {max_steps: 20}\n  - RewardSum\n"
@@ -191,6 +193,7 @@ def test_diff_of_a_dump_and_a_pipeline(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@exhaustive
 def test_time_estimate_of_a_dry_run(tdx: Tdx) -> None:
     Path("actions.json").write_text("[[0.5], [-0.5], [1.0]]")
     long = json.loads(tdx(*RUN, "--steps", "10000000", "--dry-run", "--format", "json").out)

@@ -19,6 +19,7 @@ from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
 from tdx.rollouts.dump.progress import Progress
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY
+from tests.programs import exhaustive
 from tests.rollouts.export_dumps import assert_same_dump, require_format
 from tests.rollouts.recordings import in_memory
 
@@ -52,6 +53,7 @@ def left(folder: Path) -> list[str]:
 
 # `tests/rollouts/test_formats.py` exports and imports every format.
 @pytest.mark.parametrize("name", ["hdf5", "parquet"])
+@exhaustive
 def test_imported_export_equals_the_dump(folder: Path, name: str) -> None:
     require_format(name)
     there = run("export", "dump", "--to", name, "--out", "file", "--format", "json")
@@ -110,6 +112,7 @@ def test_interrupted_export_leaves_no_files(folder: Path) -> None:
     assert left(folder) == []
 
 
+@exhaustive
 def test_killed_export_keeps_the_existing_one(folder: Path) -> None:
     require_format("zarr")
     assert run("export", "dump", "--to", "zarr", "--out", "x.zarr").code == 0

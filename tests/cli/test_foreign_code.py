@@ -15,6 +15,7 @@ import pytest
 from tdx.cli.runtime import third_party_code
 from tdx.foundation.errors import EnvError
 from tests.cli.processes import run
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[2]
 CHATTY = """
@@ -140,6 +141,7 @@ def run_process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[st
     )
 
 
+@exhaustive
 def test_ctrl_c_after_the_result_ends_the_process(tmp_path: Path) -> None:
     """Interrupt a callback at exit: Python ignores the exceptions of callbacks."""
     (tmp_path / "slow_exit.py").write_text(SLOW_EXIT)
@@ -148,6 +150,7 @@ def test_ctrl_c_after_the_result_ends_the_process(tmp_path: Path) -> None:
     assert "all checks passed" in done.stdout
 
 
+@exhaustive
 def test_objects_of_an_env_are_released_at_exit(tmp_path: Path) -> None:
     """ale-py lists what is left of its objects when the process ends."""
     pytest.importorskip("ale_py")

@@ -17,6 +17,7 @@ import pytest
 from tdx.cli.commands import EXAMPLE, ROOT_COMMANDS, build_root
 from tdx.cli.process import run
 from tdx.inspection.watch import watch
+from tests.programs import sampled
 from tests.rollouts.recordings import in_memory
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def test_paragraphs_in_the_help_have_no_hard_line_breaks(
 
 
 @pytest.mark.parametrize("path", COMMANDS)
+@sampled(5)
 def test_examples_run(
     tdx: Tdx, samples: Path, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

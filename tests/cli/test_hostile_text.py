@@ -38,6 +38,7 @@ from tdx.cli.views import (
     View,
 )
 from tdx.foundation.text import is_printable
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Outcome, Tdx
@@ -230,6 +231,7 @@ def test_arguments_in_messages_are_escaped(tdx: Tdx, arguments: tuple[str, ...],
     assert_harmless(outcome)
 
 
+@exhaustive
 def test_text_in_written_files_is_escaped(tdx: Tdx, folder: Path) -> None:
     report = tdx("report", *ENV, "--steps", "2", "--out", str(folder / f"{HOSTILE}.html"))
     assert report.code == 0, report.err

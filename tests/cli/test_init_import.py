@@ -14,6 +14,7 @@ from tdx.inspection import stack_import
 from tdx.inspection.check_report import check_pipeline
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.values import CodeReference
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -110,6 +111,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["converted_envs:make", "converted_envs.py:make"])
+@exhaustive
 def test_written_pipeline_passes_the_check(tdx: Tdx, folder: Path, name: str) -> None:
     outcome = tdx("init", "out.yaml", "--from", name, "--allow-code")
     assert outcome.code == 1, outcome.err

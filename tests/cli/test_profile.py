@@ -24,7 +24,7 @@ from tdx.profiling.traces import build_mean_step
 from tests.cli.conftest import assert_complete, assert_fits
 from tests.cli.test_report import Page
 from tests.profiling.sample_profile import STEPS, Simulated, mode_profile, on_device, sample_profile
-from tests.programs import BROWSERS, require_program
+from tests.programs import BROWSERS, exhaustive, require_program
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -158,6 +158,7 @@ def test_html_page_is_self_contained() -> None:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_html_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
     measures(both())
     target = tmp_path / "profile.html"

@@ -27,6 +27,7 @@ from tdx.inspection.pipeline_report import (
 )
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -81,6 +82,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     return target.read_text()
 
 
+@exhaustive
 def test_page_loads_no_external_resources(html: str) -> None:
     page = Page(html)
     assert page.loads
@@ -189,6 +191,7 @@ def test_frames_show_the_images_of_the_rollout(html: str) -> None:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
     """Check that the page has no errors and does not scroll horizontally at 1,200 px."""
     browser = require_program(*BROWSERS)

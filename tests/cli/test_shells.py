@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.processes import run
-from tests.programs import require_program, sampled
+from tests.programs import exhaustive, require_program, sampled
 from tests.tui.tmux import Terminal
 
 SCRIPT_VARIABLE = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
@@ -100,6 +100,7 @@ def completed_in_fish(folder: Path, environ: dict[str, str]) -> dict[str, list[s
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.programs
+@exhaustive
 def test_fish_offers_the_candidates(completed_in_fish: dict[str, list[str]], name: str) -> None:
     offered = completed_in_fish[name]
     for text in CASES[name][1]:

@@ -10,6 +10,7 @@ import pytest
 
 from tdx.stacks import kinds
 from tests.plugins.installed import install, installed
+from tests.programs import sampled
 from tests.stacks import toy_package
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def test_table_lists_each_command_and_kind() -> None:
 
 
 @pytest.mark.parametrize("column", COLUMNS)
+@sampled(3)
 def test_each_cell_matches_the_command(
     column: str, tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.programs import exhaustive
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,6 +29,7 @@ def run(*commands: tuple[str, ...]) -> list[str]:
     return printed
 
 
+@exhaustive
 def test_commands_and_the_app_without_posix(tmp_path: Path) -> None:
     pipeline = "sample_pipelines/pendulum.yaml"
     contract, dump = str(tmp_path / "contract"), str(tmp_path / "dump")

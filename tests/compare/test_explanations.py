@@ -13,6 +13,7 @@ from torch.nn.functional import interpolate
 from tdx.compare.explanations import Explainer, Sides, explain, reproduces
 from tdx.compare.explanations.history import History
 from tdx.compare.values import Tolerance
+from tests.programs import exhaustive
 
 STARTS = (0, 12)
 EPISODES = [(0, 12), (12, 18)]
@@ -341,6 +342,7 @@ def test_noise_is_called_consistent_with_noise() -> None:
     assert found.parameters["deviation"] == pytest.approx(0.1, rel=0.2)
 
 
+@exhaustive
 def test_noise_of_pixels_differs_from_other_images() -> None:
     x = pictures(0).double()
     noise = 5 * torch.randn(x.shape, generator=torch.Generator().manual_seed(3)).double()
@@ -357,6 +359,7 @@ def test_noise_of_pixels_differs_from_other_images() -> None:
         assert explain(Sides(x, other, x, STARTS)) is None
 
 
+@exhaustive
 def test_two_edits_of_large_images_are_found() -> None:
     x = torch.rand(4, 1, 90, 150, 3, generator=torch.Generator().manual_seed(0)).double()
     found = explain(Sides(x, (0.7 * x.flip(3) + 0.1).clamp(0.2, 0.6), None, (0,), ROUNDING))

@@ -14,6 +14,7 @@ from gymnasium.wrappers import NormalizeObservation, TransformObservation
 from tensordict import TensorDictBase
 
 import tdx
+from tests.programs import exhaustive
 
 Array = npt.NDArray[np.float32]
 Function = Callable[[Array], Array]
@@ -123,6 +124,7 @@ def _swap(value: Array) -> Array:
     return value[::-1].copy()
 
 
+@exhaustive
 def test_another_function_is_no_moved_stage() -> None:
     one, other = _gymnasium_env(_double, None), _gymnasium_env(None, _swap)
     # The wrapper is the same class, and has another place.
@@ -132,6 +134,7 @@ def test_another_function_is_no_moved_stage() -> None:
     assert {(True, False), (False, True)} <= places
 
 
+@exhaustive
 def test_function_that_moved_past_a_normalizer_is_found() -> None:
     one, other = _gymnasium_env(None, _double), _gymnasium_env(_double, None, _swap)
     report = tdx.diff_stacks(one, other)
@@ -189,6 +192,7 @@ class Scaled(gymnasium.ObservationWrapper[Named, Array, Named]):
         }
 
 
+@exhaustive
 def test_missing_stage_is_not_one_that_another_class_replaces() -> None:
     def env() -> gymnasium.Env[Named, Array]:
         return TwoKeys(gymnasium.make("Pendulum-v1"))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tdx.cli.process import run
+from tests.programs import exhaustive
 
 TRAININGS = {"second": (64, 1, 128), "minute": (2_048, 10, 81_920)}
 """Steps of each sub-env and epochs of an update, and steps of the whole training."""
@@ -44,6 +45,7 @@ def deployed():
 
 
 @pytest.mark.timeout(900)
+@exhaustive
 def test_forgotten_statistics_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from torchrl import envs as rl
 
 import tdx
 from tests.contracts import envs as made
+from tests.programs import sampled
 
 STATISTICS = Path("statistics.pkl")
 
@@ -149,6 +150,7 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
+@sampled(5)
 def test_no_difference(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train, deploy = PAIRS[name]

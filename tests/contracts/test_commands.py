@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tdx.cli.process import run
+from tests.programs import exhaustive
 
 NORMALIZED = ["--env", "Pendulum-v1", "--t", "ObservationNorm(0.0, 2.0, in_keys=['observation'])"]
 OTHER = ["--env", "Pendulum-v1", "--t", "ObservationNorm(0.0, 4.0, in_keys=['observation'])"]
@@ -55,6 +56,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@exhaustive
 def test_chain_of_a_pipeline_is_recorded_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["contract", "record", *NORMALIZED]) == 0
     assert "wrote contract (1 stages)" in capsys.readouterr().err.replace("stage)", "stages)")
@@ -67,6 +69,7 @@ def test_chain_of_a_pipeline_is_recorded_and_checked(capsys: pytest.CaptureFixtu
     assert run(["contract", "record", *NORMALIZED, "--force"]) == 0
 
 
+@exhaustive
 def test_formats_have_the_same_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["contract", "record", *NORMALIZED]) == 0
     texts = {}
@@ -131,6 +134,7 @@ def test_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'rewrd'" in capsys.readouterr().err
 
 
+@exhaustive
 def test_compared_parts_are_stored(capsys: pytest.CaptureFixture[str]) -> None:
     scaled = ["--env", "Pendulum-v1", "--t", "RewardScaling(0.0, 0.1)"]
     plain = ["--env", "Pendulum-v1"]
@@ -174,6 +178,7 @@ def test_options_of_rules_do_not_apply_to_a_contract(
     assert f"{option} does not apply to a contract" in capsys.readouterr().err
 
 
+@exhaustive
 def test_former_names_do_the_same_and_are_in_no_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["freeze", *NORMALIZED, "--out", "former"]) == 0
     assert run(["contract", "record", *NORMALIZED]) == 0

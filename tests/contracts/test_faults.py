@@ -13,6 +13,7 @@ from torchrl import envs as rl
 
 import tdx
 from tests.contracts import envs as made
+from tests.programs import exhaustive, sampled
 
 
 class Fault(NamedTuple):
@@ -240,6 +241,7 @@ def _callable(function: Callable[[Any], Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", FAULTS)
+@sampled(5)
 def test_fault_is_named_with_stage_and_key(name: str) -> None:
     fault = FAULTS[name]
     report = tdx.check_contract(fault.deploy(), tdx.freeze(fault.train()))
@@ -272,6 +274,7 @@ def _turn(value: Any) -> Any:
     return value[::-1].copy()
 
 
+@exhaustive
 def test_wrappers_of_one_class_in_another_order_are_told_apart_by_what_they_do() -> None:
     report = tdx.diff_stacks(_mapped(_shift, _limit, _turn), _mapped(_limit, _shift, _turn))
     (difference,) = report.causes
@@ -279,6 +282,7 @@ def test_wrappers_of_one_class_in_another_order_are_told_apart_by_what_they_do()
     assert {difference.stage, difference.reference_stage} == {0, 1}
 
 
+@exhaustive
 def test_a_wrapper_that_is_missing_and_another_that_is_added_are_two_differences() -> None:
     report = tdx.diff_stacks(_mapped(_shift, _limit, _double), _mapped(_shift, _turn, _limit))
     missing, added = sorted(report.causes, key=lambda cause: cause.stage is not None)
@@ -298,6 +302,7 @@ def test_a_narrower_clip_before_a_wider_one_is_not_the_same_stage_twice() -> Non
     assert difference.explanation.kind == "clip"
 
 
+@exhaustive
 def test_an_argument_without_an_effect_says_that_no_difference_is_observed() -> None:
     def clipped(limit: float) -> Any:
         env = made.sb3_normalized()

@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import tdx
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 
 class Counted(gym.Wrapper[Any, Any, Any, Any]):
@@ -84,6 +85,7 @@ def test_nothing_remains_attached() -> None:
     assert env.update_running_mean is True
 
 
+@exhaustive
 def test_statistics_that_two_envs_share_stay_shared() -> None:
     train = made.sb3_normalized(learning=True)
     evaluation = made.sb3_normalized()
@@ -121,6 +123,7 @@ def test_noise_with_its_own_generator_is_compared() -> None:
     assert other.draw.bit_generator.state == state
 
 
+@exhaustive
 def test_tolerance_can_be_adjusted(tmp_path: Path) -> None:
     def make(scale: float) -> Any:
         return wrappers.TransformObservation(made.pendulum(), lambda x: x * scale, None)
@@ -139,6 +142,7 @@ def test_features_have_names_and_order() -> None:
     assert spec.features == ("velocity[0]", "velocity[1]", "position[0]", "position[1]")
 
 
+@exhaustive
 def test_learning_statistics_are_marked() -> None:
     frozen, learning = (
         tdx.freeze(made.sb3_normalized(learning=learning)).stages[-1] for learning in (False, True)

@@ -96,6 +96,7 @@ def differing(report: ContractReport) -> list[tuple[str, str, str | None]]:
     return [(each.kind, each.name, each.key) for each in report.differences]
 
 
+@exhaustive
 def test_stage_below_which_a_random_number_of_calls_is_made_is_not_random(
     contract: tdx.Contract,
 ) -> None:
@@ -118,6 +119,7 @@ def test_stage_below_which_a_random_number_of_calls_is_made_is_not_random(
     ],
     ids=["no maximum and nearest", "no fire", "another action"],
 )
+@exhaustive
 def test_faults_of_an_atari_stack_are_named_where_they_are(
     contract: tdx.Contract,
     make: Callable[[], Any],
@@ -126,6 +128,7 @@ def test_faults_of_an_atari_stack_are_named_where_they_are(
     assert differing(tdx.check_contract(make(), contract)) == expected
 
 
+@exhaustive
 def test_another_number_of_inner_calls_is_named(contract: tdx.Contract) -> None:
     report = tdx.check_contract(pong(skip=ThreeFrames), contract)
     assert {each.name for each in report.differences} == {"ThreeFrames"}
@@ -133,6 +136,7 @@ def test_another_number_of_inner_calls_is_named(contract: tdx.Contract) -> None:
     assert any("it makes 3 instead of 4 inner calls" in text for text in texts)
 
 
+@exhaustive
 def test_stages_of_a_training_are_listed_apart(contract: tdx.Contract) -> None:
     def evaluation(**faults: Any) -> Any:
         return pong(noops=0, lives=False, clip=False, **faults)
@@ -147,6 +151,7 @@ def test_stages_of_a_training_are_listed_apart(contract: tdx.Contract) -> None:
     assert faulty.first.name == "Nearest"
 
 
+@exhaustive
 def test_env_in_use_and_a_new_one_are_the_same(contract: tdx.Contract) -> None:
     used = pong()
     used.reset(seed=3)
@@ -155,6 +160,7 @@ def test_env_in_use_and_a_new_one_are_the_same(contract: tdx.Contract) -> None:
     assert tdx.check_contract(used, contract).same
 
 
+@exhaustive
 def test_contract_on_disk_has_the_calls(contract: tdx.Contract, tmp_path: Path) -> None:
     tdx.save_contract(contract, tmp_path / "c")
     loaded = tdx.load_contract(tmp_path / "c")
@@ -175,6 +181,7 @@ def test_contract_on_disk_has_the_calls(contract: tdx.Contract, tmp_path: Path) 
     ],
     ids=["MiniGrid frame", "MiniGrid grid", "rendered frame"],
 )
+@exhaustive
 def test_wrapper_that_reads_the_env_inside_is_compared(make: Callable[[], Any]) -> None:
     report = tdx.check_contract(make(), tdx.freeze(make()))
     assert report.verdict == "same"
@@ -199,6 +206,7 @@ class Counting(gym.Wrapper[Any, Any, Any, Any]):
         return observation + self.offset + self.taken, *rest
 
 
+@exhaustive
 def test_counters_of_an_episode_may_differ_and_settings_may_not() -> None:
     used = Counting(made.pendulum())
     used.reset(seed=0)
@@ -285,6 +293,7 @@ def test_stage_that_fails_while_it_is_recorded_or_replayed_is_named() -> None:
 # Names
 
 
+@exhaustive
 def test_step_of_a_vec_env_counts_as_one_call() -> None:
     def make(stack: bool) -> Any:
         env = make_vec_env(made.pendulum, n_envs=2)
@@ -345,6 +354,7 @@ class Third(Halved):
         return (observation / 3).astype(np.float32)
 
 
+@exhaustive
 def test_renamed_class_is_compared_with_the_one_at_its_place() -> None:
     contract = tdx.freeze(Halved(made.pendulum()))
     report = tdx.check_contract(Divided(made.pendulum()), contract)
@@ -377,6 +387,7 @@ def test_hint_for_the_innermost_stage_names_a_place_that_exists() -> None:
     assert "it changed 14 of 14 recorded calls" in first.message
 
 
+@exhaustive
 def test_env_that_differs_is_named_before_the_stage_that_reads_it() -> None:
     def make(name: str) -> gym.Env[Any, Any]:
         return ImgObsWrapper(RGBImgPartialObsWrapper(gym.make(name, disable_env_checker=True)))
@@ -392,6 +403,7 @@ def test_env_that_differs_is_named_before_the_stage_that_reads_it() -> None:
     assert not report.notes
 
 
+@exhaustive
 def test_stage_that_fails_because_another_is_missing_is_no_cause() -> None:
     class Pair(gym.ObservationWrapper[Any, Any, Any]):
         def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -469,6 +481,7 @@ def test_missing_reward_stage_names_the_reward() -> None:
 # Vector envs
 
 
+@exhaustive
 def test_rows_that_the_target_lacks_are_not_missed() -> None:
     def make(count: int) -> Any:
         return VecFrameStack(make_vec_env(made.pendulum, n_envs=count), 3)
@@ -493,6 +506,7 @@ def per_env(count: int, seed: int = 1, warm: int = 20, **settings: Any) -> gym.v
     return gym.vector.SyncVectorEnv([make] * count)
 
 
+@exhaustive
 def test_statistics_of_the_sub_envs_that_both_have_are_compared() -> None:
     contract = tdx.freeze(per_env(2))
     for count in (1, 2, 3):

@@ -22,6 +22,7 @@ from tdx.cli.process import run
 from tdx.contracts.shrinking import build_stage_alone, shrink_contract
 from tdx.stacks import open_stack
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 MAKERS = """
 import gymnasium
@@ -59,6 +60,7 @@ def reproduce_here(capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("target", [stacked("zero"), stacked(limit=2.5)], ids=["padding", "clip"])
+@exhaustive
 def test_fewest_steps_show_the_same_difference(target: gymnasium.Env) -> None:
     contract = tdx.freeze(stacked())
     report = tdx.check_contract(target, contract)
@@ -78,6 +80,7 @@ def test_a_report_with_explanations_can_be_sent_to_another_process() -> None:
     assert "zeros instead of" in copied.first.explanation.text
 
 
+@exhaustive
 def test_written_script_shows_the_difference_until_it_is_corrected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +126,7 @@ transforms:
         ("diff", "loc: 0.5, scale: 1.0", "loc: [0.5, 0.5, 0.5], scale: [1.0, 1.0, 2.0]", 0),
     ],
 )
+@exhaustive
 def test_a_stage_of_tdx_is_shown_alone_until_it_is_corrected(
     command: str,
     right: str,
@@ -159,6 +163,7 @@ def test_a_stage_of_tdx_is_shown_alone_until_it_is_corrected(
     assert code == 0, said
 
 
+@exhaustive
 def test_an_extra_stage_is_shown_until_it_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +178,7 @@ def test_an_extra_stage_is_shown_until_it_is_removed(
     assert reproduce_here(capsys)[0] == 0
 
 
+@exhaustive
 def test_a_contract_of_one_sub_env_shows_the_difference(tmp_path: Path) -> None:
     a, b = (
         tdx.TransformedEnv(
@@ -255,6 +261,7 @@ def test_smallest_case_of_another_state_is_a_value_that_it_changes() -> None:
     assert case.obtained == pytest.approx(2 * case.expected)
 
 
+@exhaustive
 def test_element_of_an_image_is_that_of_the_image_not_of_its_thumbnail(tmp_path: Path) -> None:
     def images(bottom: float) -> tdx.TransformedEnv:
         env = tdx.GymWrapper(made.Camera(size=100))

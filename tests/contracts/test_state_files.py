@@ -12,6 +12,7 @@ import pytest
 import tdx
 from tdx.cli.process import run
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 STACKS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "stable-baselines3": (made.sb3_normalized, lambda: made.sb3_normalized(count=0, n_envs=3)),
@@ -22,6 +23,7 @@ STACKS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", STACKS)
+@exhaustive
 def test_statistics_move_to_another_stack(kind: str, tmp_path: Path) -> None:
     trained, fresh = (make() for make in STACKS[kind])
     contract = tdx.freeze(trained)

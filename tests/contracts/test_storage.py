@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 import tdx
 from tdx.contracts.storage import DOCUMENT, NUMBERS
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +186,7 @@ def test_unpacked_pixels_have_the_declared_size(tmp_path: Path) -> None:
             tdx.load_contract(tmp_path / "c")
 
 
+@exhaustive
 def test_random_damage_never_raises_anything_else(folder: Path) -> None:
     generator = random.Random(0)
     document, numbers = ((folder / name).read_bytes() for name in (DOCUMENT, NUMBERS))

@@ -10,6 +10,7 @@ import pytest
 import tdx
 from tdx.testing import assert_matches_contract, assert_same_pipeline
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 MODULE = """
 from pathlib import Path
@@ -41,6 +42,7 @@ def test_message_names_stage_key_size_and_hint() -> None:
     assert "hint: load the statistics of the training" in text
 
 
+@exhaustive
 def test_contract_is_given_as_object_or_folder(tmp_path: Path) -> None:
     contract = tdx.freeze(made.gym_normalized())
     tdx.save_contract(contract, tmp_path / "contract")
@@ -55,6 +57,7 @@ def test_number_of_steps_is_limited() -> None:
         assert_same_pipeline(made.rescaled(), made.rescaled(), steps=0)
 
 
+@exhaustive
 def test_fixture_writes_and_checks_contracts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

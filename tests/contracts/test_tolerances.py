@@ -17,6 +17,7 @@ from tdx.cli.process import run
 from tdx.compare.values import Tolerance, Values, compare_values
 from tdx.testing import assert_matches_contract
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 MODULE = """
 import gymnasium as gym
@@ -114,6 +115,7 @@ def test_rows_of_large_images_on_disk_are_counted_by_hash() -> None:
     assert not change.is_allowed
 
 
+@exhaustive
 def test_share_of_rows_of_a_stack_is_allowed_and_stated() -> None:
     contract = tdx.freeze(spinning(), steps=20, tolerances={"observation": {"rows": 0.5}})
     report = tdx.check_contract(spinning(1.0), contract)
@@ -131,6 +133,7 @@ def test_share_of_rows_of_a_stack_is_allowed_and_stated() -> None:
     assert "rows differ, more than the allowed 1%" in stricter.first.message
 
 
+@exhaustive
 def test_quantile_of_a_stack_is_allowed() -> None:
     contract = tdx.freeze(spinning(), steps=20)
     few = {"observation": {"quantile": 0.5, "limit": 0.1}}
@@ -257,6 +260,7 @@ def test_invalid_tolerance(given: Any, message: str, tmp_path: Path) -> None:
         tdx.load_contract(tmp_path / "c")
 
 
+@exhaustive
 def test_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
 import tdx
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -33,6 +34,7 @@ def gym_workers(opened: ExitStack, make: Callable[[], Any]) -> Any:
     return env
 
 
+@exhaustive
 def test_a_fault_in_the_workers_is_named(opened: ExitStack) -> None:
     contract = tdx.freeze(gym_workers(opened, scaled(8.0)), steps=3)
     assert "its env_fns create in this process" in contract.notes[0]

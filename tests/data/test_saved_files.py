@@ -19,6 +19,7 @@ from tdx.foundation.container import seal
 from tdx.foundation.errors import StorageError
 from tests.cli.processes import run_function
 from tests.data.stored import rollout
+from tests.programs import exhaustive
 from tests.transforms.fixed_rollouts import assert_same
 
 
@@ -74,6 +75,7 @@ def short(number: int) -> ReplayBuffer:
     return buffer
 
 
+@exhaustive
 def test_old_or_new_after_a_kill_at_any_file_operation(tmp_path: Path) -> None:
     """Kill the process at each operation on a file in turn, and load what is left."""
     folder = tmp_path / "saved"

@@ -29,6 +29,7 @@ from tests.explanations.scoring import (
     record_reference,
     reproduces,
 )
+from tests.programs import exhaustive
 
 IS_WHOLE = os.environ.get("TDX_MUTATIONS") == "all"
 SINGLE, OTHERS, DOUBLE, CLEAN = (30, 12, 30, 30) if IS_WHOLE else (1, 1, 1, 1)
@@ -81,18 +82,21 @@ def _missed(
 
 
 @pytest.mark.parametrize("library", _sampled("tdx"))
+@exhaustive
 def test_single_faults_are_named_and_corrected(library: str) -> None:
     missed = _missed(single_mutations(library, 0, SINGLE))
     assert not missed, missed
 
 
 @pytest.mark.parametrize("library", [name for name in _sampled("gymnasium") if name != "lerobot"])
+@exhaustive
 def test_faults_of_other_kinds_are_named_and_corrected(library: str) -> None:
     missed = _missed(held_out_mutations(library, 7, OTHERS), HELD_OUT)
     assert not missed, missed
 
 
 @pytest.mark.parametrize("library", _sampled("lerobot"))
+@exhaustive
 def test_two_faults_are_found_and_predict_another_rollout(library: str) -> None:
     misplaced, wrong = [], []
     for mutation in double_mutations(library, 0, DOUBLE):
@@ -109,6 +113,7 @@ def test_two_faults_are_found_and_predict_another_rollout(library: str) -> None:
 
 
 @pytest.mark.parametrize("library", _sampled("sb3", "torchrl"))
+@exhaustive
 def test_equal_stacks_raise_no_alarm(library: str) -> None:
     for mutation in clean_pairs(library, 0, CLEAN):
         assert compare(mutation).same, mutation.name

@@ -34,6 +34,7 @@ def run_python(code: str) -> str:
     return run.stderr if run.returncode else ""
 
 
+@exhaustive
 def test_libraries_are_imported_when_they_are_needed() -> None:
     """One process answers for all of them, because importing torch takes seconds."""
     code = (

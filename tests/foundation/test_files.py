@@ -21,6 +21,7 @@ from tdx.foundation.files import (
     is_stream,
     write_atomically,
 )
+from tests.programs import exhaustive
 
 
 def _fail(file: IO[bytes]) -> None:
@@ -169,6 +170,7 @@ def test_folder_is_replaced_atomically(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out"]
 
 
+@exhaustive
 def test_name_exists_at_every_moment_of_an_exchange(tmp_path: Path) -> None:
     target = tmp_path / "out"
     with atomic_folder(target) as folder:

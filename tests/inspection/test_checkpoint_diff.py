@@ -15,6 +15,7 @@ from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.diff import DiffReport
 from tdx.stacks.checkpoints import read_checkpoint
 from tdx.stacks.checkpoints.stack import CheckpointStack
+from tests.programs import exhaustive
 from tests.stacks.checkpoints.folders import ACTION, STATE, Arrays, Folder
 
 Statistics = dict[str, Arrays]
@@ -157,6 +158,7 @@ def swap(statistics: Statistics) -> None:
         (swap, "value", "action.mean and observation.state.mean are swapped"),
     ],
 )
+@exhaustive
 def test_statistics_are_explained(
     change: Callable[[Statistics], None], kind: str, text: str, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from tdx.cli.process import run
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.watch import WatchWarning, watch
 from tdx.inspection.watch_records import WatchReport, read_watch
+from tests.programs import exhaustive
 
 
 def native() -> tdx.TransformedEnv:
@@ -202,6 +203,7 @@ def test_any_object_with_log() -> None:
     assert "tdx/3 NormalizeObservation/obs_rms.mean[0]" in target.rows[0][1]
 
 
+@exhaustive
 def test_rerun_gets_the_values_of_each_stage(tmp_path: Path) -> None:
     import rerun
     from rerun.chunk import RrdReader

@@ -15,6 +15,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import EnvCreator, GymEnv, ParallelEnv, SerialEnv
+from tests.programs import exhaustive
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -92,6 +93,7 @@ def test_seeded_rollouts_are_equal(name: str, kind: str, closing: Callable[[Any]
     assert differing(played(mine, actions), played(theirs, actions)) == []
 
 
+@exhaustive
 def test_seeded_rollouts_equal_those_of_the_oracles_processes(
     closing: Callable[[Any], Any],
 ) -> None:

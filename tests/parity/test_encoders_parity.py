@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 import tdx
 from tests.parity.twins import ORACLE, assert_same_specs, assert_same_values, fixed_rollout
+from tests.programs import exhaustive
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -53,6 +54,7 @@ def test_stored_images(arguments: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
 @pytest.mark.parametrize("keys", [None, ["frames"]], ids=["replaced", "kept"])
+@exhaustive
 def test_specs_and_rollouts(workers: int | None, keys: list[str] | None) -> None:
     ours, theirs = pair({"in_keys": ["pixels"], "tensor_pixels_keys": keys})
     envs = []

@@ -19,6 +19,7 @@ from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.generate import main, update_stub
 from tdx.pipeline.transform_info import TransformInfo, Type
 from tdx.stacks.counterparts import TABLE
+from tests.programs import exhaustive
 
 FILES = {
     "foundation/keys.py": """
@@ -198,6 +199,7 @@ def test_the_stub_lists_every_transform(pack: Path) -> None:
     assert update_stub("no markers", read_declarations(pack)) == "no markers"
 
 
+@exhaustive
 def test_generated_files_are_up_to_date() -> None:
     assert main(["--check"]) == 0, "run python -m tdx.pipeline.generate"
 

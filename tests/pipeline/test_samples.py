@@ -19,6 +19,7 @@ from tdx import GRUModule, MultiCategorical, TensorDictPrimer, get_primers_from_
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.inspection.check_report import check_pipeline
 from tdx.pipeline import Pipeline, build_checked_env, load_catalog, read_pipeline
+from tests.programs import sampled
 
 FOLDER = Path(__file__).parents[2] / "sample_pipelines"
 SAMPLES = sorted(FOLDER.glob("*.yaml"))
@@ -39,6 +40,7 @@ def sample_file(path: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in SAMPLES])
+@sampled(5)
 def test_samples_are_valid_and_roll_out(name: str) -> None:
     pipeline = sample(name)
     report = check_pipeline(pipeline, allow_code=True)

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from tdx.pipeline import Pipeline, check_arguments, load_catalog, read_pipeline, write_pipeline
 from tdx.pipeline.generate import SCHEMA_FILE
 from tests.pipeline.strategies import KNOWN_STAGES
-from tests.programs import examples
+from tests.programs import examples, exhaustive
 
 SAMPLES = Path(__file__).parents[2] / "sample_pipelines"
 SCHEMA: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
@@ -43,6 +43,7 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from objects(value)
 
 
+@exhaustive
 def test_the_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 

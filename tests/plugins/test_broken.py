@@ -19,6 +19,7 @@ from tdx.inspection.plugin_check import check_plugins
 from tdx.pipeline import Pipeline, build_checked_env, load_catalog
 from tdx.rollouts.formats.registry import export_formats, find_format, plugin_exporters
 from tests.plugins.installed import install, installed
+from tests.programs import exhaustive
 
 RULE = """
 from tdx.inspection.lint.rule import rule
@@ -68,6 +69,7 @@ BROKEN = {
 }
 
 
+@exhaustive
 def test_doctor_reports_package_entry_and_reason(tmp_path: Path) -> None:
     """All are installed at once: each probe of the plugins is a process."""
     expected = {}
@@ -113,6 +115,7 @@ def test_error_for_a_disabled_plugin_gives_the_reason(tmp_path: Path) -> None:
             find_format("toy")
 
 
+@exhaustive
 def test_rule_that_raises_is_skipped(tmp_path: Path) -> None:
     """Check that the other rules still apply and that stderr has one line of tdx."""
     install(
@@ -173,6 +176,7 @@ def test_stack_kind_that_raises_is_skipped(tmp_path: Path) -> None:
         open_stack(3)
 
 
+@exhaustive
 def test_the_first_of_two_packages_with_the_same_names_is_used(tmp_path: Path) -> None:
     for name in ("aaa", "bbb"):
         source = TRANSFORM.format(name="Toy") + RULE.format(code="TOY101")

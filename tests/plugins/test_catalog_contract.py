@@ -21,6 +21,7 @@ from tdx.inspection.transform_example import find_example
 from tdx.pipeline import build_checked_env, load_catalog
 from tdx.pipeline.arguments import ValueResolver
 from tdx.testing import assert_env_specs, assert_transform_contract
+from tests.programs import exhaustive
 
 OWN = (
     *("ActionScaling", "CatFrames", "InitTracker", "ObservationNorm", "RenameTransform"),
@@ -88,6 +89,7 @@ def test_broken_transforms_violate_the_contract(
         assert_transform_contract(make, lambda: GymEnv("Pendulum-v1"))
 
 
+@exhaustive
 def test_values_outside_their_specs_are_detected() -> None:
     with pytest.raises(AssertionError, match=r"TDX401 .*stage 3 \(_Scaled\), key 'observation'"):
         assert_env_specs(_Scaled(gymnasium.make("Pendulum-v1")))

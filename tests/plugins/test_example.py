@@ -116,6 +116,7 @@ def test_plugin_has_a_reference_page_and_a_stack_kind(site: Path) -> None:
         assert open_stack(marked).kind == "tdx"
 
 
+@exhaustive
 def test_new_process_finds_the_plugin(run: Run) -> None:
     done = run("-m", "tdx", "inspect", "spec", "Pendulum-v1", "-t", "SymLog")
     assert "±[0.693147" in done.stdout, done.stderr

@@ -15,6 +15,7 @@ from tdx.profiling.result import DeviceSummary, DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.fake_clock import US, FakeClock, Spin, SpinningCall, SpinningEnv
 from tests.profiling.fake_device import GPU, FakeDevice
+from tests.programs import sampled
 
 WHERE, OTHER = "stage.py:7", "other.py:12"
 STEP_US = 951
@@ -328,6 +329,7 @@ TIMES = (5, 30, 100, 400)
 
 @pytest.mark.parametrize("waits", [False, True], ids=["never waits", "waits"])
 @pytest.mark.parametrize("seed", range(8))
+@sampled(5)
 def test_spans_of_random_chains_are_those_without_events(seed: int, waits: bool) -> None:
     chain, steps = RandomChain(seed, waits), 40
     chain.env.rollout(5)

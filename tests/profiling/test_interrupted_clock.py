@@ -9,6 +9,7 @@ import pytest
 
 import tdx
 from tdx.profiling.run import ProfilePlan, profile_env
+from tests.programs import exhaustive
 
 
 class Interrupting:
@@ -25,6 +26,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("mode", ["eager", "planned"])
+@exhaustive
 def test_interrupt_at_any_time_returns_a_profile(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

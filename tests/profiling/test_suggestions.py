@@ -15,6 +15,7 @@ from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, Suggestions, find_agreement, try_changes
 from tests.profiling.fake_clock import FakeClock
 from tests.profiling.fake_stages import simulated_work
+from tests.programs import exhaustive
 
 PIXELS = EnvConfig("tests.profiling.fake_stages:PixelEnv")
 IDLE = "tests.profiling.fake_stages:Idle"
@@ -45,6 +46,7 @@ def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
 @pytest.mark.parametrize(
     ("small", "values"), [("CenterCrop(20)", "same"), ("Resize(20, 20)", "close")]
 )
+@exhaustive
 def test_late_float_cast_is_suggested(small: str, values: str) -> None:
     found = advised("ToTensorImage", small, "RewardSum", mode="eager")
     (advice,) = [each for each in found.advice if each.candidate.kind == "bytes"]
@@ -93,6 +95,7 @@ def test_removing_reverted_casts_is_suggested() -> None:
     assert advice.values == "same"
 
 
+@exhaustive
 def test_freezing_statistics_is_suggested() -> None:
     found = advised('VecNorm(in_keys=["observation"])', mode="eager")
     (advice,) = found.advice

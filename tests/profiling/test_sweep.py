@@ -27,6 +27,7 @@ from tdx.profiling.sweep import (
     parse_sweep,
     run_sweep,
 )
+from tests.programs import exhaustive
 
 PIPELINE = Pipeline.of("tdx/Pendulum", "RewardScaling(0.0, 0.1)", "RewardSum")
 PIXELS = Pipeline.of("CartPole-v1", "ToTensorImage", "Resize(84, 84)")
@@ -84,6 +85,7 @@ def test_point_changes_env_and_stages() -> None:
     assert apply_point(PIPELINE, {"dtype": Dtype("float32")}) == PIPELINE
 
 
+@exhaustive
 def test_every_cell_has_a_profile() -> None:
     cells: list[SweepCell] = []
     found = swept(
@@ -104,6 +106,7 @@ def test_every_cell_has_a_profile() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="that device is there")
+@exhaustive
 def test_missing_device_fails_one_cell() -> None:
     found = swept("device=cuda,nonsense,cpu")
     assert [cell.profile is None for cell in found.cells] == [True, True, False]
@@ -111,6 +114,7 @@ def test_missing_device_fails_one_cell() -> None:
     assert "device nonsense is not available" in (found.cells[1].problem or "")
 
 
+@exhaustive
 def test_too_many_envs_are_refused_before_measuring() -> None:
     found = swept("num_envs=1000000000000,2")
     assert "does not fit into memory: 1000000000000 envs need" in (found.cells[0].problem or "")
@@ -118,6 +122,7 @@ def test_too_many_envs_are_refused_before_measuring() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory.")])
+@exhaustive
 def test_out_of_memory_error_fails_one_cell(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,12 +136,14 @@ def test_out_of_memory_error_fails_one_cell(
     assert [cell.problem for cell in found.cells] == [None, "does not fit into memory", None]
 
 
+@exhaustive
 def test_stage_that_cannot_be_built_fails_one_cell() -> None:
     found = swept("RewardScaling.scale=1.0,none", "num_envs=2")
     assert found.cells[0].problem is None
     assert "scale" in (found.cells[1].problem or "")
 
 
+@exhaustive
 def test_interrupt_keeps_earlier_cells() -> None:
     def stop(cell: SweepCell) -> None:
         if cell.point["num_envs"] == 2:

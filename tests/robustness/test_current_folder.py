@@ -145,6 +145,7 @@ def test_commands_import_nothing_from_the_current_folder(
     assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
+@exhaustive
 def test_processes_of_a_library_import_nothing_from_the_current_folder(hostile: Path) -> None:
     completed = start(hostile, LIBRARY, "inspect", "spec", "Library-v0")
     assert completed.returncode == 0, completed.stdout + completed.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import is_exhaustive
+from tests.programs import exhaustive, is_exhaustive
 from tests.robustness.cases import make_case
 from tests.robustness.fuzz import answer, faults
 from tests.robustness.seeds import make_seeds
@@ -25,6 +25,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.programs
+@exhaustive
 def test_damaged_input_has_no_faults(block: int, seeds: Path, tmp_path: Path) -> None:
     wrong = {}
     for number in range(block * BLOCK, (block + 1) * BLOCK):

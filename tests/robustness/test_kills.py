@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 from tests.robustness.kills import CONFIGURATIONS, kill_rollouts, kill_saves
 
 
@@ -19,6 +19,7 @@ def test_killed_rollout_loses_no_steps(name: str, tmp_path: Path) -> None:
     assert not tally.lost
 
 
+@exhaustive
 def test_killed_save_keeps_the_old_or_the_new_buffer(tmp_path: Path) -> None:
     tally = kill_saves(8, tmp_path, Random(0))
     assert tally.kills == 8

@@ -15,6 +15,7 @@ from tdx import StorageError, TdxError, open_dump
 from tdx.foundation.container import Container, seal
 from tdx.rollouts import Goal, Manifest, list_dumps, resume, roll_out, verify
 from tdx.rollouts.dump.episodes import EpisodeIndex
+from tests.programs import exhaustive
 from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
 
@@ -59,6 +60,7 @@ def test_every_changed_byte_is_detected(small: Path, name: str) -> None:
     assert verify(small).is_fine
 
 
+@exhaustive
 def test_every_changed_byte_of_an_unfinished_dump_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from tdx.foundation.files import atomic_folder, write_atomically
 from tdx.rollouts import Goal, Manifest, repair, resume, roll_out, roll_out_shard, verify
 from tdx.rollouts.dump.index import read_lines
 from tdx.rollouts.formats.conversion import replace_atomically
+from tests.programs import exhaustive
 from tests.rollouts.recordings import (
     CHUNK,
     CutError,
@@ -210,6 +211,7 @@ def test_lost_state_is_repaired_as_the_hint_says(tmp_path: Path) -> None:
     assert torch.equal(open_dump(folder).data["observation"], open_dump(whole).data["observation"])
 
 
+@exhaustive
 def test_no_temporary_file_survives_a_resumed_rollout(tmp_path: Path) -> None:
     calls = run_and_kill_at(None, lambda: record(tmp_path / "whole"))
     killed: list[bool] = []
@@ -280,6 +282,7 @@ def test_sharded_dump_that_is_replaced_while_it_is_open(tmp_path: Path, keeps: b
 
 
 @pytest.mark.parametrize("name", ["dump.h5", "dump-v0"])
+@exhaustive
 def test_hdf5_survives_a_failing_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tdx import import_dump
 from tdx.foundation.errors import StorageError, TdxError
+from tests.programs import exhaustive
 
 STEPS = 20
 
@@ -199,6 +200,7 @@ def test_pipe_is_refused_without_blocking(tmp_path: Path, kind: str) -> None:
     assert_refused(tmp_path / "pipe", "is not a regular file", kind)
 
 
+@exhaustive
 def test_damaged_parquet_raises_only_errors_with_hints(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")

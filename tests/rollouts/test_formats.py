@@ -28,6 +28,7 @@ from tdx.foundation.errors import (
 )
 from tdx.rollouts import Goal, Manifest, export_formats, verify
 from tdx.rollouts.formats.registry import find_format, load_exporter
+from tests.programs import exhaustive, sampled
 from tests.rollouts.export_dumps import (
     assert_same_bits,
     assert_same_dump,
@@ -61,6 +62,7 @@ def dumps() -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", BACK)
 @pytest.mark.parametrize("kind", ["batch", "odd", "odd_batch"])
+@sampled(5)
 def test_imported_export_equals_the_dump(dumps: Path, tmp_path: Path, kind: str, name: str) -> None:
     require_format(name)
     exported = export_dump(dumps / kind, tmp_path / "file", to=name)
@@ -163,6 +165,7 @@ def test_jsonl_numbers_are_exact(dumps: Path, tmp_path: Path) -> None:
     assert lines[5]["agents"]["position"] == dump.data["agents", "position"][5].tolist()
 
 
+@exhaustive
 def test_minari_library_reads_the_export(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

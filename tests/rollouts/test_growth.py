@@ -16,6 +16,7 @@ from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.writing import create_dump
 from tests.cli.processes import start_function
+from tests.programs import exhaustive
 from tests.rollouts.recordings import (
     CutError,
     assert_same_dump,
@@ -62,6 +63,7 @@ def written_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
+@exhaustive
 def test_late_commit_writes_as_much_as_an_early_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

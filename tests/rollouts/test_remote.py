@@ -18,6 +18,7 @@ from tdx.rollouts.dump import remote as remote_files
 from tdx.rollouts.dump.progress import ignore_progress
 from tdx.rollouts.dump.remote import RemoteDump
 from tdx.rollouts.recording.remote_shards import RemoteShardJob
+from tests.programs import exhaustive
 from tests.rollouts.recordings import hash_tree, request, same
 
 SHARDS = 3
@@ -70,6 +71,7 @@ def record(url: str, **options: Any) -> Any:
         return result
 
 
+@exhaustive
 def test_uploaded_shards_equal_local_ones(url: str, tmp_path: Path) -> None:
     result = record(url)
     assert (result.path, result.committed, result.recorded) == (url, SHARDS, SHARDS)
@@ -115,6 +117,7 @@ def test_rerun_records_only_missing_shards(url: str) -> None:
         record(url, seed=99)
 
 
+@exhaustive
 def test_copy_is_reused_until_the_dump_changes(url: str, cache: Path) -> None:
     record(url)
     folder = fetch_dump(url)

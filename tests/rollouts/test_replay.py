@@ -12,6 +12,7 @@ from tdx.cli.views.dumps import summary_view
 from tdx.foundation.container import Container
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Goal, Manifest, replay, resume, verify
+from tests.programs import sampled
 from tests.rollouts.recordings import record, same
 
 
@@ -47,6 +48,7 @@ FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
     ],
     ids=["plain", "batch", "ends", "inverse", "skipped frames", "noops", "native"],
 )
+@sampled(3)
 def test_replay_equals_a_rollout(
     tmp_path: Path,
     env: str,

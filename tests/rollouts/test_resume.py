@@ -15,7 +15,7 @@ from torch import nn
 from tdx import EnvError, TdxError, open_dump, save_mlp_policy
 from tdx.rollouts import Goal, Manifest, resume, roll_out, verify
 from tdx.rollouts.recording import rollout
-from tests.programs import is_exhaustive
+from tests.programs import exhaustive, is_exhaustive, sampled
 from tests.rollouts.recordings import (
     CHUNK,
     CutError,
@@ -37,6 +37,7 @@ def roll_out_in_child(folder: Path, die_at: int | None, **options: Any) -> int:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_killed_rollout_loses_no_chunk(tmp_path: Path) -> None:
     options: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 2, "raw": True}
     whole = tmp_path / "whole"
@@ -72,6 +73,7 @@ def test_killed_rollout_loses_no_chunk(tmp_path: Path) -> None:
     ids=["single", "serial", "native", "vector", "episodes"],
 )
 @pytest.mark.parametrize("snapshot", [True, False], ids=["state", "again"])
+@sampled(3)
 def test_resumed_rollout_equals_an_uninterrupted_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -47,7 +47,7 @@ from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import DumpWriter
 from tdx.rollouts.formats.jsonl import export_lines
 from tdx.rollouts.recording.shards import complete_shards, open_shards
-from tests.programs import is_exhaustive
+from tests.programs import exhaustive, is_exhaustive
 from tests.rollouts.recordings import in_memory, request, same
 
 SHARDS, TOTAL = 5, 203
@@ -122,6 +122,7 @@ def test_single_entries_can_be_read(dump: Dump, joined: TensorDictBase) -> None:
         dump.data["nothing"]
 
 
+@exhaustive
 def test_steps_of_a_batch_of_envs_are_indexed_like_a_tensordict(tmp_path: Path) -> None:
     dump = record_shards(tmp_path / "dump", num_envs=3, batching="serial")
     joined: Any = torch.cat([shard.data for shard in dump.shards], 1)
@@ -265,6 +266,7 @@ def test_dry_run_of_an_export_writes_nothing(dump: Dump, tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
+@exhaustive
 def test_replay_equals_a_rollout_with_the_chain(tmp_path: Path) -> None:
     dump = record_shards(tmp_path / "plain", bare=True)
     stages = (parse_stage("RewardSum"), parse_stage("StepCounter"))
@@ -319,6 +321,7 @@ def many_shards() -> Iterator[Path]:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_many_shards_open_without_reading_them(
     many_shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

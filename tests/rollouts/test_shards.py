@@ -35,6 +35,7 @@ from tdx.rollouts.dump.shard_plan import (
     write_shard_index,
 )
 from tdx.rollouts.recording.shards import open_shards, record_shard
+from tests.programs import exhaustive, sampled
 from tests.rollouts.recordings import (
     hash_tree,
     in_memory,
@@ -192,6 +193,7 @@ def test_force_replaces_all_shards(tmp_path: Path, expected: str) -> None:
 # Failures
 
 
+@exhaustive
 def test_failed_shards_are_listed_and_recorded_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +217,7 @@ def test_failed_shards_are_listed_and_recorded_later(
     assert hash_tree(folder) == hash_tree(tmp_path / "other")
 
 
+@exhaustive
 def test_only_shards_of_killed_workers_are_recorded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +259,7 @@ if __name__ == "__main__":
 """
 
 
+@exhaustive
 def test_dump_after_a_killed_driver_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +401,7 @@ EDITS: list[tuple[Callable[[Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("edit", "message"), EDITS)
+@sampled(3)
 def test_edited_shards_are_refused(
     tmp_path: Path, edit: Callable[[Path], None], message: str
 ) -> None:
@@ -413,6 +418,7 @@ def test_edited_shards_are_refused(
     assert hash_tree(folder) == before
 
 
+@exhaustive
 def test_verify_detects_edited_data(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
@@ -525,6 +531,7 @@ def test_interrupt_is_delayed_until_the_process_has_started() -> None:
     assert steps == ["started"]
 
 
+@exhaustive
 def test_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     policy = tmp_path / "policy.safetensors"
     save_mlp_policy(nn.Sequential(nn.Linear(4, 2)), policy)

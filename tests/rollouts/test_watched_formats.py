@@ -17,6 +17,7 @@ from datasets import Dataset, disable_progress_bars
 from tdx import ArgumentError, Dump, EnvConfig, Pipeline, export_dump, open_dump, record_dump
 from tdx.foundation.errors import OutputError
 from tdx.rollouts.formats.rerun import check as check_complete
+from tests.programs import exhaustive
 
 disable_progress_bars()
 
@@ -150,6 +151,7 @@ def test_incomplete_rerun_recording_raises(batch: Dump, tmp_path: Path) -> None:
             check_complete(tmp_path / "cut.rrd")
 
 
+@exhaustive
 def test_tensorboard_contains_scalars_and_images(pixels: Dump, batch: Dump, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -16,6 +16,7 @@ from tdx.foundation.errors import EnvError, TdxError
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.stacks import open_stack
 from tdx.stacks.building import build_stack
+from tests.programs import sampled
 from tests.stacks import bad_envs, bad_stacks
 from tests.stacks.bad_envs import pendulum
 from tests.stacks.comparing import attributes, methods
@@ -259,6 +260,7 @@ def test_unusual_stages_of_other_libraries(factory: str, job: Job) -> None:
 
 
 @commands
+@sampled(3)
 def test_unusual_stages_of_other_libraries_in_commands(command: list[str], capsys: Any) -> None:
     for factory in UNUSUAL:
         assert run_command(command, factory) == 0, factory

@@ -14,6 +14,7 @@ from gymnasium import spaces, wrappers
 from tdx.core import StepTrace
 from tdx.core.tracing import TraceChecker
 from tdx.stacks import open_stack
+from tests.programs import sampled
 from tests.stacks.comparing import (
     assert_equal_states,
     is_equal,
@@ -130,6 +131,7 @@ NAMES = [make.__name__.strip("_") for make, _ in STACKS]
 
 
 @pytest.mark.parametrize(("make", "steps"), STACKS, ids=NAMES)
+@sampled(5)
 def test_attached_run_equals_the_bare_run(make: Make, steps: int) -> None:
     actions: list[Any] = []
     bare = make_seeded(make)

@@ -14,6 +14,7 @@ import tdx
 from tdx.cli.process import run
 from tdx.inspection.stack_import import import_stack
 from tdx.stacks import open_stack
+from tests.programs import exhaustive
 
 
 class Holder(gym.Env[Any, Any]):
@@ -174,6 +175,7 @@ def test_hidden_stages_have_not_passed(
     assert ("note: Bridge holds" in text) == (factory == "Bridge")
 
 
+@exhaustive
 def test_registered_holder_is_imported_by_its_id() -> None:
     gym.register("Held-v0", f"{__name__}:make_held", max_episode_steps=9)
     try:

@@ -17,6 +17,7 @@ from tdx.pipeline import parse_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.counterparts import TABLE, Row, format_table
+from tests.programs import exhaustive
 from tests.stacks.comparing import proofs, stages
 
 Make = Callable[[], Any]
@@ -37,6 +38,7 @@ def pendulum() -> Any:
     return wrappers.ClipReward(env, -5.0, 0.0)
 
 
+@exhaustive
 def test_pendulum_is_equal() -> None:
     found = converted(pendulum)
     assert found.pipeline.env.id == "Pendulum-v1"
@@ -58,6 +60,7 @@ def cart_pole() -> Any:
     return wrappers.RecordEpisodeStatistics(env)
 
 
+@exhaustive
 def test_cart_pole_is_equal_with_episode_statistics() -> None:
     found = converted(cart_pole)
     assert found.pipeline.env.kwargs == {}
@@ -79,6 +82,7 @@ def atari() -> Any:
     return wrappers.RecordEpisodeStatistics(wrappers.ClipReward(env, -1.0, 1.0))
 
 
+@exhaustive
 def test_atari_chain_is_equal_on_top_of_the_stage_without_counterpart() -> None:
     ale_py = pytest.importorskip("ale_py")
     gym.register_envs(ale_py)
@@ -103,6 +107,7 @@ def mujoco() -> Any:
     return wrappers.TransformReward(env, lambda reward: 0.1 * float(reward) + 2)
 
 
+@exhaustive
 def test_mujoco_chain_is_equal_around_the_normalizer() -> None:
     pytest.importorskip("mujoco")
     found = converted(mujoco, steps=300)

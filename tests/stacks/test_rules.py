@@ -39,6 +39,7 @@ from stable_baselines3.common.vec_env import (
 import tdx
 from tdx.cli.process import run
 from tdx.inspection.lint.linter import select_rules
+from tests.programs import exhaustive, sampled
 
 Make = Callable[[], Any]
 # TorchRL warns about VecNorm.
@@ -600,6 +601,7 @@ def preprocessed(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("code", "stage", "wrong", "right"), ROLES.values(), ids=ROLES)
+@sampled(5)
 def test_rule_of_roles(code: str, stage: str, wrong: Make, right: Make) -> None:
     gym.register_envs(ale_py)
     assert (code, stage) in codes(wrong)
@@ -645,6 +647,7 @@ def test_a_shape_that_is_intended_is_no_violation(make: Make) -> None:
     assert tdx.check(make(), seed=0).findings == ()
 
 
+@exhaustive
 def test_end_of_life_that_only_marks_is_no_end_of_an_episode() -> None:
     gym.register_envs(ale_py)
     env = rl.TransformedEnv(rl.GymEnv("ALE/Pong-v5"), rl.EndOfLifeTransform())

@@ -37,6 +37,7 @@ from tdx.core.plan import plan_of
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
 from tests.core.planned.drawing import policy_reading
 from tests.core.planned.test_law import compared
+from tests.programs import exhaustive
 
 
 def stages() -> list[Transform]:
@@ -106,6 +107,7 @@ def test_batches(name: str) -> None:
 
 
 @pytest.mark.parametrize(("inside", "use_buffers"), [("plain", False), ("chain", True)])
+@exhaustive
 def test_workers(inside: str, use_buffers: bool) -> None:
     made = counted if inside == "chain" else (lambda: GymEnv("CartPole-v1"))
     held(
@@ -200,6 +202,7 @@ def images() -> list[Transform]:
 
 
 @pytest.mark.usefixtures("atari")
+@exhaustive
 def test_atari_with_fused_images() -> None:
     def base() -> EnvBase:
         return GymEnv("ALE/Pong-v5", frameskip=4)

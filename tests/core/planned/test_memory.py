@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tdx import CatFrames, Compose, GymEnv, InitTracker, RewardSum, StepCounter, TransformedEnv
 from tests.processes import STATM, resident_bytes
+from tests.programs import exhaustive
 
 WARM_UP = 10
 
@@ -63,6 +64,7 @@ class Leaning(nn.Module):
     [(100_000, 1000, None), (10_000, 200, Leaning())],
     ids=["random", "policy"],
 )
+@exhaustive
 def test_a_long_rollout_keeps_nothing_of_its_chunks(
     steps: int, chunk_steps: int, policy: nn.Module | None
 ) -> None:

@@ -37,6 +37,7 @@ from tdx.core.transforms import TimeBehavior
 from tests.core.planned.split_env import SplitEnv
 from tests.core.planned.test_law import compared
 from tests.envs.batched.test_processes import DrawingEnv
+from tests.programs import sampled
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +146,7 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
+@sampled(3)
 def test_rows_run_separately(name: str) -> None:
     make, policy = CASES[name]
     together = rolled_out(TransformedEnv(SerialEnv(5, make), Compose(*chain())), policy())

@@ -16,6 +16,7 @@ from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
 from tdx.foundation.errors import ArgumentError, EnvError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv, NoisyEnv, Noted, TensorClassEnv, TwoGroupsEnv, WordsEnv
+from tests.programs import exhaustive
 
 
 def actions(env: EnvBase, steps: int) -> list[Any]:
@@ -177,6 +178,7 @@ def test_use_buffers_false_sends_tensors_by_value(make_parallel: MakeBatch) -> N
 
 
 @pytest.mark.parametrize(("method", "count"), [("spawn", 1), (None, 2)])
+@exhaustive
 def test_other_start_methods(make_parallel: MakeBatch, method: str | None, count: int) -> None:
     creator = EnvCreator(CountingEnv)
     env = make_parallel(count, creator, mp_start_method=method, worker_timeout=280.0)

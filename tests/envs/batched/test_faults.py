@@ -33,6 +33,7 @@ from tests.processes import (
     open_descriptors,
     shared_memory_files,
 )
+from tests.programs import exhaustive
 
 
 def one_faulty(fault: str) -> list[partial[FaultyEnv]]:
@@ -220,6 +221,7 @@ def test_an_env_that_needs_the_main_process(make_parallel: MakeBatch) -> None:
         assert "SerialEnv" in str(caught.value.hint)
 
 
+@exhaustive
 def test_close_leaves_no_process_or_shared_memory(make_parallel: MakeBatch) -> None:
     make_parallel(2, CountingEnv).close()
     files, descriptors = shared_memory_files(), open_descriptors()

@@ -100,6 +100,7 @@ def nothing_runs(program: subprocess.Popen[str]) -> bool:
     return becomes_true(lambda: not session_members(program.pid))
 
 
+@exhaustive
 def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(start: Start) -> None:
     program = start("played")
     assert interrupt(program) == (130, "")
@@ -117,12 +118,14 @@ def test_ctrl_c_while_the_workers_start(start: Start, processes: int) -> None:
     assert nothing_runs(program)
 
 
+@exhaustive
 def test_ctrl_c_while_a_forked_worker_hangs(start: Start) -> None:
     program = start("hangs", fault="hang", method="fork")
     assert interrupt(program) == (130, "")
     assert nothing_runs(program)
 
 
+@exhaustive
 def test_workers_end_with_a_parent_that_is_killed(start: Start) -> None:
     """Workers of the fork server that wait, and forked ones of which one hangs."""
     program = start("hangs", fault="hang", method="both")
@@ -177,6 +180,7 @@ if __name__ == "__main__":
 """
 
 
+@exhaustive
 def test_ctrl_c_waits_for_a_worker_that_receives_its_memory(tmp_path: Path) -> None:
     """A worker that is killed then makes a thread of the parent print a traceback."""
     script = tmp_path / "attaching.py"

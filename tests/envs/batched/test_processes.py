@@ -32,6 +32,7 @@ from tests.envs.batched.conftest import MakeBatch
 from tests.envs.batched.test_faults import one_faulty
 from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv
 from tests.processes import all_ended
+from tests.programs import exhaustive
 
 
 class DrawingEnv(CountingEnv):
@@ -56,6 +57,7 @@ def steps_of(env: Any, steps: int = 12) -> TensorDictBase:
 
 
 @pytest.mark.parametrize("processes", [1, 2, 9])
+@exhaustive
 def test_the_number_of_processes_changes_no_value(make_parallel: MakeBatch, processes: int) -> None:
     for make in (TwoGroupsEnv, lambda: GymEnv("CartPole-v1")):
         env = make_parallel(3, make, processes=processes)
@@ -63,6 +65,7 @@ def test_the_number_of_processes_changes_no_value(make_parallel: MakeBatch, proc
         assert (steps_of(env) == steps_of(SerialEnv(3, make))).all()
 
 
+@exhaustive
 def test_global_generators_belong_to_an_env(make_parallel: MakeBatch) -> None:
     found = []
     for processes in (1, 2, 3):
@@ -176,6 +179,7 @@ class BreakingEnv(DyingEnv):
         return super().step(action)
 
 
+@exhaustive
 def test_a_process_that_dies_ends_the_rollout(make_parallel: MakeBatch, tmp_path: Path) -> None:
     marker = str(tmp_path / "died")
     batch: Any = make_parallel(4, lambda: GymWrapper(DyingEnv(marker, 13)), processes=2)
@@ -214,6 +218,7 @@ def test_an_error_of_the_policy_leaves_the_processes(make_parallel: MakeBatch) -
     assert env.rollout(3, break_when_any_done=False).shape == (3, 3)
 
 
+@exhaustive
 def test_full_shared_memory_is_one_sentence(
     make_parallel: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tdx.envs.gym.registry import find_env, survey_envs
 from tdx.foundation.errors import EnvNotFoundError, MissingPackageError
 from tdx.inspection.doctor import _check_envs
 from tdx.inspection.envs import find_envs
+from tests.programs import exhaustive
 
 REGISTERS = """
 import sys, warnings
@@ -128,6 +129,7 @@ def test_the_doctor_reports_a_broken_package(install: Install) -> None:
     assert found.hint == "pip install --force-reinstall broken-envs"
 
 
+@exhaustive
 def test_list_envs_warns_of_a_broken_package(tmp_path: Path) -> None:
     (tmp_path / "minigrid.py").write_text("raise ImportError('half of it is missing')")
     code = "import sys; from tdx.cli import main; sys.exit(main())"

@@ -14,6 +14,7 @@ import pytest
 
 from tdx.envs.gym import available_envs, registry
 from tdx.envs.gym.registry import RegisteredEnv, read_cache, write_cache
+from tests.programs import exhaustive
 
 LIST = """
 import sys
@@ -54,6 +55,7 @@ def test_missing_requirement_names_the_package_to_install(
     assert box2d.hint == "pip install 'gymnasium[box2d]'"
 
 
+@exhaustive
 def test_cached_list_needs_neither_torch_nor_gymnasium(tmp_path: Path) -> None:
     def listed() -> list[str]:
         ran = subprocess.run(

@@ -25,6 +25,7 @@ from tdx.inspection.stack_check import check
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
 from tdx.pipeline.build import assemble_env
 from tdx.stacks.building import open_target
+from tests.programs import exhaustive, sampled
 
 PAGE = Path(__file__).parents[3] / "docs" / "contributing.md"
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
@@ -82,6 +83,7 @@ DEVICE_RULES = [rule for rule in all_rules() if rule.subject == "device"]
 
 
 @pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.code)
+@exhaustive
 def test_examples_of_a_rule_about_accelerators(
     rule: Rule, write_module: Callable[[Rule], None]
 ) -> None:
@@ -95,6 +97,7 @@ def test_examples_of_a_rule_about_accelerators(
 
 
 @pytest.mark.parametrize("rule", STACK_RULES, ids=lambda rule: rule.code)
+@sampled(5)
 def test_examples_of_a_stack_rule(rule: Rule, write_module: Callable[[Rule], None]) -> None:
     write_module(rule)
     found = {}
@@ -122,6 +125,7 @@ def test_examples_of_a_rule(rule: Rule, write_module: Callable[[Rule], None]) ->
             assert codes(finding.violation.fix.applied_to(rule.example("wrong"))) == []
 
 
+@exhaustive
 def test_rule_of_the_page_about_contributing_reads_a_fact_of_its_own(
     write_module: Callable[[Rule], None],
 ) -> None:

@@ -22,6 +22,7 @@ from tdx.rollouts.samples import read_samples
 from tdx.stacks.checkpoints import Processor, Step, read_checkpoint
 from tdx.stacks.checkpoints.stack import CheckpointStack
 from tdx.stacks.checkpoints.steps import run
+from tests.programs import exhaustive, sampled
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
 
 Damage = Callable[[Folder], None]
@@ -138,6 +139,7 @@ def test_dtype_that_does_not_exist_gets_one_error(tmp_path: Path) -> None:
         open_folder(folder, tmp_path / "checkpoint")
 
 
+@exhaustive
 def test_contract_of_a_checkpoint_is_its_own(stack: CheckpointStack) -> None:
     contract = tdx.freeze(stack)
     report = tdx.check_contract(stack, contract)
@@ -176,6 +178,7 @@ def other_mode(folder: Folder) -> None:
         (other_mode, "normalizer", STATE),
     ],
 )
+@sampled(3)
 def test_checkpoint_that_differs_fails_with_step_and_feature(
     damage: Damage, stage: str, key: str, stack: CheckpointStack, tmp_path: Path
 ) -> None:
@@ -188,6 +191,7 @@ def test_checkpoint_that_differs_fails_with_step_and_feature(
     assert (report.first.name, report.first.key) == (stage, key)
 
 
+@exhaustive
 def test_order_of_permuted_statistics_is_named(stack: CheckpointStack, tmp_path: Path) -> None:
     folder = Folder()
     permuted_joints(folder)

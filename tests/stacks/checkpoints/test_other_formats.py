@@ -24,6 +24,7 @@ from tdx.stacks.checkpoints.stack import CheckpointStack
 from tdx.stacks.checkpoints.steps import run
 from tdx.stacks.kinds import open_stack
 from tdx.stacks.samples import Sample
+from tests.programs import exhaustive
 from tests.stacks.checkpoints.other_folders import (
     Processor,
     groot_metadata,
@@ -85,6 +86,7 @@ def same_bits(one: object, other: Array) -> bool:
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
+@exhaustive
 def test_sound_checkpoint_has_no_findings_and_keeps_its_contract(folder: Path) -> None:
     assert is_checkpoint(folder)
     assert codes(folder) == []
@@ -388,6 +390,7 @@ def test_an_unknown_layout_is_counted_as_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("use_albumentations", [False, True])
+@exhaustive
 def test_images_are_cropped_and_resized_as_in_a_deployment(
     tmp_path: Path, use_albumentations: bool
 ) -> None:
@@ -441,6 +444,7 @@ def test_images_get_the_size_of_recorded_ones(tmp_path: Path) -> None:
     assert report.violations == ()
 
 
+@exhaustive
 def test_another_crop_differs_in_the_images(tmp_path: Path) -> None:
     processor = Processor()
     processor.set_images(use_albumentations=True)
@@ -470,6 +474,7 @@ def test_what_is_not_run_is_counted(tmp_path: Path) -> None:
     assert note.startswith("2 parts of the processor not run: ")
 
 
+@exhaustive
 def test_other_mode_of_n16_differs_in_its_key(n16: Path, tmp_path: Path) -> None:
     processor = Processor()
     processor.modalities["state"]["mean_std_embedding_keys"] = ["waist"]

@@ -26,6 +26,7 @@ from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Convertible, Missing
+from tests.programs import exhaustive
 from tests.stacks.bad_stacks import Passing
 from tests.stacks.comparing import proofs, stages
 
@@ -50,6 +51,7 @@ def evaluated() -> Any:
     return env
 
 
+@exhaustive
 def test_evaluation_is_normalized_by_the_frozen_statistics() -> None:
     found = converted(evaluated, steps=200)
     assert found.pipeline.env.num_envs == 2

@@ -11,6 +11,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecCheckNan, VecNormalize
 
 import tdx
+from tests.programs import exhaustive
 
 
 def codes(env: Any) -> list[tuple[str, str | None]]:
@@ -26,6 +27,7 @@ def make(**options: Any) -> Any:
     return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs=limit, **options)
 
 
+@exhaustive
 def test_reward_scaled_in_the_sub_envs_and_by_vec_normalize() -> None:
     assert codes(VecNormalize(make(wrapper_class=scaled))) == [("TDX405", "VecNormalize")]
     assert codes(VecNormalize(make(wrapper_class=scaled), norm_reward=False)) == []

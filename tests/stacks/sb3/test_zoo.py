@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, VecTra
 import tdx
 from tdx.core import StepTrace
 from tdx.stacks import open_stack
+from tests.programs import exhaustive, sampled
 from tests.stacks.sb3.envs import assert_equal, replaced_methods, run
 
 MIN_STEPS = int(os.environ.get("TDX_WRAPPER_STEPS", "0"))
@@ -95,6 +96,7 @@ def test_recorded_steps_equal_the_bare_steps(
 
 
 @pytest.mark.parametrize(("make", "names"), [(make, names) for make, _, names in CONFIGURATIONS])
+@sampled(3)
 def test_configuration_is_inspected_checked_and_profiled(
     make: Callable[[], Any], names: list[str]
 ) -> None:
@@ -117,6 +119,7 @@ def test_configuration_is_inspected_checked_and_profiled(
     env.close()
 
 
+@exhaustive
 def test_atari_wrappers_are_named_with_what_they_change() -> None:
     report = tdx.inspect(make_atari(), steps=40, seed=0)
     assert [stage.name for stage in report.stages if stage.name in ATARI] == ATARI

@@ -17,7 +17,7 @@ from tensordict import TensorDict
 import tdx
 from tdx import from_torchrl, to_torchrl
 from tdx.stacks.torchrl import from_torchrl_spec
-from tests.programs import is_exhaustive
+from tests.programs import exhaustive, is_exhaustive, sampled
 from tests.stacks.torchrl.chains import (
     BASES,
     Camera,
@@ -131,6 +131,7 @@ def to_cpu(spec: Any) -> Any:
 
 
 @envs
+@sampled(5)
 def test_rollouts_and_specs_are_equal(make: Make) -> None:
     theirs, ours = make(), from_torchrl(make())
     assert ours.batch_size == theirs.batch_size
@@ -144,6 +145,7 @@ def test_rollouts_and_specs_are_equal(make: Make) -> None:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_random_chains() -> None:
     equal = seed = 0
     while equal < CHAINS:

@@ -18,6 +18,7 @@ from tdx.stacks import open_stack
 from tdx.stacks.building import build_env
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.counterparts import TABLE, Place, Row, find_counterpart
+from tests.programs import exhaustive
 from tests.stacks.comparing import proofs, stages
 from tests.stacks.torchrl.chains import Camera
 
@@ -160,6 +161,7 @@ def test_env_inside_is_equal(make: Make, env: dict[str, Any]) -> None:
     assert {name: getattr(found.pipeline.env, name) for name in env} == env
 
 
+@exhaustive
 def test_steps_are_equal_around_a_stage_without_counterpart() -> None:
     found = converted(
         lambda: pendulum(
@@ -293,6 +295,7 @@ def make_cart_pole() -> Any:
     return rl.GymEnv("CartPole-v1")
 
 
+@exhaustive
 def test_envs_in_worker_processes_are_equal() -> None:
     def make() -> Any:
         env = rl.ParallelEnv(2, make_cart_pole, mp_start_method="fork")

@@ -38,6 +38,7 @@ from tdx import (
     VecNorm,
     to_torchrl,
 )
+from tests.programs import exhaustive
 from tests.stacks.torchrl.chains import rollout
 
 with warnings.catch_warnings():
@@ -159,6 +160,7 @@ def test_torchrl_accepts_the_specs(make: Callable[[], EnvBase]) -> None:
     rl_envs.check_env_specs(to_torchrl(make()))
 
 
+@exhaustive
 def test_torchrl_batches_are_equal_to_batches_of_tdx() -> None:
     ours = rollout(SerialEnv(2, pendulum), 20, break_when_any_done=False)
     serial = rl_envs.SerialEnv(2, rl_pendulum)

@@ -13,6 +13,7 @@ from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.foundation.errors import TdxError
 from tdx.transforms import TimeBehavior, Transform
+from tests.programs import exhaustive
 from tests.transforms.contract.examples import (
     example_of,
     made,
@@ -73,6 +74,7 @@ def test_inside_and_outside_a_serial_env(name: str) -> None:
 
 
 @pytest.mark.timeout(120)
+@exhaustive
 def test_inside_a_parallel_env() -> None:
     serial = SerialEnv(2, all_of_them)
     expected = fixed_rollout(serial)
@@ -85,6 +87,7 @@ def test_inside_a_parallel_env() -> None:
 
 
 @pytest.mark.timeout(120)
+@exhaustive
 def test_around_a_parallel_env() -> None:
     chain = whole_chain()
     expected = fixed_rollout(TransformedEnv(SerialEnv(2, RowsEnv), chain.clone()))

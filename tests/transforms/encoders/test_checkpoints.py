@@ -19,6 +19,7 @@ from torchvision.models import ResNet18_Weights, ResNet50_Weights
 
 from tdx import Compose, GymEnv, InitTracker, R3MTransform, TransformedEnv
 from tdx.foundation.errors import ArgumentError, EnvError, ExitCode, TdxError, UnknownNameError
+from tests.programs import exhaustive
 from tests.transforms.encoders.checkpoints import in_r3m_layout, network, saved, without_head
 
 State = dict[str, Tensor]
@@ -318,6 +319,7 @@ def test_file_without_a_state_dict_is_refused(home: Path, payload: Any) -> None:
     ("held", "hint"),
     [("resnet34", r"use R3MTransform\(\"resnet34\"\)"), ("resnet50", "contains a resnet50, not a")],
 )
+@exhaustive
 def test_another_architecture(home: Path, held: str, hint: str) -> None:
     path = saved(in_r3m_layout(network(held).state_dict()), home / "weights.pt")
     with pytest.raises(ArgumentError, match=hint) as caught:

@@ -28,6 +28,7 @@ from tdx.foundation.errors import (
     TdxError,
     UnknownNameError,
 )
+from tests.programs import exhaustive
 from tests.transforms.encoders.checkpoints import network, saved
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import fixed_rollout
@@ -49,6 +50,7 @@ def encoded(transform: R3MTransform, frames: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("size", [16, 244])
+@exhaustive
 def test_vectors_equal_those_of_the_network_on_normalized_images(tmp_path: Path, size: int) -> None:
     bare = network()
     path = saved(bare.state_dict(), tmp_path / "weights.pt")
@@ -108,6 +110,7 @@ def test_sizes_of_vectors(name: Any, size: int) -> None:
 # Keys
 
 
+@exhaustive
 def test_images_are_removed_or_kept() -> None:
     env = TransformedEnv(RowsEnv((2,)), small())
     assert "pixels" not in env.observation_spec.keys()
