@@ -509,7 +509,10 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     with third_party_code():
         if options.diff or options.fix:
             fixes = Fixes.find(
-                *(config, source, one, rules), strict=options.strict, unsafe=options.unsafe_fixes
+                *(config, source, one, rules),
+                strict=options.strict,
+                unsafe=options.unsafe_fixes,
+                accelerator=options.accelerator,
             )
             if options.fix:
                 config = fixes.write()
@@ -702,6 +705,7 @@ class Fixes:
         *,
         strict: bool,
         unsafe: bool,
+        accelerator: bool,
     ) -> Fixes:
         """Apply the fixes of the rules to a pipeline and to the text of its file.
 
@@ -721,6 +725,7 @@ class Fixes:
             rules=rules,
             strict=strict,
             unsafe=unsafe,
+            accelerator=accelerator,
         )
         original_text = "" if file is None else file.text
         if file is not None:
