@@ -464,16 +464,28 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_check import check_checkpoint
 
-        options.refuse(
-            ("policy", "diff", "fix", "evaluation", "accelerator"), "a policy checkpoint"
-        )
+        options.refuse(("policy", "diff", "fix", "evaluation"), "a policy checkpoint")
         if options.data is None and options.samples is None:
-            return _Checked(check_checkpoint(checkpoint, *chosen))
-        from tdx.inspection.dataset_check import check_against_data
+            report = check_checkpoint(checkpoint, *chosen)
+        else:
+            from tdx.inspection.dataset_check import check_against_data
 
-        data = None if options.data is None else compute_facts(options.data)
-        samples = None if options.samples is None else compute_facts(options.samples, numbers=())
-        return _Checked(check_against_data(checkpoint, data, samples, *chosen))
+            data = None if options.data is None else compute_facts(options.data)
+            samples = (
+                None if options.samples is None else compute_facts(options.samples, numbers=())
+            )
+            report = check_against_data(checkpoint, data, samples, *chosen)
+        if options.accelerator:
+            from tdx.inspection.checkpoint_check import check_on_accelerator
+            from tdx.rollouts.samples import read_samples
+
+            with third_party_code():
+                report = check_on_accelerator(
+                    *(report, checkpoint, *chosen),
+                    allow_code=pipeline.allow_code,
+                    samples=None if options.samples is None else read_samples(options.samples),
+                )
+        return _Checked(report)
     if options.data is not None:
         raise ArgumentError("--data needs a policy checkpoint", hint="tdx check FOLDER --data DATA")
     one = with_target(pipeline)
