@@ -616,6 +616,8 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
             if hasattr(torch.accelerator, name):
                 patches.put(torch.accelerator, name, value)
     patches.put(*by_device(lambda tensor: DEVICE if is_on_device(tensor) else _CPU))
+    # A recurrent layer would lay out its weights for a kernel of the driver.
+    patches.put(torch.backends.cudnn, "is_acceptable", lambda *_: False)
     patches.put(torch, "Generator", _Generator)
     if hasattr(torch, "Event"):
         patches.put(torch, "Event", Event)

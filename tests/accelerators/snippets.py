@@ -1128,3 +1128,173 @@ def weights_of_a_checkpoint(device: torch.device) -> Any:
     layer = nn.Linear(2, 1, bias=False).to(device)  # wait
     layer.load_state_dict({"weight": torch.ones(1, 2)})  # wait
     return {name: value.cpu() for name, value in layer.state_dict().items()}  # wait
+
+
+# A second set, written before it was tried too, after the causes of the first were removed.
+
+
+@snippet
+def quantile_normalizer_with_statistics_on_the_device(device: torch.device) -> Any:
+    low, high = torch.zeros(6, device=device), torch.ones(6, device=device)
+    scaled = 2 * (torch.ones(2, 6, device=device) - low) / (high - low).clamp(min=1e-8) - 1
+    return scaled.clamp(-1, 1)
+
+
+@snippet
+def observation_step_that_builds_images(device: torch.device) -> Any:
+    frames = np.zeros((8, 8, 3), np.uint8)
+    image = torch.from_numpy(frames).permute(2, 0, 1).unsqueeze(0)
+    return image.to(device).float() / 255  # wait
+
+
+@snippet
+def chunk_whose_length_is_read(device: torch.device) -> Any:
+    chunk = torch.arange(12.0, device=device).view(4, 3)
+    valid = torch.arange(4, device=device) < 3
+    steps = int(valid.sum())  # wait
+    return chunk[:steps]
+
+
+@snippet
+def delay_buffer_by_a_remainder(device: torch.device) -> Any:
+    buffer = torch.zeros(3, 4, device=device)
+    for step in range(5):
+        buffer[step % 3] = torch.full((4,), float(step), device=device)
+    return buffer.roll(1, dims=0)
+
+
+@snippet
+def reward_terms_weighted_by_python_numbers(device: torch.device) -> Any:
+    terms = {"track": torch.ones(4, device=device), "energy": torch.ones(4, device=device)}
+    total = torch.zeros(4, device=device)
+    for name, weight in {"track": 1.0, "energy": -0.01}.items():
+        total += terms[name] * weight * 0.02
+    return torch.exp(-total.square() / 0.25)
+
+
+@snippet
+def ids_that_are_counted_before_a_reset(device: torch.device) -> Any:
+    reset = torch.arange(4, device=device) > 1
+    ids = reset.nonzero()[:, 0]  # wait
+    if ids.numel() == 0:
+        return ids
+    state = torch.ones(4, 3, device=device)
+    state[ids, :2] = 0  # wait
+    return state
+
+
+@snippet
+def masked_update_of_a_history(device: torch.device) -> Any:
+    history, done = torch.ones(4, 3, device=device), torch.arange(4, device=device) > 1
+    history *= (~done).unsqueeze(-1)
+    history.masked_fill_(done.unsqueeze(-1), -1.0)
+    return history.where(history > 0, torch.zeros((), device=device))
+
+
+@snippet
+def batch_without_finished_rows(device: torch.device) -> Any:
+    batch = {"state": torch.ones(4, 2, device=device), "reward": torch.ones(4, device=device)}
+    keep = torch.arange(4, device=device) != 2
+    return {key: value[keep] for key, value in batch.items()}  # wait
+
+
+@snippet
+def minibatches_by_a_permutation_of_the_device(device: torch.device) -> Any:
+    data = torch.arange(8.0, device=device)
+    order = torch.arange(7, -1, -1, device=device)
+    return [data[part].sum() for part in order.split(4)]
+
+
+@snippet
+def value_loss_with_a_clipped_ratio(device: torch.device) -> Any:
+    ratio, advantage = torch.ones(4, device=device) * 1.5, torch.ones(4, device=device)
+    loss = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    clipped = ((ratio - 1).abs() > 0.2).float().mean()
+    return {"loss": loss.item(), "clipped": clipped.item()}  # wait
+
+
+@snippet
+def target_network_by_averages(device: torch.device) -> Any:
+    online, target = torch.ones(3, device=device), torch.zeros(3, device=device)
+    with torch.no_grad():
+        target.lerp_(online, 0.005)
+        target.mul_(0.995).add_(online, alpha=0.005)
+    return target
+
+
+@snippet
+def episode_info_as_in_a_vector_env(device: torch.device) -> Any:
+    done, length = torch.arange(3, device=device) > 1, torch.arange(3, device=device)
+    infos = {}
+    for index in torch.where(done)[0].tolist():  # wait
+        infos[index] = length[index].item()  # wait
+    return infos
+
+
+@snippet
+def reward_clip_wrapper(device: torch.device) -> Any:
+    class Clip:
+        def reward(self, reward: Tensor) -> Tensor:
+            return reward.clip(-1, 1) if reward.ndim else reward
+
+    return Clip().reward(torch.arange(3.0, device=device))
+
+
+@snippet
+def time_limit_wrapper_with_a_tensor_counter(device: torch.device) -> Any:
+    class Limit:
+        def __init__(self) -> None:
+            self.count = torch.zeros(2, dtype=torch.int64, device=device)
+
+        def step(self) -> tuple[Tensor, bool]:
+            self.count += 1
+            truncated = self.count >= 3
+            return truncated, bool(truncated.all())  # wait
+
+    limit = Limit()
+    return [limit.step() for _ in range(3)]
+
+
+@snippet
+def one_hot_of_discrete_observations(device: torch.device) -> Any:
+    observation = torch.arange(3, device=device)
+    eye = torch.eye(4, device=device)
+    return eye[observation]
+
+
+@snippet
+def running_variance_over_a_batch(device: torch.device) -> Any:
+    count = torch.full((), 1e-4, device=device)
+    mean, variance = torch.zeros(2, device=device), torch.ones(2, device=device)
+    x = torch.arange(8.0, device=device).view(4, 2)
+    batch_variance, batch_mean = torch.var_mean(x, dim=0, unbiased=False)
+    delta, total = batch_mean - mean, count + 4
+    squares = variance * count + batch_variance * 4 + delta.square() * count * 4 / total
+    return mean + delta * 4 / total, squares / total
+
+
+@snippet
+def actions_within_the_limits_of_joints(device: torch.device) -> Any:
+    limits = np.array([[-1.0, 1.0], [-2.0, 2.0]], np.float32)
+    low, high = torch.tensor(limits, device=device).unbind(-1)  # wait
+    return torch.zeros(3, 2, device=device).clamp(low, high)
+
+
+@snippet
+def assertion_about_shapes(device: torch.device) -> Any:
+    action = torch.zeros(3, 2, device=device)
+    assert action.shape[-1] == 2, f"{action}"
+    return action.isnan().any(-1)
+
+
+@snippet
+def recurrent_policy(device: torch.device) -> Any:
+    layers = nn.LSTM(2, 3), nn.GRU(3, 3)
+    x = torch.ones(4, 1, 2, device=device)
+    for layer in layers:
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.fill_(0.1)
+        layer.to(device)  # wait
+        x, _ = layer(x)
+    return x.detach()
