@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from tdx.foundation.errors import (
@@ -119,7 +120,8 @@ class Finding(Result):
         if violation.location is not None and where.file is None:
             file, _, line = violation.location.rpartition(":")
             # The source of a library is not where a finding is corrected.
-            if not file.startswith("/"):
+            is_own = not file.startswith("/") and "-packages/" not in file
+            if is_own and Path(file).is_file():
                 where = replace(where, file=file, line=int(line))
         return cls(
             *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),

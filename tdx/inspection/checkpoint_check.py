@@ -115,7 +115,7 @@ def check_on_accelerator(
         report,
         checks=(*report.checks, "accelerator"),
         findings=(*report.findings, *found),
-        notes=(*report.notes, *calls.notes),
+        notes=(*report.notes, *(note for note in calls.notes if note not in report.hidden)),
     )
 
 
