@@ -6,7 +6,6 @@ The steps of tdx compute with NumPy, so this runs those of LeRobot, whose lines 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -165,7 +164,7 @@ def _load_pipelines(checkpoint: Checkpoint) -> list[tuple[Processor, Any]]:
         if not all(step.is_class or step.name in known for _, step in checkpoint.stages):
             # The policies register steps of their own; some need packages that may be missing.
             with contextlib.suppress(ImportError):
-                importlib.import_module("lerobot.policies.factory")
+                import lerobot.policies.factory  # noqa: F401
         pipelines = []
         for processor in checkpoint.processors:
             options: dict[str, Any] = {}
